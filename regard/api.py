@@ -1,0 +1,171 @@
+"""The front door in Python: train, load, build. The command line calls these and adds nothing."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .config import Resolved, Run, change, difference, read, resolve
+from .errors import Mistake
+from .files import read_json, replacing, write_json
+from .settings import flat
+
+FORMAT = 1  # of run.json
+MAY_CHANGE = (  # on --resume; everything else would make another run of it
+    "train.steps", "train.epochs", "train.minutes", "train.save_every", "train.keep", "train.eval_every",
+    "train.log_every", "train.patience", "train.tensorboard", "data.workers", "data.test", "device", "decode.",
+)  # fmt: skip
+
+
+def train(
+    recipe: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    progress: bool = False,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    **sections: Any,
+) -> Any:
+    """Train as a recipe says and return what `load(out)` returns.
+
+    `overrides` has dotted keys; `sections` are groups of them: `train("translate", out="runs/x", model={"size": "tiny"})`.
+    """
+    from .tasks import prepare
+    from .train import device, fit
+
+    out, wanted = Path(out), {**dict(flat(sections)), **dict(flat(overrides or {}))}
+    resolved = resolve(recipe, wanted)
+    old = _taken_up(out, recipe, resolved, wanted) if resume else _free(out)
+    run = old or resolved.run
+    lesson, tokenizers, run = prepare(run, out if old else None, device(run.device))
+    prints = {name: examples.fingerprint() for name, examples in lesson.parts.items()}
+    if old:
+        _same_data(out, prints)
+        write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
+    else:
+        _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, prints)
+    outcome = fit(lesson, lesson.translator.model, out, resume=resume, on_event=on_event, progress=progress)
+    return load(out) if outcome.status != "stopped" else None
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
+    """What a run folder or a Hugging Face folder holds, ready to predict, score and look."""
+    path, changes = Path(path), {**dict(flat(sections)), **dict(flat(overrides or {}))}
+    if (path / "run.json").is_file():
+        return _loaded(change(_run(path), changes), path)
+    if (path / "config.json").is_file():
+        from .interop.huggingface import load_folder
+
+        return load_folder(path, changes)
+    if not path.exists():
+        raise Mistake(f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder")
+    raise Mistake(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
+
+
+def _loaded(run: Run, path: Path) -> Any:
+    from .tasks import restore
+    from .train import device
+    from .train.checkpoint import load_model
+
+    system = restore(run, path, device(run.device))
+    load_model(system.model, path / "model.safetensors")
+    return system
+
+
+def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
+    """The untrained model that a recipe describes; set model.vocab, or it gets tokenizer.vocab."""
+    from .config import family_of
+
+    run = resolve(recipe, {"train.steps": 1, **dict(flat(sections)), **dict(flat(overrides or {}))}).run
+    vocab = run.model.vocab or run.tokenizer.vocab
+    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    return family_of(run.model.family).Model(run.model.model_copy(update={"vocab": vocab, "target_vocab": target}))
+
+
+def show(recipe: str, overrides: Mapping[str, Any]) -> str:
+    return resolve(recipe, overrides).show()
+
+
+def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
+    """What would be trained: every tensor's shape, how many numbers, how much memory."""
+    import torch
+
+    resolve(recipe, overrides)
+    with torch.device("meta"):  # shapes without storage
+        model = build(recipe, overrides)
+    tensors = dict(model.named_parameters())
+    widest = max(map(len, tensors))
+    lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
+    count = sum(each.numel() for each in tensors.values())
+    megabytes = 4 * count / 2**20
+    lines.append(f"parameters {count:,}")
+    lines.append(f"memory weights {megabytes:,.0f} MiB, gradients {megabytes:,.0f} MiB, optimiser {2 * megabytes:,.0f} MiB")
+    return "\n".join(lines)
+
+
+def recipes() -> list[tuple[str, str]]:
+    from .recipes import header, names
+
+    return [(name, header(name)) for name in names()]
+
+
+# --- run folders ---------------------------------------------------------------------------------------------------
+
+
+def _free(out: Path) -> None:
+    if (out / "run.json").exists():
+        raise Mistake(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Mistake(f"{out} exists and is no run; choose another --out, so that nothing there is lost")
+
+
+def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], prints: dict[str, str]) -> None:
+    """The folder appears whole, with everything but the weights."""
+    import torch
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.exists():
+        out.rmdir()  # empty, or `_free` had refused it
+    with replacing(out) as draft:
+        draft.mkdir()
+        for name, tokenizer in tokenizers.items():
+            tokenizer.save(draft / name)
+        about = {"format": FORMAT, "versions": {"regard": __version__, "torch": torch.__version__}, "recipe": recipe}
+        config = {"config": resolved.run.dump(), "origin": resolved.origin, "data": prints}
+        write_json(draft / "run.json", about | config)
+
+
+def _run(path: Path) -> Run:
+    about = read_json(path / "run.json")
+    if not isinstance(about, dict) or "config" not in about:
+        raise Mistake(f"{path / 'run.json'} is not a run's; it may have been cut off, restore it or train again")
+    if about.get("format") != FORMAT:
+        raise Mistake(f"{path} has format {about.get('format')!r} and this regard reads {FORMAT}; use the version that made it")
+    return read(about["config"], str(path / "run.json"))
+
+
+def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, Any]) -> Run:
+    """The run to go on with. What the user says now must agree with what was said then, but for MAY_CHANGE."""
+    if not (out / "run.json").is_file():
+        raise Mistake(f"{out} holds no run to go on with; leave out --resume to begin one")
+    old, about = _run(out), read_json(out / "run.json")
+    if about.get("recipe") != recipe:
+        raise Mistake(f"{out} was begun with recipe {about.get('recipe')!r}, not {recipe!r}; go on with that one")
+    before, now = dict(flat(old.dump())), dict(flat(resolved.run.dump()))
+    said_then = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
+    said_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
+    for key in difference(old, resolved.run):
+        if key in ("model.vocab", "model.target_vocab"):
+            continue  # learnt, not said
+        if key.startswith(MAY_CHANGE) or (key in said_then and key not in said_now):
+            continue
+        raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
+    return change(old, {key: wanted[key] for key in wanted if key.startswith(MAY_CHANGE)}, only=("train", "data", "device", "decode"))
+
+
+def _same_data(out: Path, prints: dict[str, str]) -> None:
+    before = read_json(out / "run.json").get("data", {})
+    for name in before | prints:
+        if before.get(name) != prints.get(name):
+            raise Mistake(f"data.{name} is not what {out} was begun with; give the same files, or begin a new run")

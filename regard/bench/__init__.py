@@ -1,0 +1,1 @@
+"""Figures beside a peer, in one run: `python -m regard.bench.translate`."""

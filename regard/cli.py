@@ -1,0 +1,322 @@
+"""The command line: each verb parses, calls one function and prints. Results go to stdout, the rest to stderr."""
+
+import dataclasses
+import difflib
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import IO, Annotated, Any, cast
+
+import typer
+
+from .errors import Mistake
+
+CHUNK = 1000  # lines read, worked on and printed at a time
+
+app = typer.Typer(
+    name="regard",
+    help="Transformers: train, evaluate, use and look at them.",
+    epilog="Settings are key=value with the keys of `regard train RECIPE --show`, such as train.steps=300.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a Hugging Face folder.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
+Details = Annotated[bool, typer.Option("--details", help="One JSON record per line.")]
+
+
+@app.callback(invoke_without_command=True)
+def front(version: Version = False) -> None:
+    if version:
+        from . import __version__
+
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs/demo")) -> None:
+    """Train, evaluate and use a small model, in minutes on a CPU."""
+    from .demo import demo
+
+    demo(out)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print every setting and where it came from, and stop.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Build the model, print its sizes, and stop.")] = False,
+) -> None:
+    """Train a model."""
+    from . import api
+
+    changes = overrides(settings or [])
+    if show:
+        print(api.show(recipe, changes))
+    elif dry:
+        print(api.dry(recipe, changes))
+    else:
+        api.train(recipe, changes, out=out or Path("runs") / Path(recipe).stem, resume=resume, progress=True)
+
+
+@app.command("eval")
+def evaluate(
+    run: RunFolder,
+    settings: Settings = None,
+    data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET; else the run's data.test.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a model on examples with known answers."""
+    from . import api
+    from .config import sides
+
+    chosen = None if data is None else sides(data)
+    figures = api.load(run, overrides(settings or [])).evaluate(chosen)
+    if as_json:
+        print(json.dumps(figures, ensure_ascii=False))
+    else:
+        for name, value in figures.items():
+            print(name, f"{value:.4f}" if isinstance(value, float) else value)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (else stdin); settings.")
+    ] = None,
+    details: Details = False,
+) -> None:
+    """Give the model's output for every line of the files or of stdin."""
+    from . import api
+
+    changes, files = sorted_out(arguments or [])
+    sources = opened(files)
+    system = api.load(run, changes)
+    for chunk in chunks(line for source in sources for line in source):
+        if details:
+            print_records(system.predict(chunk, details=True))
+        else:
+            sys.stdout.writelines(one_line(text) + "\n" for text in system.predict(chunk))
+        sys.stdout.flush()
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE|KEY=VALUE", help="SOURCE and TARGET (else stdin: source, tab, target); settings."),
+    ] = None,
+    details: Details = False,
+) -> None:
+    """Give the natural-log probability of each target given its source."""
+    from . import api
+
+    changes, files = sorted_out(arguments or [])
+    pairs = paired(files)
+    system = api.load(run, changes)
+    for chunk in chunks(pairs):
+        values = system.score([source for source, _ in chunk], [target for _, target in chunk], details=details)
+        if details:
+            print_records(values)
+        else:
+            sys.stdout.writelines(f"{value:.6f}\n" for value in values)
+        sys.stdout.flush()
+
+
+@app.command()
+def look(
+    run: RunFolder,
+    text: Annotated[str, typer.Argument(help="What the model reads.")],
+    target: Annotated[str | None, typer.Argument(help="What it is made to say; else its own output.")] = None,
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("picture.png"),
+) -> None:
+    """Draw where the model looks."""
+    from . import api
+
+    api.load(run, {}).look(text, target).save(out)
+    print("picture", out)
+
+
+@app.command("list")
+def list_all() -> None:
+    """List the recipes, and the families with their sizes."""
+    from . import api
+    from .families import FAMILIES, family
+
+    print("recipes")
+    for name, header in api.recipes():
+        print(f"  {name}  {header}")
+    print("families")
+    for name in FAMILIES:
+        print(f"  {name}  sizes: {', '.join(family(name).SIZES)}")
+
+
+def overrides(arguments: list[str]) -> dict[str, str]:
+    changes, others = sorted_out(arguments)
+    if others:
+        raise Mistake(f"{others[0]!r} is not a setting; expected key=value, such as train.steps=300")
+    return changes
+
+
+def sorted_out(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings and files: `a.b=…` is a setting, `./a.b=c` is a file."""
+    changes: dict[str, str] = {}
+    files = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and re.fullmatch(r"[^\W\d]\w*(\.\w+)*", key):
+            changes[key] = value
+        else:
+            files.append(argument)
+    return changes, files
+
+
+def opened(names: list[str]) -> list[Iterator[str]]:
+    """The lines of each file, `-` or nothing being stdin. All are opened first: a missing one stops before any work."""
+    if not names and sys.stdin.isatty():
+        print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
+    return [lines_of(opened_file(name), "stdin" if name == "-" else name) for name in names or ["-"]]
+
+
+def opened_file(name: str) -> IO[bytes]:
+    if name == "-":
+        return sys.stdin.buffer
+    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix, open)
+    try:
+        return cast(IO[bytes], opener(name, "rb"))
+    except OSError as error:
+        raise Mistake(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
+
+
+def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            if b"\0" in line:
+                raise Mistake(f"{name}:{number} has a NUL byte; expected lines of text")
+            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
+
+
+def paired(files: list[str]) -> Iterator[tuple[str, str]]:
+    """(source, target) from two files, or from lines of stdin that hold both with a tab between."""
+    if len(files) not in (0, 2):
+        raise Mistake(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
+    return side_by_side(files, *opened(files)) if files else at_tabs(*opened([]))
+
+
+def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for number, (source, target) in enumerate(zip_longest(sources, targets)):
+        if source is None or target is None:
+            more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
+            counts = (number, number + more) if source is None else (number + more, number)
+            raise Mistake(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
+        yield source, target
+
+
+def at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines, 1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise Mistake(f"stdin:{number} has {len(cells) - 1} tabs; expected the source, one tab and the target")
+        yield cells[0], cells[1]
+
+
+def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    size = 1 if sys.stdin.isatty() else CHUNK  # somebody who types waits for each answer
+    items = iter(items)
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def print_records(records: Iterable[Any]) -> None:
+    for record in records:
+        plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
+        print(json.dumps(plain, ensure_ascii=False))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and give its exit code: 0 fine, 1 our fault, 2 the user's mistake."""
+    usage = typer.BadParameter.__base__  # click's UsageError, wherever this version of typer keeps click
+    assert usage is not None
+    prepare_streams()
+    try:
+        invoke(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return 0
+    except typer.Exit as end:
+        return end.exit_code
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return told("stopped")
+    except Mistake as mistake:
+        return told(str(mistake))
+    except OSError as error:
+        return told(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except Exception as error:
+        if isinstance(error, usage):
+            return told(usage_sentence(error))
+        told(f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (where: REGARD_TRACEBACK=1)")
+        if os.environ.get("REGARD_TRACEBACK") == "1":
+            traceback.print_exception(error)
+        return 1
+
+
+def prepare_streams() -> None:
+    """UTF-8 whatever the locale. Python gives None for a stream that was closed from outside: then nothing."""
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.BytesIO())
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.BytesIO())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def invoke(arguments: list[str]) -> None:
+    """Parse and call. Click's own `main` would answer a closed pipe and Ctrl-C in its own way, before us."""
+    command: Any = typer.main.get_command(app)
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if verb is not None and verb not in command.commands:
+        near = difflib.get_close_matches(verb, command.commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(command.commands)}"
+        raise Mistake(f"there is no verb {verb!r}; {hint}")
+    with command.make_context("regard", arguments or ["--help"]) as context:
+        command.invoke(context)
+
+
+def usage_sentence(error: Any) -> str:
+    sentence = one_line(error.format_message()).rstrip(".")
+    verb = error.ctx.command_path if error.ctx else "regard"
+    return f"{sentence[:1].lower()}{sentence[1:]}; `{verb} --help` shows what is expected"
+
+
+def told(message: str) -> int:
+    for line in message.splitlines():
+        print(f"regard: {line}", file=sys.stderr)
+    return 2

@@ -1,0 +1,217 @@
+"""Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text."""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from .. import config
+from ..errors import Mistake
+from ..files import replacing
+
+# One thread per call: whoever wants more calls from several threads. The library's own make a later fork warn or hang.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+PAD, START, END, UNK = range(4)
+SAMPLE = 1_000_000  # texts that a tokenizer is learnt from, at most
+BYTES = 256
+
+
+class Tokenizer(Protocol):
+    """What tasks need of a tokenizer. `encode` adds neither START nor END; `decode` passes over START, END and PAD."""
+
+    size: int
+    pad: int
+    start: int
+    end: int
+    unk: int
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]: ...
+    def pieces(self, ids: Sequence[int]) -> list[str]: ...
+
+
+class Text:
+    """A learnt tokenizer. Nothing in a user's text is ever control: `</s>` there is four characters like any others."""
+
+    pad, start, end, unk = PAD, START, END, UNK
+
+    def __init__(self, backend: Backend) -> None:
+        backend.encode_special_tokens = True  # not stored in tokenizer.json, so it is said here
+        self.backend = backend
+        self.size = backend.get_vocab_size()
+        added = backend.get_added_tokens_decoder()
+        self.symbols = {number: token.content for number, token in added.items() if number >= len(SPECIALS)}
+        self._bytes = bytes_of(backend)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except TypeError as error:  # what the library says to a text that UTF-8 cannot hold
+            halves = [text for text in texts if any("\ud800" <= letter <= "\udfff" for letter in text)]
+            if not halves:
+                raise
+            raise Mistake(
+                f"{halves[0]!r} is not valid Unicode: it holds half a surrogate pair; mend the text"
+            ) from error
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return ["".join(self._decoded(row)) for row in rows]
+
+    def _decoded(self, row: Sequence[int]) -> Iterator[str]:
+        """Symbols are taken out first: the library would read the letters of `<café>` as bytes."""
+        kept = [number for number in row if number not in (PAD, START, END)]
+        for symbol, group in itertools.groupby(kept, key=self.symbols.get):
+            numbers = list(group)
+            yield self.backend.decode(numbers, skip_special_tokens=False) if symbol is None else symbol * len(numbers)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
+        return [self._piece(number) for number in ids]
+
+    def _piece(self, number: int) -> str:
+        token = self.backend.id_to_token(number) or SPECIALS[UNK]
+        if number < len(SPECIALS) or number in self.symbols:
+            return token
+        if self._bytes:
+            data = bytes(self._bytes[letter] for letter in token)
+            try:
+                token = data.decode("utf-8")
+            except UnicodeDecodeError:
+                return f"<{data.hex(' ')}>"
+        return token.replace(" ", "▁")
+
+    def save(self, path: Path) -> None:
+        with replacing(path) as draft:
+            draft.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> Text:
+    """A tokenizer that `save` wrote."""
+    try:
+        backend = Backend.from_str(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Mistake(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
+    except Exception as error:  # the library raises nothing more special
+        raise Mistake(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
+    if [backend.token_to_id(name) for name in SPECIALS] != [PAD, START, END, UNK]:
+        raise Mistake(f"{path} is no tokenizer of this program: {' '.join(SPECIALS)} are not its first four entries")
+    return Text(backend)
+
+
+def learn(settings: config.Tokenizer, texts: Sequence[str]) -> Text:
+    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte."""
+    symbols = tuple(dict.fromkeys(settings.symbols))
+    vocab = settings.vocab - len(symbols)
+    _refuse(settings, vocab)
+    backend = _blank(settings)
+    if settings.kind != "byte":
+        backend.train_from_iterator(_sample(texts, symbols), _trainer(settings.kind, vocab))
+    if settings.kind == "unigram":
+        backend = _settled(backend)
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
+    for symbol in symbols:
+        if backend.token_to_id(symbol) is not None and not symbol.isascii():
+            raise Mistake(
+                f"tokenizer.symbols: {symbol!r} is the name of another piece; choose a longer one, such as <{symbol}>"
+            )
+    backend.add_tokens([AddedToken(symbol, special=False, normalized=False) for symbol in symbols])
+    return Text(backend)
+
+
+def _refuse(settings: config.Tokenizer, vocab: int) -> None:
+    for symbol in settings.symbols:
+        if symbol in SPECIALS or not symbol.strip():
+            reason = "stands for control already" if symbol.strip() else "is empty"
+            raise Mistake(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
+    least = {"bpe": BYTES, "unigram": BYTES + 1, "word": 1, "char": 1, "byte": 0}[settings.kind]
+    if settings.kind != "byte" and vocab < least + len(SPECIALS):
+        parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS)} for control"
+        if settings.symbols:
+            parts += f", besides {len(set(settings.symbols))} symbols"
+        raise Mistake(
+            f"tokenizer.vocab={settings.vocab} is too small; it must hold {parts}: at least "
+            f"{settings.vocab - vocab + least + len(SPECIALS)}"
+        )
+
+
+def _blank(settings: config.Tokenizer) -> Backend:
+    """The tokenizer before it has learnt: how text is cut up and put together again."""
+    by_kind: dict[str, Callable[[], models.Model]] = {
+        "bpe": models.BPE,
+        "unigram": models.Unigram,
+        "word": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
+        "char": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
+        "byte": lambda: models.BPE({name: number for number, name in enumerate([*SPECIALS, *letters()])}, []),
+    }
+    backend = Backend(by_kind[settings.kind]())
+    forms = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC, "lower": normalizers.Lowercase}
+    steps = [forms[name]() for name in settings.normalise.split("+") if name != "none"]
+    if settings.kind == "word":  # a word brings the space before it along, also the first: one entry for both places
+        steps.append(normalizers.Prepend(" "))
+    if steps:
+        backend.normalizer = normalizers.Sequence(steps)
+    if settings.kind == "char":
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        backend.decoder = decoders.Fuse()
+        return backend
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=settings.kind != "byte")
+    backend.decoder = decoders.ByteLevel()
+    if settings.kind == "word":
+        spaced = decoders.Replace(SPECIALS[UNK], " " + SPECIALS[UNK])
+        backend.decoder = decoders.Sequence([spaced, decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return backend
+
+
+def _trainer(kind: str, vocab: int) -> trainers.Trainer:
+    common: dict[str, Any] = {"vocab_size": vocab, "special_tokens": list(SPECIALS), "show_progress": False}
+    if kind == "bpe":
+        return trainers.BpeTrainer(initial_alphabet=letters(), **common)
+    if kind == "unigram":
+        return trainers.UnigramTrainer(initial_alphabet=letters(), unk_token=SPECIALS[UNK], **common)
+    return trainers.WordLevelTrainer(**common)
+
+
+def _sample(texts: Sequence[str], symbols: Sequence[str]) -> Iterator[list[str]]:
+    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not to be learnt from."""
+    count = min(len(texts), SAMPLE)
+    cut = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
+    for first in range(0, count, 1000):
+        places = range(first, min(first + 1000, count))
+        yield [part for place in places for part in cut.split(texts[place * len(texts) // count])]
+
+
+def _settled(backend: Backend) -> Backend:
+    """Take the chance out of a unigram model. The library sums in the order of a hash table that differs in every
+    process, so scores differ in their last digits, and bytes it hardly saw get the least score plus 0.0001, 0.0002 …"""
+    whole = json.loads(backend.to_str())
+    vocab = [
+        (name, score or 0.0) for name, score in whole["model"]["vocab"]
+    ]  # nothing: there was no text to learn from
+    specials, learnt = vocab[: len(SPECIALS)], vocab[len(SPECIALS) :]
+    lowest = min(score for _, score in learnt)
+    unseen = lowest + 0.0001 * (BYTES + 1)
+    settled = [(name, round(lowest if len(name) == 1 and score < unseen else score, 4)) for name, score in learnt]
+    whole["model"]["vocab"] = specials + sorted(settled, key=lambda piece: (-piece[1], piece[0]))
+    return Backend.from_str(json.dumps(whole))
+
+
+def letters() -> list[str]:
+    """The letter that stands for each byte in byte-level tokens (GPT-2's table)."""
+    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    unseen = iter(range(BYTES, 2 * BYTES))
+    return [chr(byte if byte in seen else next(unseen)) for byte in range(BYTES)]
+
+
+def bytes_of(backend: Backend) -> dict[str, int]:
+    """The byte of each letter, if the tokens of this tokenizer are made of such letters."""
+    if not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+        return {}
+    return {letter: byte for byte, letter in enumerate(letters())}

@@ -1,0 +1,62 @@
+"""The hypotheses that have ended, ranked by their normalised score."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+TIE = 1e-5  # scores closer than this are equal: a matrix product gives other last bits in another batch
+
+
+def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `count` of scores (rows, beams, vocab): their scores, tokens and beams, each (rows, count), best first."""
+    vocab = scores.size(2)
+    flat = scores.flatten(1)
+    best, index = flat.topk(min(count, flat.size(1)))
+    gaps = F.pad((best[:, :-1] - best[:, 1:]).nan_to_num(0.0) > TIE, (1, 0))
+    order = (gaps.cumsum(1) * flat.size(1) + index).argsort(1)  # ties go to the first beam, then the first token
+    best, index = best.gather(1, order), index.gather(1, order)
+    if (missing := count - best.size(1)) > 0:  # fewer continuations than beams: the rest are nobody's
+        best, index = F.pad(best, (0, missing), value=-torch.inf), F.pad(index, (0, missing))
+    return best, index % vocab, index // vocab
+
+
+class Pool:
+    """The best `size` ended hypotheses of every row."""
+
+    def __init__(self, rows: int, size: int, longest: int, length_penalty: float, device: torch.device) -> None:
+        self.size, self.length_penalty = size, length_penalty
+        self.scores = torch.full((rows, size), -torch.inf, device=device)
+        self.logprobs = torch.full((rows, size), -torch.inf, device=device)
+        self.tokens = torch.zeros(rows, size, longest, dtype=torch.long, device=device)
+        self.lengths = torch.zeros(rows, size, dtype=torch.long, device=device)
+        self.ended = torch.zeros(rows, size, dtype=torch.bool, device=device)
+
+    def add(self, rows: Tensor, said: Tensor, logprobs: Tensor, ended: bool) -> None:
+        """Offer said (rows, new, length), without END, with its Σ log p (rows, new); minus infinity is no offer."""
+        length = said.size(2)
+        offered = logprobs / (length + ended) ** self.length_penalty  # END counts
+        if not (offered > self.scores[rows].amin(1, keepdim=True)).any():
+            return
+        scores = torch.cat([self.scores[rows], offered], 1)
+        best, order = scores.topk(self.size)
+        said = F.pad(said, (0, self.tokens.size(2) - length))
+
+        def kept(old: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([old[rows], new], 1).gather(1, order)
+
+        whole = order[:, :, None].expand(-1, -1, said.size(2))
+        self.tokens[rows] = torch.cat([self.tokens[rows], said], 1).gather(1, whole)
+        self.logprobs[rows] = kept(self.logprobs, logprobs)
+        self.lengths[rows] = kept(self.lengths, torch.full_like(offered, length, dtype=torch.long))
+        self.ended[rows] = kept(self.ended, torch.full_like(offered, ended, dtype=torch.bool))
+        self.scores[rows] = best
+
+    def worst(self, rows: Tensor) -> Tensor:
+        return self.scores[rows].amin(1)
+
+    def sorted(self, count: int) -> list[list[list[Any]]]:
+        """tokens, lengths, scores, logprobs, ended: of every row the best `count`."""
+        parts = (self.tokens, self.lengths, self.scores, self.logprobs, self.ended)
+        return [part[:, :count].tolist() for part in parts]

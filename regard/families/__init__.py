@@ -1,0 +1,10 @@
+"""One short file per family. A family module has Config, SIZES, Model, and its maps to and from public checkpoints."""
+
+from importlib import import_module
+from types import ModuleType
+
+FAMILIES = {"transformer": "regard.families.transformer"}
+
+
+def family(name: str) -> ModuleType:
+    return import_module(FAMILIES[name])

@@ -1,0 +1,72 @@
+"""Writing so that nothing is lost: a temporary name, a sync, a rename."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import Mistake
+
+
+def sync(path: Path) -> None:
+    """Make what is at `path` (a file or a folder) survive a power cut."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a folder
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file or folder beside `path` to write; it takes the name `path` only when all went well."""
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    remove(draft)
+    try:
+        yield draft
+        if draft.is_dir():
+            for inner in draft.rglob("*"):
+                sync(inner)
+            remove(path)  # os.replace cannot put a folder over a full one
+        sync(draft)
+        os.replace(draft, path)
+        sync(path.parent)
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        remove(draft)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def explained(error: OSError, path: Path) -> Exception:
+    """What the operating system said, as a sentence."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Mistake(f"no space left on the disk while writing {path}; free some and run again, what was saved before is whole")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Mistake(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
+    return error
+
+
+def write_json(path: Path, value: Any) -> None:
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is not whole JSON ({error}); it may have been cut off, restore it or train again") from error

@@ -1,0 +1,93 @@
+"""Folders of Hugging Face `transformers`, read without it: config.json, safetensors, the tokenizer's own files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..config import Run, change
+from ..decode import Filter, ForcedEnd, Renormalise, Suppress
+from ..errors import Mistake
+from ..files import read_json
+from .weights import load
+
+
+def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
+    config = read_json(path / "config.json")
+    kind = config.get("model_type")
+    if kind != "marian":
+        raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: marian")
+    return _marian(path, config, overrides)
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a folder: one safetensors file, or several with their index."""
+    if (path / "model.safetensors.index.json").is_file():
+        files = sorted(set(read_json(path / "model.safetensors.index.json")["weight_map"].values()))
+    elif (path / "model.safetensors").is_file():
+        files = ["model.safetensors"]
+    elif (path / "pytorch_model.bin").is_file():
+        raise Mistake(
+            f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it once with transformers: "
+            f"AutoModelForSeq2SeqLM.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
+    else:
+        raise Mistake(f"{path} has no model.safetensors; a Hugging Face folder needs its weights beside config.json")
+    try:
+        return {name: tensor.float() for file in files for name, tensor in load_file(path / file).items()}
+    except (SafetensorError, OSError) as error:
+        raise Mistake(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
+
+
+def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    from ..families import transformer
+    from ..tasks.translate import Translator
+    from ..train.optimise import device
+    from .marian import tokenizers
+
+    try:
+        ours = transformer.from_marian(config)
+    except (ValueError, KeyError) as error:
+        raise Mistake(f"{path / 'config.json'}: {error}") from error
+    model = load(transformer.Model(ours), weights(path), transformer.MARIAN, transformer.MARIAN_COMPUTED)
+    generation = {**config, **(read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {})}
+    run = Run(task="translate", model=ours, decode=decoding(generation))
+    run = change(run, overrides)
+    source, target = tokenizers(path, config)
+    return Translator(run, model, source, target, device(run.device), filters(generation, path))
+
+
+def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """decode.* as a folder's generation_config.json says."""
+    if generation.get("do_sample"):
+        raise Mistake("generation_config.json asks for sampling (do_sample); set it to false")
+    beams = generation.get("num_beams") or 1
+    early = generation.get("early_stopping", False)
+    longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # START is counted there
+    return {
+        "kind": "beam" if beams > 1 else "greedy",
+        "beam": beams,
+        "length_penalty": generation.get("length_penalty") or 1.0,
+        "stop": {True: "first", False: "heuristic", None: "heuristic"}.get(early, "exact"),
+        "max_tokens": longest,
+    }
+
+
+def filters(generation: Mapping[str, Any], path: Path) -> tuple[Filter, ...]:
+    """The logit filters of a folder, in the order in which transformers applies them."""
+    found: list[Filter] = []
+    words = generation.get("bad_words_ids") or []
+    if any(len(word) != 1 for word in words):
+        raise Mistake(f"{path}: bad_words_ids holds words of several tokens; regard obeys only single ones")
+    if words:
+        found.append(Suppress([word[0] for word in words]))
+    if generation.get("suppress_tokens"):
+        found.append(Suppress(generation["suppress_tokens"]))
+    if generation.get("forced_eos_token_id") is not None:
+        found.append(ForcedEnd(generation["forced_eos_token_id"]))
+    if generation.get("renormalize_logits"):
+        found.append(Renormalise())
+    return tuple(found)

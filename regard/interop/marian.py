@@ -1,0 +1,68 @@
+"""Marian's vocabularies: two sentencepiece models that cut, and vocab.json, which numbers the pieces."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import Mistake
+from ..files import read_json
+
+SPACE = "▁"
+
+
+class MarianText:
+    """One side of a Marian folder, behind the same verbs as our own tokenizers."""
+
+    def __init__(self, cutter: Any, joiner: Any, vocab: Mapping[str, int], control: Mapping[str, int]) -> None:
+        self.cutter, self.joiner, self.vocab = cutter, joiner, vocab
+        self.names = {number: piece for piece, number in vocab.items()}
+        self.pad, self.start, self.end, self.unk = (control[name] for name in ("pad", "start", "end", "unk"))
+        self.size = max(self.names) + 1
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self.vocab.get(piece, self.unk) for piece in self._cut(text)] for text in texts]
+
+    def _cut(self, text: str) -> list[str]:
+        code, rest = [], text
+        if text.startswith(">>") and "<<" in text:  # the language wanted, which stays whole
+            place = text.index("<<") + 2
+            code, rest = [text[:place]], text[place:]
+        pieces: list[str] = self.cutter.encode(rest, out_type=str)
+        return code + pieces
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        silent = {self.pad, self.start, self.end, self.unk}
+        kept = [[self.names.get(each, "<unk>") for each in ids if each not in silent] for ids in sequences]
+        return [self.joiner.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in kept]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self.names.get(each, "<unk>").replace(SPACE, " ") for each in ids]
+
+
+def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[MarianText, MarianText]:
+    """(source, target) of a Marian folder."""
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise Mistake("Marian folders need sentencepiece; install it with: pip install 'regard[marian]'") from error
+
+    def cutter(name: str) -> Any:
+        if not (path / name).is_file():
+            raise Mistake(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
+        try:
+            return SentencePieceProcessor(model_file=str(path / name))
+        except (RuntimeError, OSError) as error:
+            raise Mistake(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
+
+    if not (path / "vocab.json").is_file():
+        raise Mistake(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
+    vocab = read_json(path / "vocab.json")
+    separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
+    target_vocab = read_json(path / "target_vocab.json") if separate else vocab
+    source, target = cutter("source.spm"), cutter("target.spm")
+    numbers = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
+    joiner = target if separate else source  # as transformers does
+    return (
+        MarianText(source, source, vocab, numbers | {"unk": vocab["<unk>"]}),
+        MarianText(target, joiner, target_vocab, numbers | {"unk": target_vocab["<unk>"]}),
+    )

@@ -1,0 +1,7 @@
+"""Seeing attention: record it in any model, draw it, read alignments from it."""
+
+from .draw import draw
+from .record import recording
+from .view import View
+
+__all__ = ["View", "draw", "recording"]

@@ -1,0 +1,35 @@
+"""A pass over a finished model: every attention that runs leaves its weights, whatever kernel computes its output."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..parts import Attention
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Inside, the dict fills with weights (batch, heads, queries, keys) by module path; a later call replaces an earlier.
+
+    The model runs as ever, fused kernels included: the weights are computed beside it, from the same queries and keys.
+    """
+    maps: dict[str, Tensor] = {}
+    hooks = []
+    for path, module in model.named_modules():
+        if isinstance(module, Attention):
+            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path)))
+    try:
+        yield maps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _keeper(maps: dict[str, Tensor], path: str) -> Callable[[Any, Any], None]:
+    def keep(kernel: Any, arguments: Any) -> None:
+        q, k, _, mask, bias, *_ = arguments
+        maps[path] = kernel.weights(q, k, mask, bias).detach()
+
+    return keep

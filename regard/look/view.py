@@ -1,0 +1,29 @@
+"""What one pass of an encoder–decoder looked at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from .draw import draw
+
+
+@dataclass(frozen=True)
+class View:
+    source: list[str]  # pieces read, END last
+    target: list[str]  # pieces written, END last
+    maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
+
+    def cross(self) -> Tensor:
+        """(target, source): the mean over the heads of the decoder layer before the last, where alignment shows best."""
+        layers = [weights for path, weights in self.maps.items() if path.endswith(".cross")]
+        return layers[max(len(layers) - 2, 0)].mean(0)
+
+    def alignment(self) -> list[int]:
+        """For every target piece the source piece it looks at most, both without END."""
+        weights = self.cross()[: len(self.target) - 1, : len(self.source) - 1]
+        best: list[int] = weights.argmax(1).tolist() if weights.numel() else []
+        return best
+
+    def save(self, path: Path) -> None:
+        draw(path, self.cross(), self.target, self.source, "each row: where the decoder looks as it writes that piece")

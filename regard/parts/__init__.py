@@ -1,0 +1,17 @@
+"""The bricks. Families import them from here; nothing below imports upwards."""
+
+from . import slots
+from .attention import Attention
+from .feed import Feed, Gated
+from .init import glorot, initialise, normal, ones, zeros
+from .kernels import Additive, Kernel, Softmax
+from .layer import Cross, Layer, Residual, Stack
+from .masks import Mask
+from .memory import Cache, InputBook, Inputs, Memory
+from .positions import Added, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, Where
+
+__all__ = [
+    "Added", "Additive", "Attention", "Bucketed", "Cache", "Cross", "Feed", "Gated", "Grid", "InputBook", "Inputs",
+    "Kernel", "Layer", "Learned", "Mask", "Memory", "Positions", "Relative", "Residual", "Rotary", "Sinusoid",
+    "Softmax", "Stack", "Where", "glorot", "initialise", "normal", "ones", "slots", "zeros",
+]  # fmt: skip

@@ -1,0 +1,91 @@
+"""Multi-head attention: project, turn, remember, mix, project back. Every family uses this one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .kernels import Kernel, Softmax
+from .masks import Mask
+from .memory import Fixed, Memory
+from .positions import NOWHERE, Where
+
+EVERYTHING = Mask()
+
+
+class Attention(nn.Module):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kernel: Kernel | None = None,
+        *,
+        head_width: int | None = None,
+        bias: bool = True,
+        key_bias: bool | None = None,
+        out: bool = True,
+    ) -> None:
+        super().__init__()
+        if head_width is None and width % heads:
+            raise ValueError(uneven(width, heads))
+        self.heads, self.head_width = heads, head_width or width // heads
+        inner = heads * self.head_width
+        self.query = nn.Linear(width, inner, bias=bias)
+        self.key = nn.Linear(width, inner, bias=bias if key_bias is None else key_bias)
+        self.value = nn.Linear(width, inner, bias=bias)
+        self.out = nn.Linear(inner, width, bias=bias) if out else nn.Identity()
+        self.kernel = kernel or Softmax()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask,
+        where: Where | None = None,
+        memory: Memory | None = None,
+    ) -> Tensor:
+        """Inputs (batch, tokens, width). A `Fixed` memory holds all keys and values already: then both are None."""
+        where = where or NOWHERE
+        if isinstance(memory, Fixed):
+            q, k, v = self.split(self.query(query)), memory.k, memory.v
+            bias = where.bias(q)
+        else:
+            assert key is not None and value is not None
+            query, key = where.tint(query, key)
+            if memory is not None:
+                key, value = memory.inputs(key, value)
+            q, (k, v) = self.split(self.query(query)), self.project(key, value)
+            bias = where.bias(q)
+            q, k = where.rotate(q, k)
+            if memory is not None:
+                k, v = memory.keep(k, v)  # now all the keys that `mask` describes
+        mask = EVERYTHING if where.covers else mask
+        mixed = self.kernel(q, k, v, mask, bias, memory)  # (batch, heads, queries, head_width)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(self.key(key)), self.split(self.value(value))
+
+    def split(self, x: Tensor) -> Tensor:
+        heads = torch.unflatten(x, -1, (self.heads, self.head_width))
+        return heads.transpose(1, 2)  # (batch, heads, tokens, head_width)
+
+    def remember(self, source: Tensor) -> Fixed:
+        k, v = self.project(source, source)
+        return Fixed(k.contiguous(), v.contiguous())  # read at every step to come
+
+    def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
+        self.kernel.prepare(mask, queries, keys, device)
+
+    def book(self, capacity: int | None) -> tuple[Any, ...]:
+        return self.kernel.book(capacity)
+
+    def memory(self, book: Any, rows: int) -> Memory:
+        return self.kernel.memory(book, rows, self.heads, self.head_width, self.query.weight)
+
+
+def uneven(width: int, heads: int) -> str:
+    near = max(width // heads, 1) * heads
+    return f"width {width} does not divide into {heads} heads; use {near} or {near + heads}"

@@ -1,0 +1,34 @@
+"""How weights begin: one table per family, read from top to bottom, the first line that fits a tensor's name wins."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+from torch.nn import init
+
+Rule = Callable[[Tensor], Tensor]
+
+
+def normal(spread: float) -> Rule:
+    return lambda tensor: init.normal_(tensor, 0.0, spread)
+
+
+def glorot(tensor: Tensor) -> Tensor:
+    return init.xavier_uniform_(tensor)
+
+
+def zeros(tensor: Tensor) -> Tensor:
+    return init.zeros_(tensor)
+
+
+def ones(tensor: Tensor) -> Tensor:
+    return init.ones_(tensor)
+
+
+def initialise(model: nn.Module, table: Mapping[str, Rule]) -> None:
+    """Keys are regular expressions over whole parameter names. A parameter that no line names is a mistake of ours."""
+    for name, parameter in model.named_parameters():
+        rule = next((rule for pattern, rule in table.items() if re.fullmatch(pattern, name)), None)
+        if rule is None:
+            raise LookupError(f"no line of the table of initial values fits {name!r}")
+        rule(parameter)

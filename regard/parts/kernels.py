@@ -1,0 +1,101 @@
+"""Kernels that look at every key: (q, k, v, mask, bias, memory) -> mixed values, (batch, heads, tokens, head_width).
+
+A query that may see nothing gets zeros, and its gradients are finite: a law for every kernel.
+`weights` is the visible path: what each query gives to each key. Nothing is lost by running the fused one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .masks import Mask
+from .memory import DenseBook, DenseSlots, Memory
+
+# With a mask tensor, cuDNN breaks the law of zeros in bf16 and failed on decode steps: it is never asked.
+MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class Kernel(nn.Module):
+    """What attention does between its projections."""
+
+    biasable = True  # has it scores to which positions can add?
+    causal = True  # can it keep the future hidden?
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
+        """Build the form of `mask` that `forward` will ask for, so that one per stack call serves all layers."""
+        if not mask.flag:
+            mask.visible(queries, keys, device)
+
+    def book(self, capacity: int | None) -> tuple[Any, ...]:
+        """The kind of book this kernel's memory is kept by, and its settings; equal answers share one book."""
+        return DenseBook, capacity
+
+    def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
+        return DenseSlots(book, rows, heads, head_width, like)
+
+
+class Softmax(Kernel):
+    """softmax(q kᵀ · scale + bias) v, by torch's fused attention. `scale` None is 1/√head_width."""
+
+    def __init__(self, dropout: float = 0.0, scale: float | None = None) -> None:
+        super().__init__()
+        self.dropout, self.scale = dropout, scale
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        if bias is None and mask.flag:
+            return F.scaled_dot_product_attention(q, k, v, None, drop, is_causal=True, scale=self.scale)
+        seen = hidden(mask, bias, q, k)
+        if seen is None or not q.is_cuda:
+            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+        with sdpa_kernel(MASKED):
+            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
+        """(batch, heads, queries, keys), each row summing to one, or to zero where nothing is visible."""
+        scores = q @ k.transpose(-2, -1) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
+        return normalised(scores, mask, bias)
+
+
+class Additive(Kernel):
+    """Bahdanau et al. (1409.0473): the score of a pair is vᵀ tanh(q + k)."""
+
+    def __init__(self, head_width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.score, self.dropout = nn.Linear(head_width, 1, bias=False), dropout
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+    ) -> Tensor:
+        return F.dropout(self.weights(q, k, mask, bias), self.dropout, self.training) @ v
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
+        scores = self.score(torch.tanh(q[:, :, :, None] + k[:, :, None]))[..., 0]  # (batch, heads, queries, keys)
+        return normalised(scores, mask, bias)
+
+
+def hidden(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """What SDPA takes as its mask: booleans, or scores with minus infinity where nothing is to be seen."""
+    seen = mask.visible(q.size(2), k.size(2), q.device)
+    if bias is None or seen is None:
+        return seen if bias is None else bias
+    return bias.masked_fill(~seen, -torch.inf)
+
+
+def normalised(scores: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
+    seen = mask.visible(scores.size(2), scores.size(3), scores.device)
+    scores = scores if bias is None else scores + bias
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    blind = scores.amax(-1, keepdim=True) == -torch.inf
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)  # zeros, also in the gradient

@@ -1,0 +1,188 @@
+"""A residual, a layer of two or three of them, and a stack of layers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from .masks import Mask
+from .memory import Cache, Memory
+from .positions import Positions, Where
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) with the norm first; norm(x + f(x)) as first published."""
+
+    def __init__(self, norm: nn.Module, first: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.first, self.dropout = norm, first, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.first:
+            x = x + self.dropout(change(self.norm(x)))
+            return x
+        x = self.norm(x + self.dropout(change(x)))
+        return x
+
+
+@dataclass(frozen=True)
+class Cross:
+    """The other sequence a decoder looks at. Defaults are plain values: a compiled step cannot trace objects there."""
+
+    source: Tensor | None  # (batch, keys, width); None once its keys are remembered
+    mask: Mask
+    where: Where | None = None
+    memories: tuple[Memory, ...] = ()  # one per layer
+
+    def memory(self, layer: int) -> Memory | None:
+        return self.memories[layer] if self.memories else None
+
+    def select(self, rows: Tensor) -> "Cross":
+        for memory in self.memories:
+            memory.select(rows)
+        return replace(self, mask=self.mask.select(rows))
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual."""
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        feed: nn.Module,
+        residual: Callable[[], Residual],
+        cross: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention: Any = attention  # whatever a slot built: it has the verbs of Attention
+        self.feed = feed
+        self.attention_residual, self.feed_residual = residual(), residual()
+        self.cross: Any = cross
+        self.cross_residual: Residual | None = residual() if cross is not None else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        where: Where,
+        memory: Memory | None = None,
+        cross: Cross | None = None,
+        number: int = 0,
+    ) -> Tensor:
+        """`number` is the layer's place in its stack: which of the cross memories is its own."""
+        x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, where, memory))
+        if self.cross_residual is not None and cross is not None:
+            x = self.cross_residual(x, lambda y: self.look(y, cross, number))
+        x = self.feed_residual(x, self.feed)
+        return x
+
+    def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
+        seen: Tensor = self.cross(x, cross.source, cross.source, cross.mask, cross.where, cross.memory(number))
+        return seen
+
+
+class Stack(nn.Module):
+    """Layers in a row. It owns the positions: one scheme for all layers, or a list with one for each.
+
+    A decoder's stack is causal by construction: nobody can forget the word, and nonsense is refused before any call.
+    """
+
+    def __init__(
+        self,
+        layers: list[nn.Module],
+        norm: nn.Module | None = None,
+        positions: Positions | list[Positions] | None = None,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layers: Any = nn.ModuleList(layers)
+        self.norm, self.causal = norm or nn.Identity(), causal
+        one = positions or Positions()
+        self.positions = nn.ModuleList(one) if isinstance(one, list) else one
+        self.schemes = list(one) if isinstance(one, list) else [one] * len(layers)
+        refuse_nonsense(self)
+
+    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """What the positions add to the input; the family calls it where its paper does."""
+        return self.schemes[0].place(x, at) if self.schemes else x
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        cross: Cross | None = None,
+        cache: Cache | None = None,
+        where: Where | None = None,
+    ) -> Tensor:
+        last = x
+        for last in self.walk(x, mask, cross, cache, where):  # noqa: B007
+            pass
+        out: Tensor = self.norm(last)
+        return out
+
+    def walk(
+        self,
+        x: Tensor,
+        mask: Mask,
+        cross: Cross | None = None,
+        cache: Cache | None = None,
+        where: Where | None = None,
+    ) -> Iterator[Tensor]:
+        """The output of every layer in turn: DETR's auxiliary losses, and whoever else looks inside."""
+        mask = mask.but(causal=True) if self.causal else mask
+        sights, wheres = self._views(x, mask, cache, where)
+        if cross is None and cache is not None:
+            cross = cache.cross
+        if cross is not None:
+            cross = replace(cross, mask=cross.mask.once())
+        for i, layer in enumerate(self.layers):
+            x = layer(x, sights[i], wheres[i], cache.layers[i] if cache is not None else None, cross, i)
+            yield x
+
+    def _views(self, x: Tensor, mask: Mask, cache: Cache | None, where: Where | None) -> tuple[list[Mask], list[Where]]:
+        """Every layer's mask and positions, made once for all that share them."""
+        pairs = cache.open(mask) if cache is not None else [(mask, mask)] * len(self.layers)
+        once: dict[int, Mask] = {}
+        asked: dict[tuple[int, int], Where] = {}
+        sights, wheres = [], []
+        for layer, scheme, (handed, seen) in zip(self.layers, self.schemes, pairs, strict=True):
+            sight = once.setdefault(id(seen), seen.once())
+            key = id(scheme), id(seen)
+            if key not in asked:
+                asked[key] = where if where is not None else scheme.where(x, handed, sight)
+            if not asked[key].covers:
+                keys = x.size(1) if sight.keys_at is None else sight.keys_at.size(1)
+                layer.attention.prepare(sight, x.size(1), keys, x.device)
+            sights.append(sight)
+            wheres.append(asked[key])
+        return sights, wheres
+
+    def cache(self, rows: int, capacity: int | None = None, source: Tensor | None = None, mask: Mask = Mask()) -> Cache:
+        """An empty cache; with `source` it already holds every layer's projection of it."""
+        device = next(self.parameters()).device
+        made: dict[tuple[Any, ...], Any] = {}
+        books, memories = [], []
+        for layer in self.layers:
+            kind = layer.attention.book(capacity)
+            if kind not in made:
+                made[kind] = kind[0](rows, device, *kind[1:])
+            books.append(made[kind])
+            memories.append(layer.attention.memory(made[kind], rows))
+        cache = Cache(rows, device, memories, books)
+        if source is not None:
+            cache.cross = Cross(None, mask, memories=tuple(layer.cross.remember(source) for layer in self.layers))
+        return cache
+
+
+def refuse_nonsense(stack: Stack) -> None:
+    biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
+    deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
+    blind = [part for layer in stack.layers for part in layer.attention.modules() if not getattr(part, "causal", True)]
+    if stack.causal and blind:
+        raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")
+    if biased and deaf:
+        raise ValueError(
+            f"{type(deaf[0]).__name__} has no scores for {type(biased[0]).__name__} positions to add to; "
+            "use learned, sinusoid or rotary positions"
+        )

@@ -1,0 +1,110 @@
+"""Who may look at whom. A mask is described here and materialised only by the kernel that needs it."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import and_
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+FAR = 2**30  # the position of a key that is not there: later than any query, further than any reach
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """True is visible. An absent tensor means the plain case: positions 0, 1, 2…, every key real, one segment.
+
+    Queries and keys are compared by *position*, not by place in the row: that is what lets one description
+    serve packing, ragged rows, a cache and Transformer-XL's memory.
+    """
+
+    causal: bool = False  # no query sees a later position
+    others: bool = False  # no query sees its own position
+    reach: int | None = None  # no query sees further than this, except global positions
+    at: Tensor | None = None  # (batch, queries) positions
+    keys_at: Tensor | None = None  # (batch, keys); absent: the keys are the queries
+    keys: Tensor | None = None  # (batch, keys) bool, real rather than padding
+    segments: Tensor | None = None  # (batch, queries) several sequences share one row
+    keys_segments: Tensor | None = None  # (batch, keys); absent: the keys are the queries
+    globals: Tensor | None = None  # (batch, most) places seen from, and seeing, everywhere; -1 in rows with fewer
+    kin: Tensor | None = None  # (batch, queries, keys) bool: beams of a row stand side by side, each sees its own past
+
+    @property
+    def flag(self) -> bool:
+        """Is 'causal' all there is to say, so that a kernel needs no tensor?"""
+        rest = self.reach, self.at, self.keys_at, self.keys, self.segments, self.kin
+        return self.causal and not self.others and all(word is None for word in rest)
+
+    def places(self, queries: int, keys: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Positions of queries and keys, (batch or 1, queries) and (batch or 1, keys)."""
+        at = torch.arange(queries, device=device)[None] if self.at is None else self.at
+        if self.keys_at is not None:
+            return at, self.keys_at
+        return at, at if queries == keys else torch.arange(keys, device=device)[None]
+
+    def visible(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
+        """(batch or 1, 1, queries or 1, keys) bool, or None where everything is visible."""
+        return self.form(("visible", queries, keys), lambda: self._visible(queries, keys, device))
+
+    def _visible(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
+        at, keys_at = self.places(queries, keys, device)
+        gap, rules = at[:, :, None] - keys_at[:, None, :], []  # (batch, queries, keys)
+        if self.causal:
+            rules.append(gap >= 0)
+        if self.others:
+            rules.append(gap != 0)
+        if self.reach is not None:
+            near = gap.abs() <= self.reach
+            if self.globals is not None:
+                near = near | self.marked(keys)[:, None] | self.marked(queries)[:, :, None]
+            rules.append(near)
+        if self.keys is not None:
+            rules.append(self.keys[:, None])
+        if self.segments is not None:
+            other = self.segments if self.keys_segments is None else self.keys_segments
+            rules.append(self.segments[:, :, None] == other[:, None, :])
+        if self.kin is not None:
+            rules.append(self.kin)
+        return reduce(and_, rules)[:, None] if rules else None
+
+    def marked(self, keys: int) -> Tensor:
+        """(batch, keys) bool: the global places."""
+        assert self.globals is not None
+        spare = self.globals.masked_fill(self.globals < 0, keys)
+        return spare.new_zeros(len(spare), keys + 1, dtype=torch.bool).scatter(1, spare, True)[:, :keys]
+
+    def form(self, key: Hashable, make: Callable[[], T]) -> T:
+        """A form of this mask that some kernel needs; a `Sight` makes each only once."""
+        return make()
+
+    def words(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in WORDS}
+
+    def but(self, **changes: Any) -> "Mask":
+        return Mask(**self.words() | changes)
+
+    def once(self) -> "Sight":
+        return Sight(**self.words())
+
+    def select(self, rows: Tensor) -> "Mask":
+        tensors = ((name, word) for name, word in self.words().items() if isinstance(word, Tensor))
+        return self.but(**{name: tensor[rows] for name, tensor in tensors if tensor.size(0) > 1})
+
+
+WORDS = tuple(f.name for f in fields(Mask))  # here, because a compiled step cannot ask a class for its fields
+
+
+@dataclass(frozen=True, eq=False)
+class Sight(Mask):
+    """A mask for one call of a stack: all its layers share the forms built from it. Never keep one."""
+
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def form(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made

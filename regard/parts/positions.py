@@ -1,0 +1,236 @@
+"""Positional schemes, asked by index tensors. Each fills only the seams it needs.
+
+`place` adds to the input of a stack. `where` is asked once per call of a stack; the `Where` it returns serves every
+layer: `tint` (inputs of query and key), `rotate` (their heads), `bias` (scores, from the raw query).
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .masks import Mask
+
+Layout = Literal["interleaved", "halves", "whisper"]
+
+
+class Where:
+    """What one call of a stack knows about places. This one knows nothing."""
+
+    covers = False  # does `bias` already hide what the mask hides?
+
+    def tint(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return query, key  # (batch, tokens, width)
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return q, k  # (batch, heads, tokens, head_width)
+
+    def bias(self, q: Tensor) -> Tensor | None:
+        return None  # broadcastable to (batch, heads, queries, keys), in units of the final score
+
+
+NOWHERE = Where()
+
+
+class Positions(nn.Module):
+    biased = False  # does it add to scores? a kernel without scores refuses it at build time
+
+    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        return x
+
+    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
+        """`handed` describes the keys given to the layers now, `seen` those plus the remembered ones."""
+        return NOWHERE
+
+
+def seats(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    keys = x.size(1) if mask.keys_at is None else mask.keys_at.size(1)
+    return mask.places(x.size(1), keys, x.device)
+
+
+class Learned(Positions):
+    """A vector for each place. RoBERTa, BART and Longformer leave the first rows of the table unused (`skip`)."""
+
+    def __init__(self, tokens: int, width: int, skip: int = 0) -> None:
+        super().__init__()
+        self.table, self.skip = nn.Embedding(tokens + skip, width), skip
+
+    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        if at is None:
+            return x + self.table.weight[self.skip : self.skip + x.size(1)]
+        placed: Tensor = x + self.table(at + self.skip)
+        return placed
+
+
+class Sinusoid(Positions):
+    """Vaswani et al.: sine and cosine `interleaved`. Marian lays them out in `halves`; so does `whisper`, stretched."""
+
+    rate: Tensor
+
+    def __init__(self, width: int, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, not {width}")
+        half = width // 2
+        rate = torch.exp(torch.arange(half) * (-math.log(10000.0) / (half - 1 if layout == "whisper" else half)))
+        self.register_buffer("rate", rate, persistent=False)
+        self.layout = layout
+
+    def vectors(self, at: Tensor) -> Tensor:
+        angle = at[..., None] * self.rate  # `at` may be fractional: DETR's grid
+        sin, cos = angle.sin(), angle.cos()
+        if self.layout == "interleaved":
+            return torch.stack([sin, cos], -1).flatten(-2)
+        return torch.cat([sin, cos], -1)
+
+    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        at = torch.arange(x.size(1), device=x.device) if at is None else at
+        return x + self.vectors(at).to(x.dtype)
+
+
+class Grid(nn.Module):
+    """DETR: rows and columns counted over real pixels, scaled to a full turn; half of the width for each."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.sinusoid = Sinusoid(width // 2)
+
+    def forward(self, real: Tensor) -> Tensor:
+        """real (batch, rows, columns) bool -> (batch, rows · columns, width)."""
+        y, x = real.float().cumsum(1), real.float().cumsum(2)
+        y, x = y / (y[:, -1:] + 1e-6) * 2 * math.pi, x / (x[:, :, -1:] + 1e-6) * 2 * math.pi
+        return torch.cat([self.sinusoid.vectors(y), self.sinusoid.vectors(x)], -1).flatten(1, 2)
+
+
+class Rotary(Positions):
+    """Su et al. (2104.09864): query and key heads are turned by an angle that grows with the position."""
+
+    rate: Tensor
+
+    def __init__(self, head_width: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if head_width % 2:
+            raise ValueError(f"rotary positions turn pairs and need an even head width, not {head_width}")
+        self.register_buffer("rate", base ** (-torch.arange(0, head_width, 2) / head_width), persistent=False)
+
+    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
+        at, keys_at = seats(x, handed)
+        queries = self._angles(at, x.dtype)
+        return Turned(queries, queries if keys_at is at else self._angles(keys_at, x.dtype))
+
+    def _angles(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        angle = at[:, None, :, None] * self.rate  # (batch, 1, tokens, head_width / 2)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+class Turned(Where):
+    def __init__(self, queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]) -> None:
+        self.queries, self.keys = queries, keys
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return turn(q, *self.queries), turn(k, *self.keys)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+class Bucketed(Positions):
+    """T5 (1910.10683): a learned score per head and per bucket of distance; one table for a whole stack."""
+
+    biased = True
+
+    def __init__(self, heads: int, buckets: int = 32, far: int = 128, causal: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, heads)
+        self.buckets, self.far, self.causal = buckets, far, causal
+
+    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
+        at, keys_at = seats(x, seen)
+        bucket = self._bucket(keys_at[:, None, :] - at[:, :, None])  # (batch, queries, keys)
+        scores = self.table(bucket).permute(0, 3, 1, 2)  # (batch, heads, queries, keys)
+        visible = seen.visible(x.size(1), keys_at.size(1), x.device)
+        # Hidden here, once for all layers; a later masked_fill would repeat this large tensor in each of them.
+        return Biased(scores if visible is None else scores.masked_fill(~visible, -torch.inf))
+
+    def _bucket(self, gap: Tensor) -> Tensor:
+        buckets, side = self.buckets, torch.zeros_like(gap)
+        if self.causal:
+            gap = (-gap).clamp(min=0)
+        else:
+            buckets //= 2
+            side, gap = (gap > 0) * buckets, gap.abs()
+        exact = buckets // 2
+        log = torch.log(gap.clamp(min=1) / exact) / math.log(self.far / exact)
+        coarse = exact + (log * (buckets - exact)).long()
+        return side + torch.where(gap < exact, gap, coarse.clamp(max=buckets - 1))
+
+
+class Biased(Where):
+    covers = True
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+    def bias(self, q: Tensor) -> Tensor | None:
+        return self.scores.to(q.dtype)
+
+
+class Relative(Positions):
+    """Transformer-XL (1901.02860): ((q + u)·k + (q + v)·r)/√d, with r a projection of the sinusoid of the distance.
+
+    The projection is each layer's own, so a stack is given a list of these; u and v may be shared between them.
+    """
+
+    biased = True
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.sinusoid = Sinusoid(width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, width // heads)) for _ in range(2))
+
+    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
+        at, keys_at = seats(x, seen)
+        keys = keys_at.size(1)
+        distances = torch.arange(keys, device=x.device)
+        table = self.key(self.sinusoid.vectors(distances).to(x.dtype))  # (distances, width)
+        table = torch.unflatten(table, -1, (self.u.size(0), -1)).transpose(0, 1)  # (heads, distances, head_width)
+        if seen.at is None and seen.keys_at is None:
+            return Distant(self, table, None)
+        gap = (at[:, :, None] - keys_at[:, None, :]).clamp(0, keys - 1)  # later keys are masked anyway
+        return Distant(self, table, gap[:, None])
+
+
+class Distant(Where):
+    """`gap` (batch, 1, queries, keys) says how far each key is; None: queries and keys are 0, 1, 2…"""
+
+    def __init__(self, own: Relative, table: Tensor, gap: Tensor | None) -> None:
+        self.own, self.table, self.gap = own, table, gap
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return q + self.own.u, k
+
+    def bias(self, q: Tensor) -> Tensor | None:
+        scores = (q + self.own.v) @ self.table.transpose(-2, -1)  # (batch, heads, queries, distances)
+        scores = shift(scores) if self.gap is None else scores.gather(-1, self.gap.expand(*scores.shape[:3], -1))
+        return scores / math.sqrt(q.size(-1))
+
+
+def shift(scores: Tensor) -> Tensor:
+    """scores[…, i, distance] -> […, i, j] with distance = i − j, by one padded copy; later keys hold leftovers."""
+    queries, keys = scores.shape[-2:]
+    flipped = nn.functional.pad(scores.flip(-1), (1, 0))  # column j + 1 now holds distance keys − 1 − j
+    return torch.unflatten(flipped.flatten(-2)[..., queries:], -1, (queries, keys))
+
+
+class Added(Where):
+    """DETR: the same vectors are added to the query and key inputs of every layer, never to the values."""
+
+    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+        self.queries, self.keys = queries, keys
+
+    def tint(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return query + self.queries, key + self.keys

@@ -1,0 +1,152 @@
+"""The values that fill a slot: small, frozen, each with only its own settings, and each able to build its part.
+
+A family's config lists the kinds it allows as a union of these; `model.attention.kind=window` picks one by its `kind`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from . import efficient, feed, kernels, positions
+from .attention import Attention
+from .feed import Activation
+
+FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """Ordinary attention. `scaled=false` leaves out the 1/√head_width."""
+
+    kind: Literal["dense"] = "dense"
+    scaled: bool = True
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        return Attention(width, heads, kernels.Softmax(self.dropout, None if self.scaled else 1.0), **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive:
+    """Bahdanau's scores: a small network instead of a product."""
+
+    kind: Literal["additive"] = "additive"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        return Attention(width, heads, kernels.Additive(width // heads, self.dropout), **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Longformer's: `radius` neighbours on each side, and the first `globals` tokens see and are seen everywhere."""
+
+    kind: Literal["window"] = "window"
+    radius: int = 256
+    globals: int = 0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        if self.globals:
+            return efficient.GlobalAttention(width, heads, self.radius, self.globals, **linear)
+        return Attention(width, heads, efficient.Band(self.radius), **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Favor:
+    """Performer's random features."""
+
+    kind: Literal["favor"] = "favor"
+    features: int = 256
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        return Attention(width, heads, efficient.RandomFeatures(width // heads, self.features), **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinusoid:
+    kind: Literal["sinusoid"] = "sinusoid"
+    layout: positions.Layout = "interleaved"
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+        return positions.Sinusoid(width, self.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    kind: Literal["learned"] = "learned"
+    tokens: int = 512
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+        return positions.Learned(self.tokens, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    kind: Literal["rotary"] = "rotary"
+    base: float = 10000.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+        return positions.Rotary(width // heads, self.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """T5's learned scores by distance."""
+
+    kind: Literal["buckets"] = "buckets"
+    buckets: int = 32
+    far: int = 128
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+        return positions.Bucketed(heads, self.buckets, self.far, causal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm:
+    kind: Literal["layer"] = "layer"
+    eps: float = 1e-5
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int) -> nn.Module:
+        return nn.LayerNorm(width, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSNorm:
+    kind: Literal["rms"] = "rms"
+    eps: float = 1e-6
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int) -> nn.Module:
+        return nn.RMSNorm(width, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    kind: Literal["plain"] = "plain"
+    act: Activation = "relu"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, inner: int) -> nn.Module:
+        return feed.Feed(width, inner, self.act, dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    kind: Literal["gated"] = "gated"
+    act: Activation = "silu"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, width: int, inner: int) -> nn.Module:
+        return feed.Gated(width, inner, self.act, dropout=self.dropout)

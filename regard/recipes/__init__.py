@@ -1,0 +1,64 @@
+"""Finding and reading recipes: TOML files of settings, packaged here by name or anywhere by path, each on its base."""
+
+import difflib
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from ..errors import Mistake
+
+
+def names() -> list[str]:
+    """The packaged recipes, in alphabetical order."""
+    inside = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in inside if file.name.endswith(".toml"))
+
+
+def header(name: str) -> str:
+    """The first comment line of a packaged recipe: what it is for."""
+    first = resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+    return first.lstrip("# ").rstrip()
+
+
+def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
+    """The recipe and everything it stands on, the lowest first: (where the values come from, the values)."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    name, folder, seen = recipe, Path(), list[Traversable]()
+    while True:
+        file = locate(name, folder)
+        if file in seen:
+            raise Mistake(f"recipe {recipe} stands on itself, through base = {name!r}; take that line out")
+        seen.append(file)
+        values = load(file)
+        base = values.pop("base", None)
+        found.insert(0, (f"recipe {name}", values))
+        if base is None:
+            return found
+        if not isinstance(base, str):
+            raise Mistake(f"base in recipe {name} is {base!r}; expected the name or the path of one recipe")
+        name, folder = base, file.parent if isinstance(file, Path) else folder
+
+
+def locate(name: str, folder: Path) -> Traversable:
+    """The file of a recipe; a path is looked for beside the recipe that names it."""
+    if name.endswith(".toml") or "/" in name or "\\" in name:
+        path = folder / name
+        if not path.is_file():
+            raise Mistake(f"recipe {path} is not a file; give the path of a .toml file or one of: {', '.join(names())}")
+        return path.resolve()
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names())}, or the path of a .toml file"
+        raise Mistake(f"there is no recipe {name!r}; {hint}")
+    return resources.files(__name__).joinpath(f"{name}.toml")
+
+
+def load(file: Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{file} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise Mistake(f"{file} cannot be read: {error.strerror}") from error

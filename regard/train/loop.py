@@ -1,0 +1,382 @@
+"""The training loop: update after update, and at the boundary between two of them records, evaluations, checkpoints."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .. import files
+from ..config import Run
+from ..errors import Mistake
+from . import checkpoint, curves, optimise, schedules
+from .checkpoint import State
+from .progress import Journal, Record, Stop, display
+
+LOWER = ("loss", "perplexity")  # figures of which less is better
+PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
+
+
+class Update(Protocol):
+    """What one step of the optimiser learns from."""
+
+    pieces: Any  # micro-batches, each with a method `to(device)`
+    index: int  # examples of the epoch, over all processes, that are behind when this update is done
+    tokens: int  # its size, for the speed
+    count: int  # predicted tokens over all pieces and processes: what the summed loss is divided by
+
+
+class Task(Protocol):
+    """What the loop asks of a task. It may also have `counts`, a dict of facts about its data, recorded once."""
+
+    run: Run
+
+    def updates(self, epoch: int, index: int) -> Iterator[Any]: ...
+
+    def loss(self, model: nn.Module, piece: Any) -> Tensor: ...
+
+    def validate(self, model: nn.Module) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended: finished, stopped (by a signal; --resume goes on) or early (train.patience)."""
+
+    status: str
+    steps: int
+    best: float | None  # of train.metric on valid data
+    best_step: int
+    seconds: float
+
+
+def fit(
+    task: Task,
+    model: nn.Module,
+    folder: Path,
+    *,
+    resume: bool,
+    on_event: Callable[[Record], None] | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Train the model as `task.run.train` says and keep all of it in the run `folder`, where run.json stands already.
+
+    With `resume` it goes on from the newest whole checkpoint, or from step 0 where there is none.
+    """
+    trainer = Trainer(task, model, folder)
+    settings = task.run.train
+    with optimise.determinism(settings.deterministic), Stop() as stop:
+        notes = trainer.begin(resume)
+        shown = display() if progress else None
+        with Journal(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
+            return trainer.run(journal, notes, stop)
+
+
+class Trainer:
+    """One training: `begin`, then `run`, which walks from `step` to `boundary` to `step` until the `end`."""
+
+    journal: Journal
+
+    def __init__(self, task: Task, model: nn.Module, folder: Path):
+        self.task, self.folder = task, folder
+        self.settings = train = task.run.train
+        self.device = optimise.device(task.run.device)
+        self.model = model.to(self.device)
+        self.rate = schedules.rate(train.schedule, train.lr, train.warmup, train.steps)
+        self.optimiser = optimise.optimiser(model, train.optimiser)
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.compiled = torch.compile(task.loss, dynamic=True) if train.compile else task.loss
+        self.state = State(compiled=train.compile)
+        self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
+        self.unseen: list[Seen] = []  # updates whose figures nobody has looked at
+        self.norm = 0.0  # of the last gradients looked at
+        self.saved = -1  # the step of the last checkpoint
+        self.epoch_size = 0  # examples of an epoch, once one has been seen whole
+        self.logged = self.started = time.monotonic()
+        self.tokens = 0  # since the last record
+
+    # Beginning
+
+    def begin(self, resume: bool) -> list[str]:
+        """Start from the seed, or from the newest whole checkpoint; what is worth telling comes back."""
+        checkpoint.sweep(self.folder)
+        notes: list[str] = []
+        found = checkpoint.newest(self.folder, notes.append)
+        if found and not resume:
+            what = f"{self.folder} holds a training already, up to {found.name}"
+            raise Mistake(f"{what}; add --resume to go on with it, or choose another --out")
+        optimise.seed(self.settings.seed)
+        if found:
+            self.take_up(found)
+            notes.append(f"going on after {self.state.step} updates")
+        return notes
+
+    def take_up(self, path: Path) -> None:
+        self.state = checkpoint.load(path, self.model, self.optimiser)
+        self.saved = self.state.step
+        self.state.compiled &= self.settings.compile  # once without, always without: the bits depend on it
+        if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
+            self.state.best, self.state.waited = None, 0  # another figure chooses now, or the chosen weights are gone
+
+    def run(self, journal: Journal, notes: list[str], stop: Stop) -> Outcome:
+        self.journal = journal
+        if not self.state.step and (counts := getattr(self.task, "counts", None)):
+            journal.write("data", 0, **counts)
+        for note in notes:
+            self.note(note)
+        self.started = self.logged = time.monotonic()
+        self.model.train()
+        return self.end(self.walk(stop))
+
+    # The walk
+
+    def walk(self, stop: Stop) -> str:
+        """Update after update until something ends it; says what did."""
+        updates = self.updates()
+        while not (status := self.over(stop)):
+            epoch, update = next(updates, (0, None))
+            if update is None:
+                return "finished"
+            self.step(epoch, update)
+            self.boundary()
+        return status
+
+    def over(self, stop: Stop) -> str:
+        train = self.settings
+        if (train.steps and self.state.step >= train.steps) or (train.minutes and self.seconds() >= 60 * train.minutes):
+            return "finished"
+        if train.patience and self.state.waited >= train.patience:
+            return "early"
+        return "stopped" if stop.asked else ""
+
+    def updates(self) -> Iterator[tuple[int, Any]]:
+        """Each update with its epoch, from where the data stands, epoch after epoch."""
+        epoch, index = self.state.epoch, self.state.index
+        while not self.settings.epochs or epoch < self.settings.epochs:
+            for update in self.task.updates(epoch, index):
+                index = update.index
+                yield epoch, update
+            if not index:
+                raise Mistake(f"epoch {epoch} has no training example; look at data.train and data.max_tokens")
+            self.epoch_size = index
+            epoch, index = epoch + 1, 0
+
+    def step(self, epoch: int, update: Update) -> None:
+        """One update: the gradients of all pieces, clipped, and one step of the optimiser at this step's rate."""
+        state, number = self.state, self.state.step + 1
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate(number)
+        loss = self.gradients(update)
+        norm = optimise.clip(self.parameters, self.settings.clip)
+        behind = state.index if epoch == state.epoch else 0
+        self.watch(Seen(number, epoch, behind, update.index, update.count, loss, norm))
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        state.step, state.epoch, state.index = number, epoch, update.index
+        self.tokens += update.tokens
+
+    def gradients(self, update: Update) -> Tensor:
+        """Add up the gradients of the pieces; the mean loss per predicted token comes back, still on the device."""
+        if not self.state.compiled:
+            return self.backward(update, self.task.loss)
+        before = checkpoint.randomness()
+        try:
+            return self.backward(update, self.compiled)
+        except Mistake:
+            raise
+        except Exception as error:  # whatever the compiler trips over; a fault of the task itself comes again below
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.note(f"torch.compile failed ({reason}); training goes on without it")
+            self.state.compiled = False
+            self.optimiser.zero_grad()
+            checkpoint.restore_randomness(before)
+            return self.backward(update, self.task.loss)
+
+    def backward(self, update: Update, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
+        total = torch.zeros((), device=self.device)
+        for piece in update.pieces:
+            with optimise.autocast(self.device, self.settings.precision):
+                # The divisor is the whole update's, so that cutting it into pieces changes nothing.
+                loss = loss_of(self.model, piece.to(self.device)) / max(update.count, 1)
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    # Looking for a loss or a gradient that is no number
+
+    def watch(self, seen: "Seen") -> None:
+        """Let no bad gradient reach the weights: by looking at once, or on a GPU without waiting for it."""
+        self.unseen.append(seen)
+        if self.lagging:
+            # The fused optimiser passes over an update that is marked so; `look` finds out before anything is saved.
+            self.optimiser.found_inf = (~torch.isfinite(seen.norm + seen.loss)).float()  # type: ignore[attr-defined]
+        if not self.lagging or len(self.unseen) >= PATIENT:
+            self.look()
+
+    def look(self) -> None:
+        """Bring the losses from the device; stop at the first that is no number."""
+        if not self.unseen:
+            return
+        figures = torch.stack([torch.stack([seen.loss, seen.norm]).float() for seen in self.unseen]).tolist()
+        unseen, self.unseen = self.unseen, []
+        for seen, (loss, norm) in zip(unseen, figures, strict=True):
+            if not math.isfinite(loss + norm):
+                raise Mistake(self.sickness(seen, loss, norm))
+            self.state.loss += loss * seen.count
+            self.state.count += seen.count
+            self.norm = norm
+
+    def check(self) -> None:
+        """Before anything is evaluated or saved: every figure and every weight is a finite number."""
+        self.look()
+        if not math.isfinite(float(torch.nn.utils.get_total_norm(self.parameters))):
+            raise Mistake(f"after update {self.state.step} the weights are no finite numbers any more; {self.advice()}")
+
+    def sickness(self, seen: "Seen", loss: float, norm: float) -> str:
+        finite = math.isfinite(loss)
+        bad = f"the loss is {loss:.4g} and the norm of the gradients {norm}" if finite else f"the loss is {loss}"
+        where = f"epoch {seen.epoch}, examples {seen.behind + 1} to {seen.index} in its order"
+        return f"{bad} at update {seen.step} ({where}), which was not learnt from; {self.advice()}"
+
+    def advice(self) -> str:
+        train, last = self.settings, self.folder / "checkpoints" / f"step-{self.saved}"
+        return (
+            f"{f'{last} is good' if self.saved > 0 else 'there is no checkpoint yet'}. "
+            f"Try a lower train.lr (now {train.lr:g}), a longer train.warmup (now {train.warmup}) "
+            f"or {f'a smaller train.clip (now {train.clip:g})' if train.clip else 'train.clip=1 (now off)'}"
+        )
+
+    # The boundary between two updates
+
+    def boundary(self) -> None:
+        step, train = self.state.step, self.settings
+        if self.journal.display:
+            self.journal.display.tick(step, self.done())
+        if step % train.log_every == 0 or step == 1:
+            self.log()
+        if step % train.eval_every == 0:
+            self.evaluate()
+        if step % train.save_every == 0:
+            self.save()
+
+    def log(self) -> None:
+        self.look()
+        now, state = time.monotonic(), self.state
+        self.journal.write(
+            "train",
+            state.step,
+            self.done(),
+            epoch=state.epoch,
+            loss=state.loss / max(state.count, 1),
+            lr=self.rate(state.step),
+            norm=self.norm,
+            tokens_per_second=self.tokens / max(now - self.logged, 1e-9),
+            seconds=self.seconds(),
+        )
+        state.loss, state.count, self.tokens, self.logged = 0.0, 0, 0, now
+
+    def evaluate(self) -> None:
+        """Validate, and publish the weights if none were better so far."""
+        if self.state.evaluated == self.state.step:
+            return
+        self.check()
+        began, before = time.monotonic(), checkpoint.randomness()
+        self.model.eval()
+        with torch.no_grad(), optimise.autocast(self.device, self.settings.precision):
+            figures = self.task.validate(self.model)
+        self.model.train()
+        checkpoint.restore_randomness(before)  # how often one looks must not change what is learnt
+        self.logged += time.monotonic() - began  # the speed is that of training
+        self.state.evaluated = self.state.step
+        if figures:
+            self.journal.write("valid", self.state.step, self.done(), **figures, seconds=self.seconds())
+            self.judge(figures)
+
+    def judge(self, figures: dict[str, float]) -> None:
+        state, metric = self.state, self.settings.metric
+        if metric not in figures:
+            raise Mistake(f"train.metric is {metric} and the evaluation gives {', '.join(figures)}; use one of these")
+        value = figures[metric]
+        sign = -1 if metric in LOWER else 1
+        if math.isfinite(value) and (state.best is None or sign * value > sign * state.best):
+            state.best, state.best_step, state.metric, state.waited = value, state.step, metric, 0
+            self.publish()
+        else:
+            state.waited += 1
+
+    def publish(self) -> None:
+        """Make these the run's weights. Their file says its own step: a crash before run.json follows does no harm."""
+        state = self.state
+        checkpoint.save_model(self.model, self.folder / checkpoint.MODEL, state.step)
+        metric = None if state.best is None else state.metric
+        path = self.folder / "run.json"
+        weights = {"step": state.step, "metric": metric, "value": state.best}
+        files.write_json(path, {**files.read_json(path), "weights": weights})
+
+    def save(self) -> None:
+        """Write a checkpoint; as long as no evaluation has chosen weights, the newest are the run's."""
+        state, began = self.state, time.monotonic()
+        if not state.step:
+            return
+        self.check()
+        if state.best is None:
+            self.publish()
+        now = time.monotonic()
+        state.seconds, self.started = state.seconds + now - self.started, now
+        if self.saved == state.step:
+            checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
+        else:
+            checkpoint.save(self.folder, state, self.model, self.optimiser, self.settings.keep)
+        self.saved = state.step
+        self.logged += time.monotonic() - began
+
+    # The end
+
+    def end(self, status: str) -> Outcome:
+        state = self.state
+        self.look()
+        if status != "stopped":
+            if state.count:
+                self.log()
+            self.evaluate()
+        self.save()
+        outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds())
+        chosen = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
+        self.journal.write("end", state.step, self.done(), status=status, **chosen, seconds=outcome.seconds)
+        curves.draw(self.folder)
+        if status == "stopped":
+            self.note(f"all is saved in {self.folder}; the same command with --resume goes on from there")
+        return outcome
+
+    def note(self, text: str) -> None:
+        self.journal.write("note", self.state.step, self.done(), text=text)
+
+    def seconds(self) -> float:
+        """Spent in training, evaluations and saves included, over all parts of a resumed run."""
+        return self.state.seconds + time.monotonic() - self.started
+
+    def done(self) -> float:
+        """The finished share of the training, by whichever limit is nearest; 0 where nobody can know."""
+        train, state = self.settings, self.state
+        shares = [state.step / train.steps] if train.steps else []
+        if train.minutes:
+            shares.append(self.seconds() / (60 * train.minutes))
+        if train.epochs and self.epoch_size:
+            shares.append((state.epoch + state.index / self.epoch_size) / train.epochs)
+        return min(max(shares, default=0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An update's place and its figures, which may still be on the way from the device."""
+
+    step: int
+    epoch: int
+    behind: int  # examples of the epoch before it, and with it
+    index: int
+    count: int
+    loss: Tensor
+    norm: Tensor

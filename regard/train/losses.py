@@ -1,0 +1,44 @@
+"""Label-smoothed cross-entropy (Szegedy et al., 1512.00567), summed over the predicted positions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+    """The sum over real positions of the cross-entropy with (1 - smoothing) · onehot + smoothing / vocab.
+
+    logits (…, vocab) of any float type, targets (…), real (…) true where a position counts (None: everywhere). Equals
+    torch's `cross_entropy(label_smoothing=smoothing, reduction="sum")` over the real positions, in float32 or finer.
+    """
+    logits, targets = logits.flatten(0, -2), targets.flatten()  # (rows, vocab), (rows)
+    if real is not None:
+        real = real.flatten()
+        targets = targets.masked_fill(~real, 0)  # what stands there may be no word at all
+    losses: Tensor = _Smoothed.apply(logits, targets, smoothing)  # (rows)
+    return losses.sum() if real is None else losses.masked_fill(~real, 0.0).sum()
+
+
+class _Smoothed(torch.autograd.Function):
+    """By hand, for logits are the largest tensor of all: autograd would make several of their size, this makes one."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        total = logits.to(exact).logsumexp(-1)  # (rows)
+        chosen = logits.gather(-1, targets[:, None])[:, 0].to(exact)
+        ctx.save_for_backward(logits, targets, total)
+        ctx.smoothing = smoothing
+        if not smoothing:
+            return total - chosen
+        return total - (1 - smoothing) * chosen - smoothing * logits.mean(-1, dtype=exact)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        logits, targets, total = ctx.saved_tensors
+        inner = torch.sub(logits, total[:, None]).exp_()  # the softmax, in total's precision; what follows is in place
+        if ctx.smoothing:
+            inner.sub_(ctx.smoothing / logits.shape[-1])
+        inner.scatter_add_(-1, targets[:, None], inner.new_full((len(targets), 1), ctx.smoothing - 1))
+        return inner.mul_(outer[0][:, None]).to(logits.dtype), None, None

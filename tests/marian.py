@@ -1,0 +1,67 @@
+"""A small Marian folder made from nothing: sentencepiece models learnt from a few made sentences, random weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+import transformers as hf
+
+WORDS = "the small old red cat dog bird house tree sees likes finds under over behind and but quickly never today".split()
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    draw = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(len(WORDS), (3 + i % 9,), generator=draw).tolist() for i in range(count)]
+    return [" ".join(WORDS[i] for i in row) + "." for row in rows]
+
+
+def cutter(path: Path, texts: list[str], vocab: int) -> list[str]:
+    """A sentencepiece model at `path`; its pieces."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(path.with_suffix("")), vocab_size=vocab, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    path.with_suffix(".model").rename(path)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [model.id_to_piece(i) for i in range(model.get_piece_size())]
+
+
+def folder(path: Path, separate: bool = False, **config: Any) -> Path:
+    path.mkdir(parents=True)
+    source = cutter(path / "source.spm", sentences(300), 60)
+    target = cutter(path / "target.spm", [text.upper() for text in sentences(300, 1)], 50)
+    own = [piece for piece in dict.fromkeys(source if separate else source + target) if piece not in ("<s>", "</s>", "<unk>")]
+    vocab = {piece: i for i, piece in enumerate(["</s>", "<unk>", *own, ">>up<<", "<pad>"])}
+    (path / "vocab.json").write_text(json.dumps(vocab))
+    sizes = {"vocab_size": len(vocab), "decoder_vocab_size": len(vocab)}
+    if separate:
+        own = [piece for piece in target if piece not in ("<s>", "</s>", "<unk>")]
+        own += [f"filler{i}" for i in range(len(vocab) - len(own) - 3)]  # pad has one number on both sides
+        target_vocab = {piece: i for i, piece in enumerate(["</s>", "<unk>", *own, "<pad>"])}
+        (path / "target_vocab.json").write_text(json.dumps(target_vocab))
+        sizes["decoder_vocab_size"] = len(target_vocab)
+    settings = {"separate_vocabs": separate, "tokenizer_class": "MarianTokenizer", "source_lang": "aa", "target_lang": "bb"}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    pad = len(vocab) - 1
+    shape = dict(
+        d_model=36, encoder_layers=2, decoder_layers=3, encoder_attention_heads=3, decoder_attention_heads=3,
+        encoder_ffn_dim=50, decoder_ffn_dim=50, activation_function="swish", scale_embedding=True,
+    ) | config  # fmt: skip
+    torch.manual_seed(0)
+    model = hf.MarianMTModel(hf.MarianConfig(
+        **sizes, **shape, pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad, forced_eos_token_id=0,
+        max_position_embeddings=64, share_encoder_decoder_embeddings=not separate, tie_word_embeddings=True,
+    )).eval()  # fmt: skip
+    for name, each in model.named_parameters():
+        if "embed_positions" not in name:
+            each.data = each.data * 6 + 0.1 * torch.randn_like(each) if each.dim() > 1 else each.data + 0.3 * torch.randn_like(each)
+    model.final_logits_bias.data.normal_()
+    model.final_logits_bias.data[0, 0] += 3.0
+    model.generation_config = hf.GenerationConfig(
+        num_beams=4, max_length=24, bad_words_ids=[[pad]], forced_eos_token_id=0, eos_token_id=0, pad_token_id=pad,
+        decoder_start_token_id=pad, renormalize_logits=True,
+    )  # fmt: skip
+    model.save_pretrained(path)
+    return path

@@ -1,0 +1,89 @@
+"""What the checks share: comparing, ragged rows, models whose mistakes show, and every model that can be stepped."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.parts import Cache, Mask, slots
+
+from .gpt import GPT
+from .gpt import Config as GPTConfig
+from .rnn import RNN
+from .t5 import T5
+from .t5 import Config as T5Config
+from .whisper import Config as WhisperConfig
+from .whisper import Whisper
+from .xl import XL
+from .xl import Config as XLConfig
+
+
+def close(ours: Tensor, theirs: Tensor, bound: float = 1e-4) -> None:
+    assert ours.shape == theirs.shape
+    error = (ours - theirs).abs().max().item()
+    assert error <= bound, f"{error:.1e} > {bound:.0e}"
+
+
+def ragged(lengths: list[int], tokens: int = 0) -> Tensor:
+    return torch.arange(tokens or max(lengths))[None] < torch.tensor(lengths)[:, None]
+
+
+def loud(model: nn.Module, spread: float = 3.0, noise: float = 0.1) -> nn.Module:
+    """Weights larger than a random start has, so that attention is not flat and mistakes show."""
+    torch.manual_seed(0)
+    for name, p in model.named_parameters():
+        if p.requires_grad and "embed_positions" not in name:
+            p.data = p.data * spread + noise * torch.randn_like(p) if p.dim() > 1 else p.data + 0.3 * torch.randn_like(p)
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A model, how its cache begins for three rows, and its answer to whole texts of one row without any cache."""
+
+    model: nn.Module
+    start: Callable[[int | None], Cache]
+    full: Callable[[Tensor, int], Tensor]  # tokens (texts, tokens), row -> (texts, tokens, vocab)
+
+
+ALONE = {
+    "dense": GPTConfig(),
+    "additive": GPTConfig(attention=slots.Additive()),
+    "sinusoid": GPTConfig(positions=slots.Sinusoid()),
+    "rotary": GPTConfig(positions=slots.Rotary()),
+    "buckets": GPTConfig(positions=slots.Buckets()),
+    "window": GPTConfig(attention=slots.Window(radius=4)),
+    "favor": GPTConfig(attention=slots.Favor(features=32)),
+    "mixed": GPTConfig(
+        attention=(slots.Dense(), slots.Window(radius=4), slots.Favor(features=32), slots.Window(radius=3)),
+        positions=slots.Rotary(),
+    ),
+}
+STEPPED = (*ALONE, "xl", "t5", "rnn", "whisper")
+
+
+def stepped(name: str) -> Stepped:
+    torch.manual_seed(2)
+    if name in ALONE or name == "xl":
+        return alone(XL(XLConfig()) if name == "xl" else GPT(ALONE[name]))
+    if name == "whisper":
+        model, mels = loud(Whisper(WhisperConfig()), spread=1.5), torch.randn(3, 8, 20)
+        return Stepped(
+            model,
+            lambda capacity: model.start(mels, capacity),
+            lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
+        )
+    model = loud(T5(T5Config()), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
+    source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
+
+    def full(ids: Tensor, row: int) -> Tensor:
+        return model(source[row].expand(len(ids), -1), ids, Mask(keys=real[row].expand(len(ids), -1)))
+
+    return Stepped(model, lambda capacity: model.start(source, Mask(keys=real), capacity), full)
+
+
+def alone(model: nn.Module) -> Stepped:
+    """A model that has only its own text to look at."""
+    model = loud(model, spread=1.5)
+    return Stepped(model, lambda capacity: model.start(3, capacity), lambda ids, row: model(ids))

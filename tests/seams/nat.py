@@ -1,0 +1,42 @@
+"""Non-autoregressive Transformer (1711.02281): the decoder layer, which sees all positions but its own at once."""
+
+from torch import Tensor, nn
+
+from regard.parts import Attention, Cross, Feed, Layer, Mask, Memory, Residual, Sinusoid, Stack, Where
+
+
+class OrderLayer(Layer):
+    """A decoder layer with one more attention: positions ask positions, and the words answer."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        def residual() -> Residual:
+            return Residual(nn.LayerNorm(width), first=False)
+
+        super().__init__(Attention(width, heads), Feed(width, inner), residual, Attention(width, heads))
+        self.order, self.order_residual, self.sinusoid = Attention(width, heads), residual(), Sinusoid(width)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        where: Where,
+        memory: Memory | None = None,
+        cross: Cross | None = None,
+        number: int = 0,
+    ) -> Tensor:
+        others = mask.but(others=True)
+        x = self.attention_residual(x, lambda y: self.attention(y, y, y, others, where))
+        place = self.sinusoid.vectors(mask.places(x.size(1), x.size(1), x.device)[0]).expand(x.shape)
+        x = self.order_residual(x, lambda y: self.order(place, place, y, mask))
+        x = self.cross_residual(x, lambda y: self.look(y, cross, number))
+        return self.feed_residual(x, self.feed)
+
+
+class NATDecoder(nn.Module):
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.stack = Stack([OrderLayer(width, heads, inner) for _ in range(layers)])
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, copied: Tensor, mask: Mask, cross: Cross) -> Tensor:
+        return self.head(self.stack(copied, mask, cross))  # (batch, tokens, vocab), all at once

@@ -1,0 +1,126 @@
+"""What only a GPU can show. On a machine without one these are skipped, and their CPU sides run in the other tests."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.decode import Settings, search
+from regard.families import transformer
+from regard.parts import Feed, Layer, Mask, Residual, Softmax, Stack, slots
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def blind(backend: SDPBackend, dtype: torch.dtype, floating: bool) -> float | str:
+    """What a query that may see nothing gets from this backend: the largest number, or why there is none."""
+    q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype) for _ in range(3))
+    seen = torch.ones(2, 1, 64, 64, dtype=torch.bool, device="cuda").tril()
+    seen[1, :, 5:9] = False
+    mask = torch.zeros(seen.shape, device="cuda", dtype=dtype).masked_fill(~seen, -torch.inf) if floating else seen
+    try:
+        with sdpa_kernel([backend]):
+            out = F.scaled_dot_product_attention(q, k, v, mask)
+    except RuntimeError as error:
+        return str(error).splitlines()[0][:60]
+    return out[1, :, 5:9].float().nan_to_num(float("inf")).abs().max().item()
+
+
+def test_zeros_by_backend(capsys):
+    """The table is for people; the law is that the backends we allow with a mask keep it."""
+    for backend in (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        for dtype in (torch.float32, torch.bfloat16):
+            for floating in (False, True):
+                with capsys.disabled():
+                    print(f"\n{backend.name:20s} {str(dtype):15s} {'float' if floating else 'bool'}: {blind(backend, dtype, floating)}", end="")
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+        keys = torch.tensor([[True] * 64, [False] * 64], device="cuda")
+        for bias in (None, torch.randn(1, 4, 64, 64, device="cuda", dtype=dtype)):
+            out = Softmax()(q, k, v, Mask(keys=keys), bias)
+            assert out[1].abs().max() == 0 and out[0].abs().max() > 0
+            assert all(each.isfinite().all() for each in torch.autograd.grad(out.float().sum(), (q, k, v)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("slot", [slots.Window(radius=4), slots.Dense(), slots.Favor(features=64)], ids=lambda slot: slot.kind)
+def test_memory_lapped_in_chunks(slot):
+    """Chunks that lap a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
+    layers = [Layer(slot.build(32, 4), Feed(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
+    stack = Stack(layers, causal=True).cuda().eval()
+    x = torch.randn(3, 40, 32, device="cuda")
+    cache, parts = stack.cache(3), []
+    for chunk in x.split([9, 1, 1, 13, 1, 9, 6], 1):
+        parts.append(stack(chunk, cache.ahead(chunk), cache=cache))
+    assert (torch.cat(parts, 1) - stack(x, Mask())).abs().max() < 1e-4
+
+
+def a_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = transformer.Config(vocab=97, width=64, heads=4, layers=2, inner=128, biased=True)
+    model = transformer.Model(config).eval()
+    for each in model.parameters():
+        each.data = each.data * 2
+    model.head.bias.data[2] += 2.0
+    return model
+
+
+def test_the_same_texts_as_on_the_cpu():
+    model, lengths = a_model(), torch.randint(1, 15, (20,))
+    real = torch.arange(15)[None] < lengths[:, None]
+    source = torch.randint(3, 97, (20, 15))
+    found = []
+    for device in ("cpu", "cuda"):
+        model.to(device)
+        with torch.no_grad():
+            cache = model.start(source.to(device), Mask(keys=real.to(device)))
+        prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
+        found.append([[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))])
+    assert found[0] == found[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("beams", [0, 4])
+def test_a_captured_step_equals_an_eager_one(beams):
+    """One decode step over a preallocated cache, captured in a CUDA graph and replayed; for beams too."""
+    model = a_model().cuda()
+    source, shape = torch.randint(3, 97, (8, 11), device="cuda"), (8, beams or 1)
+    caches = [model.start(source, capacity=48) for _ in range(2)]
+    for cache in caches:
+        model.step(torch.ones(8, 1, dtype=torch.long, device="cuda"), cache)
+        if beams:
+            cache.branch(beams, 20)
+    fed = torch.randint(3, 97, shape, device="cuda")
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):  # warm-up, on both caches so that they stay equal
+        for _ in range(3):
+            for cache in caches:
+                model.step(fed, cache)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = model.step(fed, caches[0])
+    for i in range(8):
+        fed.copy_(torch.randint(3, 97, shape, device="cuda"))
+        if beams:
+            origin = torch.randint(beams, shape, device="cuda")
+            for cache in caches:
+                cache.follow(origin)
+        graph.replay()
+        wanted = model.step(fed, caches[1])
+        assert (logits - wanted).abs().max() < 1e-4, f"step {i}"
+
+
+@torch.no_grad()
+def test_a_masked_step_compiles_to_one_graph():
+    model = a_model().cuda()
+    step = torch.compile(model.step, fullgraph=True)
+    source, real = torch.randint(3, 97, (3, 9), device="cuda"), torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda")
+    caches = [model.start(source, Mask(keys=real), capacity=32) for _ in range(2)]
+    torch._dynamo.utils.counters.clear()
+    for cache in caches:
+        model.step(torch.ones(3, 1, dtype=torch.long, device="cuda"), cache)
+    for _ in range(6):
+        tokens = torch.randint(3, 97, (3, 1), device="cuda")
+        assert (step(tokens, caches[0]) - model.step(tokens, caches[1])).abs().max() < 1e-4
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

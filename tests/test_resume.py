@@ -1,0 +1,423 @@
+"""Checkpoints and weights: what is saved comes back, bit for bit, whatever happens in between. Also a script: see `lives`."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from test_train import Blind, Net, Task, checkpoints, folder, light, net, records, step_of, trained  # noqa: F401
+from torch import nn
+
+from regard import files
+from regard.errors import Mistake
+from regard.train import checkpoint, curves, load_model, progress, save_model
+
+SETTINGS: dict[str, Any] = {"steps": 80, "save_every": 2, "eval_every": 3, "keep": 2, "log_every": 4}
+
+
+def left(path: Path) -> dict[str, Any]:
+    """All that a run leaves, without what tells the time."""
+    found: dict[str, Any] = {}
+    for file in path.rglob("*"):
+        name = str(file.relative_to(path))
+        if file.name == "state.json":
+            found[name] = {**json.loads(file.read_text()), "seconds": 0}
+        elif file.name == "metrics.jsonl":
+            timed = ("seconds", "tokens_per_second")
+            kept = [record for record in progress.read(file) if record["event"] in ("train", "valid")]
+            found[name] = [{key: value for key, value in record.items() if key not in timed} for record in kept]
+        elif file.is_file():
+            found[name] = file.read_bytes()
+    return found
+
+
+# --- killed, again and again ---
+
+
+def lives(root: Path, seed: int = 3) -> None:
+    """Train once undisturbed and once through at least twenty deaths; each life is a forked child, so torch is paid once."""
+    chance = random.Random(seed)
+    torch.set_num_threads(1)  # a child of a process with more would wait for threads it does not have
+    curves.draw = lambda folder: None  # type: ignore[assignment]
+    trained(root / "warm", steps=1)  # the first optimiser imports half of torch
+    live(root / "whole", "nothing", 0)
+    deaths: Counter[str] = Counter()
+    while sum(deaths.values()) < 24:
+        way = chance.choice(["update", "replace", "replaced", "fsync", "save", "remove", "record", "time", "time"])
+        if live(root / "killed", way, chance.randint(1, {"fsync": 20, "save": 3, "remove": 9}.get(way, 5))):
+            break
+        deaths[way] += 1
+    live(root / "killed", "nothing", 0)
+    print(json.dumps(deaths))
+
+
+def live(path: Path, way: str, number: int) -> bool:
+    """Whether the child reached the end of the training before it was killed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            arrange(way, number)
+            os.write(writer, b".")
+            trained(path, resume=True, **SETTINGS)
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(3)
+    os.read(reader, 1)
+    if way == "time":
+        time.sleep(random.Random(number + time.monotonic_ns()).uniform(0.002, 0.03))
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(reader)
+    os.close(writer)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("a life ended in an error")
+    return os.WIFEXITED(status)
+
+
+def arrange(way: str, number: int) -> None:
+    """Die at the `number`-th call of something."""
+    places: dict[str, tuple[Any, str, Callable[..., Any] | None]] = {
+        "update": (Task, "loss", None),
+        "replace": (os, "replace", None),
+        "replaced": (os, "replace", os.replace),
+        "fsync": (os, "fsync", None),
+        "save": (checkpoint, "save_file", half_saved),
+        "remove": (files, "remove", half_removed),
+        "record": (progress.Journal, "write", half_recorded),
+    }
+    if way not in places:
+        return
+    place, name, last = places[way]
+    original, calls = getattr(place, name), [0]
+
+    def counting(*given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number:
+            if last:
+                last(*given, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*given, **named)
+
+    setattr(place, name, counting)
+
+
+def half_saved(tensors: Any, path: Path, metadata: Any) -> None:
+    save_file(tensors, path.parent / ".tmpAbC123", metadata)  # safetensors' own temporary name
+    whole = (path.parent / ".tmpAbC123").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def half_removed(path: Path) -> None:
+    for inner in list(path.rglob("*.safetensors"))[:1]:
+        inner.unlink()
+
+
+def half_recorded(journal: Any, *given: Any, **named: Any) -> None:
+    journal.file.write(b'{"step": 3, "event": "tr')
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_killed_twenty_times_the_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    deaths = json.loads(done.stdout)
+    assert sum(deaths.values()) >= 20, deaths
+    assert sum(deaths[way] for way in ("replace", "replaced", "fsync", "save") if way in deaths) >= 5, deaths
+    whole, killed = left(tmp_path / "whole"), left(tmp_path / "killed")
+    assert set(whole) == set(killed)  # and so no temporary name is left
+    assert "checkpoints/step-80/optimiser.safetensors" in whole
+    assert [name for name in whole if whole[name] != killed[name]] == []
+
+
+# --- resumed in one process ---
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train and break off in the middle of update `at`."""
+    calls = [0]
+    original = task.loss
+
+    def breaking(model: nn.Module, piece: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == at:
+            raise Interrupted
+        return original(model, piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "loss", breaking)
+        with pytest.raises(Interrupted):
+            trained(path, task)
+
+
+@pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}, {"optimiser": "adamw", "schedule": "cosine"}])
+@pytest.mark.parametrize("at", [3, 8, 16])
+def test_resumed_is_undisturbed(tmp_path: Path, at: int, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "whole", log_every=3, **settings)
+    interrupted(tmp_path / "broken", at, Task(log_every=3, **settings), monkeypatch)
+    outcome = trained(tmp_path / "broken", resume=True, model=net(seed=1 if at < 5 else 99), log_every=3, **settings)
+    assert outcome.status == "finished"
+    assert left(tmp_path / "whole") == left(tmp_path / "broken")
+
+
+def test_every_random_generator_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+
+    class Noisy(Task):
+        def loss(self, model: nn.Module, piece: Any) -> Any:
+            return super().loss(model, piece) * (1 + random.random() + numpy.random.standard_normal() / 10)
+
+    trained(tmp_path / "whole", Noisy())
+    interrupted(tmp_path / "broken", 8, Noisy(), monkeypatch)
+    random.random()
+    numpy.random.rand(3)
+    trained(tmp_path / "broken", Noisy(), resume=True)
+    assert left(tmp_path / "whole") == left(tmp_path / "broken")
+
+
+def test_what_is_remembered_across_a_resume(tmp_path: Path) -> None:
+    """The best so far and the patience spent are part of a checkpoint."""
+    whole, parts = _Falling(), _Falling()
+    trained(tmp_path / "whole", whole)
+    for steps in (4, 8, 12, 20):
+        parts.run.train = whole.run.train.model_copy(update={"steps": steps})
+        outcome = trained(tmp_path / "parts", parts, resume=True)
+    assert (outcome.status, outcome.steps, outcome.best_step) == ("early", 14, 6)
+    assert step_of(tmp_path / "parts") == step_of(tmp_path / "whole") == 6
+
+
+class _Falling(Task):
+    def __init__(self) -> None:
+        super().__init__(eval_every=2, save_every=4, patience=4)
+        self.figures = iter([5.0, 4.0, 3.0, 3.5, 3.4, 3.3, 3.2, 1.0])
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": next(self.figures)}
+
+
+def test_a_last_evaluation_after_the_last_checkpoint_is_stored(tmp_path: Path) -> None:
+    """At update 20 the checkpoint comes first and the evaluation of the end after it."""
+    trained(tmp_path, steps=20, save_every=5, eval_every=7)
+    state = json.loads((tmp_path / "checkpoints/step-20/state.json").read_text())
+    assert state["evaluated"] == 20
+    trained(tmp_path, resume=True, steps=20, save_every=5, eval_every=7)
+    assert [record["step"] for record in records(tmp_path, "valid")] == [7, 14, 20]
+
+
+def test_records_after_the_checkpoint_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(tmp_path, 9, Task(log_every=1), monkeypatch)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "event": "tra')
+    assert records(tmp_path, "train")[-1]["step"] == 8
+    trained(tmp_path, resume=True, log_every=1)
+    assert [record["step"] for record in records(tmp_path, "train")] == list(range(1, 21))
+    assert "going on after 5 updates" in [record["text"] for record in records(tmp_path, "note")]
+
+
+def test_leftovers_are_swept(tmp_path: Path) -> None:
+    trained(tmp_path, steps=5)
+    (tmp_path / ".model.safetensors.123.tmp").write_bytes(b"x")
+    (tmp_path / ".tmpXyZ").write_bytes(b"x")
+    (tmp_path / "checkpoints/.step-9.123.tmp").mkdir()
+    (tmp_path / "checkpoints/.step-9.123.tmp/model.safetensors").write_bytes(b"x")
+    trained(tmp_path, resume=True, steps=6)
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_if_the_chosen_weights_are_gone_the_next_evaluation_chooses(tmp_path: Path) -> None:
+    trained(tmp_path, steps=10)
+    (tmp_path / "model.safetensors").unlink()
+    trained(tmp_path, resume=True, steps=12)
+    assert step_of(tmp_path) == 12
+
+
+# --- damaged ---
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("model.safetensors", cut, "model.safetensors has changed since it was written"),
+        ("optimiser.safetensors", flip, "optimiser.safetensors has changed since it was written"),
+        ("optimiser.safetensors", Path.unlink, "optimiser.safetensors is missing"),
+        ("state.json", cut, "state.json is not whole"),
+        ("state.json", Path.unlink, "state.json is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    trained(tmp_path / "whole")
+    trained(tmp_path / "hurt", steps=12)
+    damage(tmp_path / "hurt/checkpoints/step-12" / name)
+    trained(tmp_path / "hurt", resume=True)
+    expected = f"checkpoint step-12 is damaged ({words}) and was renamed step-12.damaged; going on from step-10"
+    assert expected in [record["text"] for record in records(tmp_path / "hurt", "note")]
+    assert sorted(path.name for path in (tmp_path / "hurt/checkpoints").iterdir()) == [
+        "step-10", "step-12.damaged", "step-15", "step-20",
+    ]  # fmt: skip
+    for name in ("checkpoints/step-20/model.safetensors", "checkpoints/step-20/optimiser.safetensors"):
+        assert (tmp_path / "hurt" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_if_all_are_damaged_nothing_is_begun_anew_by_itself(tmp_path: Path) -> None:
+    trained(tmp_path, steps=10)
+    for path in (tmp_path / "checkpoints").iterdir():
+        cut(path / "model.safetensors")
+    before = left(tmp_path)
+    with pytest.raises(Mistake, match=r"step-10 is damaged .* step-5 is damaged .* remove .*checkpoints to start from"):
+        trained(tmp_path, resume=True)
+    assert left(tmp_path) == before
+
+
+def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
+    trained(tmp_path, steps=5)
+    with pytest.raises(Mistake, match=r"step-5/model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
+        trained(tmp_path, resume=True, model=Net(width=8))
+
+
+# --- a full disk ---
+
+
+@pytest.mark.parametrize("where", ["model", "optimiser", "sync", "publish"])
+def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "whole", Blind())
+    saves, fsync = [0], os.fsync
+
+    def failing_save(tensors: Any, path: Path, metadata: Any) -> None:
+        saves[0] += 1  # three a checkpoint: published, model, optimiser
+        if saves[0] == {"publish": 4, "model": 5, "optimiser": 6}.get(where):
+            path.write_bytes(b"half of it")
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        save_file(tensors, path, metadata)
+
+    def failing_sync(handle: int) -> None:
+        if where == "sync" and saves[0] == 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", failing_save)
+        patch.setattr(os, "fsync", failing_sync)
+        with pytest.raises(Mistake, match="no space left on the disk while writing .*; free some and run again"):
+            trained(tmp_path / "full", Blind())
+    assert checkpoints(tmp_path / "full") == [5]
+    assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
+    assert step_of(tmp_path / "full") == (5 if where == "publish" else 10)
+    assert not [path for path in (tmp_path / "full").rglob("*") if path.name.startswith(".")]
+    trained(tmp_path / "full", Blind(), resume=True)
+    assert left(tmp_path / "full") == left(tmp_path / "whole")
+
+
+def test_a_full_disk_while_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, line: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with progress.Journal(folder(tmp_path), 0) as journal:
+        journal.file = Full()  # type: ignore[assignment]
+        with pytest.raises(Mistake, match="no space left on the disk while writing"):
+            journal.write("train", 1, loss=1.0)
+
+
+# --- weights ---
+
+
+def test_saved_weights_come_back_and_equal_weights_are_equal_bytes(tmp_path: Path) -> None:
+    model, other = net(seed=1), net(seed=2)
+    save_model(model, tmp_path / "a.safetensors", 7)
+    assert load_model(other, tmp_path / "a.safetensors") == 7
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    assert other.head.weight is other.embed.weight
+    save_model(other, tmp_path / "b.safetensors", 7)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_tied_tensors_are_stored_once_by_their_first_name(tmp_path: Path) -> None:
+    save_model(net(), tmp_path / "model.safetensors", 0)
+    assert set(load_file(tmp_path / "model.safetensors")) == {
+        "embed.weight", "head.bias", "inner.bias", "inner.weight", "norm.bias", "norm.weight", "table", "unused",
+    }  # fmt: skip
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    model, path = net(), tmp_path / "model.safetensors"
+    tensors = {name: value for name, value in model.state_dict().items() if name != "head.weight"}
+    before = {name: value.clone() for name, value in tensors.items()}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({**tensors, "extra": torch.ones(1)}, "extra is not in the model"),
+        ({**tensors, "unused": torch.ones(4)}, r"unused is \(4,\) and the model's is \(3,\)"),
+        ({name: value for name, value in tensors.items() if name != "inner.bias"}, "inner.bias is missing"),
+        ({"x": torch.ones(1)}, "embed.weight is missing; head.bias is missing; inner.bias is missing and 6 more"),
+    ]
+    for content, words in bad:
+        save_file({name: value + 1 for name, value in content.items()}, path)
+        with pytest.raises(Mistake, match=f"model.safetensors does not fit this model: .*{words}"):
+            load_model(model, path)
+    assert all(torch.equal(before[name], value) for name, value in tensors.items())  # nothing was half loaded
+
+
+def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(Mistake, match="model.safetensors is not there"):
+        load_model(net(), path)
+    save_model(net(), path, 0)
+    whole = path.read_bytes()
+    for content in (b"", whole[:5], whole[:100], whole[:-1], b"\x80\x04" + whole[2:], bytes(len(whole)), b"PK\x03\x04" * 99):
+        path.write_bytes(content)
+        with pytest.raises(Mistake, match="model.safetensors is cut off or damaged"):
+            load_model(net(), path)
+
+
+def test_saving_over_weights_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(net(), path, 1)
+    before = path.read_bytes()
+
+    def failing(tensors: Any, draft: Path, metadata: Any) -> None:
+        draft.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", failing)
+    with pytest.raises(Mistake, match="no space left"):
+        save_model(net(seed=2), path, 2)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+if __name__ == "__main__":
+    lives(Path(sys.argv[1]))

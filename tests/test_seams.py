@@ -1,0 +1,454 @@
+"""The seams, attacked by awkward families: parity with transformers' models, and the laws of caching and packing."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.utils.checkpoint
+import transformers as hf
+from seams import bert, detr, gpt, t5, whisper, xl
+from seams.checks import STEPPED, Stepped, alone, close, loud, ragged, stepped
+from seams.nat import NATDecoder
+from torch import Tensor, nn
+
+from regard.interop.weights import export, load
+from regard.parts import Cache, Cross, Mask, slots
+
+CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
+EVERY = pytest.mark.parametrize("name", STEPPED)
+
+
+# --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
+
+
+def test_gpt2_is_transformers_both_ways() -> None:
+    theirs = loud(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=2, n_head=4)))
+    state, ids = theirs.state_dict(), torch.randint(50, (2, 13))
+    ours = load(gpt.GPT(gpt.Config()), state, gpt.NAMES, gpt.TIED)
+    close(ours(ids), theirs(ids).logits)
+    back = export(ours, gpt.NAMES)
+    assert set(state) - set(back) == {"lm_head.weight"}
+    assert all(back[name].equal(state[name]) for name in back)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_t5_is_transformers(gated: bool) -> None:
+    config = hf.T5Config(
+        vocab_size=50, d_model=32, d_kv=6, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
+        tie_word_embeddings=not gated, feed_forward_proj="gated-gelu" if gated else "relu",
+    )  # fmt: skip
+    theirs = loud(hf.T5ForConditionalGeneration(config), spread=1.0)
+    ours = load(t5.T5(t5.Config(gated=gated)), theirs.state_dict(), t5.names(gated))
+    source, target, real = torch.randint(50, (2, 150)), torch.randint(50, (2, 140)), ragged([150, 90])
+    want = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
+    close(ours(source, target, Mask(keys=real)), want)
+
+
+def test_whisper_is_transformers() -> None:
+    config = hf.WhisperConfig(
+        vocab_size=60, num_mel_bins=8, encoder_layers=2, encoder_attention_heads=4, decoder_layers=2,
+        decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, d_model=32, max_source_positions=20,
+        max_target_positions=30, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    theirs = loud(hf.WhisperForConditionalGeneration(config), spread=2.0)
+    ours = load(whisper.Whisper(whisper.Config(60, tokens=30)), theirs.state_dict(), whisper.NAMES, whisper.TIED)
+    mels, target = torch.randn(2, 8, 40), torch.randint(60, (2, 11))
+    close(ours(mels, target), theirs(input_features=mels, decoder_input_ids=target).logits)
+
+
+def test_bert_is_transformers() -> None:
+    config = hf.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=40,
+    )  # fmt: skip
+    theirs = loud(hf.BertModel(config))
+    ours = load(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
+    ids, real, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
+    want = theirs(ids, attention_mask=real.long(), token_type_ids=kinds)
+    x = ours.encode(ids, Mask(keys=real), kinds)
+    close(x[real], want.last_hidden_state[real])
+    close(ours.pooled(x), want.pooler_output)
+
+
+def longformers() -> tuple[nn.Module, nn.Module]:
+    config = hf.LongformerConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=80, attention_window=8, type_vocab_size=1, pad_token_id=1,
+    )  # fmt: skip
+    theirs = loud(hf.LongformerModel(config))
+    ours = bert.BERT(bert.Config(tokens=78, kinds=1, skip=2, attention=slots.Window(radius=4, globals=1)))
+    return load(ours, theirs.state_dict(), bert.LONGFORMER), theirs
+
+
+@pytest.mark.parametrize("index", [[[0], [0]], [[0, 9, 30], [5, -1, -1]], [[3, 0, 7], [0, -1, -1]]])
+def test_longformer_is_transformers(index: list[list[int]]) -> None:
+    """37 tokens are no multiple of any block; padding; rows with different numbers of global positions."""
+    ours, theirs = longformers()
+    real = ragged([37, 22])
+    ids = torch.randint(2, 50, (2, 37)).masked_fill(~real, 1)
+    marks = Mask(globals=torch.tensor(index)).marked(37).long()
+    want = theirs(ids, attention_mask=real.long(), global_attention_mask=marks).last_hidden_state
+    close(ours.encode(ids, Mask(keys=real, globals=torch.tensor(index)))[real], want[real])
+    if index == [[0], [0]]:  # what the slot says by itself
+        close(ours.encode(ids, Mask(keys=real))[real], want[real])
+
+
+def test_longformer_packed_is_separate() -> None:
+    """Each text has its own global first token, which sees and is seen only in that text."""
+    ours, _ = longformers()
+    a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
+    places = packed(21, 15).but(globals=torch.tensor([[0, 21]]))
+    close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
+
+
+def test_detr_is_transformers() -> None:
+    backbone = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], out_features=["stage2"])
+    config = hf.DetrConfig(
+        use_timm_backbone=False, num_queries=7, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, d_model=32, auxiliary_loss=False,
+        backbone_config=backbone,
+    )  # fmt: skip
+    theirs = loud(hf.DetrModel(config), spread=2.0, noise=0.4)
+    ours = load(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
+    features, real = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
+    real[1, 3:], real[1, :, 4:] = False, False
+    flat, keys = features.flatten(2).transpose(1, 2), real.flatten(1)
+    spots = theirs.position_embedding(features.shape, "cpu", torch.float32, mask=real).flatten(2).transpose(1, 2)
+    close(ours.grid(real), spots, 1e-5)
+    look = {"attention_mask": keys, "spatial_position_embeddings": spots}
+    memory = theirs.encoder(inputs_embeds=flat, **look).last_hidden_state
+    asked = theirs.query_position_embeddings.weight.expand(2, -1, -1)
+    want = theirs.decoder(
+        inputs_embeds=torch.zeros_like(asked), encoder_hidden_states=memory, encoder_attention_mask=keys,
+        spatial_position_embeddings=spots, object_queries_position_embeddings=asked,
+    ).last_hidden_state  # fmt: skip
+    close(ours(features, real)[-1], want)
+    square = features[..., :5]
+    whole = theirs(inputs_embeds=square.flatten(2).transpose(1, 2)).last_hidden_state
+    close(ours(square, torch.ones(2, 5, 5, dtype=torch.bool))[-1], whole)
+
+
+# --- Cached = full -------------------------------------------------------------------------------------------------
+
+
+class Texts:
+    """What every row has read so far, kept beside a cache and compared with reading it all at once."""
+
+    def __init__(self, it: Stepped, capacity: int | None) -> None:
+        self.it, self.cache = it, it.start(capacity)
+        self.said: list[list[int]] = [[] for _ in range(3)]
+        self.origin = [0, 1, 2]  # which row of the beginning each row is
+
+    def read(self, tokens: Tensor, real: Tensor | None = None) -> None:
+        logits = self.it.model.step(tokens, self.cache, real)
+        for row, said in enumerate(self.said):
+            new = tokens[row] if real is None else tokens[row][real[row]]
+            said += new.tolist()
+            if len(new):
+                got = logits[row] if real is None else logits[row][real[row]]
+                close(got, self.it.full(torch.tensor([said]), self.origin[row])[0, -len(new) :])
+        assert self.cache.lengths.tolist() == [len(said) for said in self.said]
+
+    def select(self, rows: list[int]) -> None:
+        self.cache.select(torch.tensor(rows))
+        self.said, self.origin = [list(self.said[r]) for r in rows], [self.origin[r] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_cached_is_full(name: str, capacity: int | None) -> None:
+    """Ragged prompts; steps; rows swapped and repeated; an idle row; a ragged chunk that laps a ring of four."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    for i in range(6):
+        if i == 3:
+            texts.select([2, 0, 2])
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 1)), torch.tensor([[True], [False], [True]]))
+    texts.read(torch.randint(50, (3, 9)), ragged([2, 9, 5]))
+    texts.select([1, 2])
+    texts.read(torch.randint(50, (2, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_padding_on_the_left(name: str, capacity: int | None) -> None:
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]).flip(1))
+    texts.read(torch.randint(50, (3, 2)), torch.tensor([[True, True], [False, True], [False, False]]))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
+    """The first call then needs no mask tensor at all; a long text outgrows the slots it began with."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 13)))
+    texts.read(torch.randint(50, (3, 2)))
+    for _ in range(3):
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 16)))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@pytest.mark.parametrize("name", [name for name in STEPPED if name != "rnn"])
+@CAPACITIES
+@torch.no_grad()
+def test_rows_come_and_go(name: str, capacity: int | None) -> None:
+    """Continuous batching: one row ends, its place reads a new prompt in the same call in which the others step."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 6)))
+    texts.cache.reset(torch.tensor([False, True, False]))
+    texts.said[1] = []
+    texts.read(torch.randint(50, (3, 4)), ragged([1, 4, 1], 4))
+    for _ in range(6):
+        texts.read(torch.randint(50, (3, 1)))
+
+
+# --- Beams stand side by side --------------------------------------------------------------------------------------
+
+
+class Beams(Texts):
+    """Alternatives of every row; `said[row][beam]` continues whatever `follow` says."""
+
+    def branch(self, beams: int, steps: int) -> None:
+        self.cache.branch(beams, steps)
+        self.beams = [[list(said) for _ in range(beams)] for said in self.said]
+
+    def step(self, tokens: Tensor) -> None:
+        logits = self.it.model.step(tokens, self.cache)  # (rows, beams, vocab)
+        for row, beams in enumerate(self.beams):
+            for beam, said in enumerate(beams):
+                said.append(int(tokens[row, beam]))
+            close(logits[row], self.it.full(torch.tensor(beams), self.origin[row])[:, -1])
+        assert self.cache.lengths.tolist() == [len(beams[0]) for beams in self.beams]
+
+    def follow(self, origin: Tensor) -> None:
+        self.cache.follow(origin)
+        pairs = zip(self.beams, origin.tolist(), strict=True)
+        self.beams = [[list(beams[o]) for o in row] for beams, row in pairs]
+
+    def keep(self, rows: list[int]) -> None:
+        self.select(rows)
+        self.beams = [[list(said) for said in self.beams[r]] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_beams_are_full(name: str, capacity: int | None) -> None:
+    """Random origins, eleven steps (a ring of four laps twice), rows swapped, repeated and dropped in between."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    beams.read(torch.randint(50, (3, 1)))
+    beams.branch(3, steps=11)
+    for i in range(11):
+        if i == 4:
+            beams.keep([2, 0, 2])
+        if i == 8:
+            beams.keep([1, 2])
+        rows = len(beams.said)
+        if i:
+            beams.follow(torch.randint(3, (rows, 3)))
+        beams.step(torch.randint(50, (rows, 3)))
+
+
+@pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])
+@pytest.mark.parametrize("name", ["dense", "window", "mixed"])
+@torch.no_grad()
+def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
+    """A capacity is for what is read before the branch; the beams bring their own room, more or less than there was."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 8)))
+    beams.branch(2, steps=6)
+    for i in range(6):
+        if i:
+            beams.follow(torch.randint(2, (3, 2)))
+        beams.step(torch.randint(50, (3, 2)))
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper", "rnn"])
+@torch.no_grad()
+def test_beams_share_the_source(name: str) -> None:
+    """One row of keys and values per sentence, the very same memory, whatever the beams do."""
+    it = stepped(name)
+    cache = it.start(40)
+    it.model.step(torch.randint(50, (3, 2)), cache)
+    before = addresses(cache)
+    cache.branch(4, steps=5)
+    for _ in range(2):
+        it.model.step(torch.randint(50, (3, 4)), cache)
+        cache.follow(torch.randint(4, (3, 4)))
+    assert addresses(cache) == before
+    assert all(memory.k.size(0) == 3 and memory.v.size(0) == 3 for memory in cache.cross.memories)
+
+
+def addresses(cache: Cache) -> list[int]:
+    return [tensor.data_ptr() for memory in cache.cross.memories for tensor in (memory.k, memory.v)]
+
+
+# --- Packing -------------------------------------------------------------------------------------------------------
+
+
+def packed(*lengths: int) -> Mask:
+    at = torch.cat([torch.arange(length) for length in lengths])[None]
+    return Mask(at=at, segments=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+
+
+@pytest.mark.parametrize("name", ["dense", "additive", "sinusoid", "rotary", "buckets", "window", "xl"])
+def test_packed_is_separate(name: str) -> None:
+    model, a, b = stepped(name).model, torch.randint(50, (1, 9)), torch.randint(50, (1, 6))
+    close(model(torch.cat([a, b], 1), packed(9, 6)), torch.cat([model(a), model(b)], 1))
+
+
+def test_both_sides_packed_are_separate() -> None:
+    model = stepped("t5").model
+    a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
+    sides, target = packed(9, 6), packed(5, 4)
+    memory = model.encode(torch.cat([a, b], 1), sides)
+    cross = Cross(memory, Mask(segments=target.segments, keys_segments=sides.segments))
+    close(model.decode(torch.cat([c, d], 1), cross, target), torch.cat([model(a, c), model(b, d)], 1))
+
+
+# --- Transformer-XL ------------------------------------------------------------------------------------------------
+
+
+def test_xl_segments_with_memory_are_one_long_text() -> None:
+    model, ids = stepped("xl").model, torch.randint(50, (2, 24))
+    cache, whole = model.recall(2), model(ids)
+    parts = [model(part, cache.ahead(part), cache) for part in ids.split([10, 6, 8], 1)]
+    close(torch.cat(parts[:2], 1), whole[:, :16])  # the third reaches further back than the memory does
+    cache.select(torch.tensor([1, 0]))
+    parts[2].sum().backward()
+    assert model.stack.layers[0].attention.key.weight.grad.abs().sum() > 0
+    assert not cache.layers[0].past.requires_grad
+
+
+@torch.no_grad()
+def test_xl_memory_forgets_a_document_that_is_over() -> None:
+    """The new text grows past the positions of the old one, whose inputs are still held: nothing may see them."""
+    model, old, new = stepped("xl").model, torch.randint(50, (2, 12)), torch.randint(50, (2, 14))
+    cache = model.recall(2)
+    model(old, cache.ahead(old), cache)
+    cache.reset(torch.tensor([True, False]))
+    parts = [model(part, cache.ahead(part), cache) for part in new.split([3, 3, 8], 1)]
+    close(torch.cat(parts, 1)[0], model(new[:1])[0])
+
+
+def test_xl_scores_are_the_paper_s() -> None:
+    model, x = stepped("xl").model, torch.randn(1, 5, 32)
+    attention, own, mask = model.stack.layers[0].attention, model.stack.positions[0], Mask(causal=True)
+    q, (k, v) = attention.split(attention.query(x)), attention.project(x, x)
+    want = torch.zeros_like(q)
+    for h in range(4):
+        for i in range(5):
+            r = [own.key(own.sinusoid.vectors(torch.tensor(i - j)))[h * 8 : h * 8 + 8] for j in range(i + 1)]
+            u, w = q[0, h, i] + own.u[h, 0], q[0, h, i] + own.v[h, 0]
+            scores = torch.stack([u @ k[0, h, j] + w @ r[j] for j in range(i + 1)])
+            want[0, h, i] = (scores / 8**0.5).softmax(0) @ v[0, h, : i + 1]
+    close(attention(x, x, x, mask, own.where(x, mask, mask)), attention.out(want.transpose(1, 2).flatten(2)))
+
+
+# --- The non-autoregressive layer ------------------------------------------------------------------------------------
+
+
+def test_nat_sees_all_but_itself() -> None:
+    model, x, memory = NATDecoder(50, 32, 1, 4, 64).eval(), torch.randn(1, 6, 32), torch.randn(1, 5, 32)
+    attention, values = model.stack.layers[0].attention, torch.randn(1, 6, 32)
+    other = values.clone()
+    other[0, 2] += 1
+    change = attention(x, x, values, Mask(others=True)) - attention(x, x, other, Mask(others=True))
+    assert change[0, 2].abs().max() == 0
+    assert change[0, 3].abs().max() > 0
+    whole = model(x, Mask(keys=ragged([4], 6)), Cross(memory, Mask()))
+    close(whole[:, :4], model(x[:, :4], Mask(), Cross(memory, Mask())))
+
+
+# --- Compiling, checkpointing, lower precision -----------------------------------------------------------------------
+
+
+def graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
+    """Steps of a static cache, compiled and not, with rows reordered in between; returns how many graphs it took."""
+    torch._dynamo.reset()
+    step = torch.compile(it.model.step, fullgraph=True, backend=backend)
+    prompt, real = torch.randint(50, (3, 7)), ragged([7, 3, 5])
+    caches = it.start(40), it.start(40)
+    for cache in caches:
+        it.model.step(prompt, cache, real)
+        if beams:
+            cache.branch(beams, steps=10)
+    torch._dynamo.utils.counters.clear()
+    for i in range(8):
+        origin, tokens = torch.randint(max(beams, 1), (3, max(beams, 1))), torch.randint(50, (3, max(beams, 1)))
+        for cache in caches:
+            if i == 3:
+                cache.select(torch.tensor([2, 0, 0]))
+            if beams and i:
+                cache.follow(origin)
+        close(step(tokens, caches[0]), it.model.step(tokens, caches[1]))
+    return graphs()
+
+
+@pytest.mark.parametrize("beams", [0, 3], ids=["rows", "beams"])
+@pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "whisper"])
+@torch.no_grad()
+def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
+    assert compiled_beside_eager(stepped(name), beams, "eager") == 1
+
+
+@torch.no_grad()
+def test_a_compiled_step_gives_the_same_numbers() -> None:
+    assert compiled_beside_eager(alone(gpt.GPT(gpt.Config(layers=1))), 3, "inductor") == 1
+
+
+def test_training_passes_compile_whole() -> None:
+    ids, real = torch.randint(50, (2, 9)), ragged([9, 5])
+    whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
+    loss = whole(lambda: model(ids, ids, Mask(keys=real)).square().mean(), backend="aot_eager")()
+    close(loss, model(ids, ids, Mask(keys=real)).square().mean())
+    loss.backward()
+    ours, _ = longformers()
+    close(whole(ours.encode, backend="eager")(ids, Mask(keys=real)), ours.encode(ids, Mask(keys=real)))
+    words, places = torch.randint(50, (1, 15)), packed(9, 6)
+    for name in ("window", "xl"):
+        model = stepped(name).model
+        close(whole(model, backend="eager")(words, places), model(words, places))
+
+
+@pytest.mark.parametrize("name", ["t5", "window", "favor", "xl"])
+def test_checkpointed_gradients_are_the_same(name: str) -> None:
+    """Layers recomputed in the backward pass must not trip over what was built once per stack."""
+    model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(keys=ragged([9, 5]))
+    grads = []
+    for again in (False, True):
+        if again:
+            for layer in [part for part in model.modules() if hasattr(part, "attention_residual")]:
+                layer.forward = partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
+        model.zero_grad()
+        (model(ids, ids, mask) if name == "t5" else model(ids, mask)).square().mean().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    close(*grads, 1e-6)
+
+
+@EVERY
+@torch.no_grad()
+def test_autocast_is_near(name: str) -> None:
+    """In bfloat16 the whole text, its cached steps and its beams stay near the exact numbers."""
+    it, ids = stepped(name), torch.randint(50, (3, 8))
+    exact = torch.cat([it.full(ids[row : row + 1], row) for row in range(3)])
+    bound = 0.1 * exact.abs().max().item()
+    with torch.autocast("cpu", torch.bfloat16):
+        cache = it.start(40)
+        close(it.model.step(ids[:, :5], cache).float(), exact[:, :5], bound)
+        close(it.model.step(ids[:, 5:6], cache).float(), exact[:, 5:6], bound)
+        cache.branch(2, steps=2)
+        for i in (6, 7):
+            close(it.model.step(ids[:, i, None].repeat(1, 2), cache)[:, 1].float(), exact[:, i], bound)
