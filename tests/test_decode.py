@@ -140,8 +140,8 @@ def marian() -> tuple[nn.Module, nn.Module]:
             each.data = each.data * 6 + 0.1 * torch.randn_like(each) if each.dim() > 1 else each.data + 0.3 * torch.randn_like(each)
     theirs.final_logits_bias.data.normal_()
     theirs.final_logits_bias.data[0, 0] += 3.5
-    ours = load(transformer.Model(transformer.from_marian(config.to_dict())), theirs.state_dict(),
-                transformer.MARIAN, transformer.MARIAN_COMPUTED)  # fmt: skip
+    own = transformer.from_marian(config.to_dict())
+    ours = load(transformer.Model(own), theirs.state_dict(), transformer.marian(own), transformer.MARIAN_COMPUTED)
     return theirs, ours
 
 

@@ -362,13 +362,26 @@ def test_epochs_end_it_and_the_data_go_round(tmp_path: Path) -> None:
     assert more.asked == [(2, EXAMPLES), (3, 0)]
 
 
-def test_minutes_end_it_over_all_parts(tmp_path: Path) -> None:
-    first = trained(tmp_path, steps=0, minutes=0.002, schedule="constant")
-    assert first.status == "finished" and first.steps > 1 and first.seconds >= 0.12
-    again = trained(tmp_path, resume=True, steps=0, minutes=0.002, schedule="constant")
-    assert again.steps == first.steps and again.seconds >= first.seconds
-    longer = trained(tmp_path, resume=True, steps=0, minutes=0.004, schedule="constant")
-    assert longer.steps > first.steps and longer.seconds >= 0.24
+def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    class Slow(Task):
+        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+            now[0] += 10
+            return super().loss(model, piece)
+
+        def validate(self, model: nn.Module) -> dict[str, float]:
+            now[0] += 4
+            return super().validate(model)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ended = []
+    for minutes in (1, 1, 2):  # update 5 and the last one are evaluated, for 4 s
+        now[0] += 1000  # what passes between the parts does not count
+        outcome = trained(tmp_path, Slow(steps=0, minutes=minutes, log_every=5), resume=True)
+        ended.append((outcome.status, outcome.steps, outcome.seconds))
+    assert ended == [("finished", 6, 68), ("finished", 6, 68), ("finished", 11, 126)]
+    assert [record["seconds"] for record in records(tmp_path, "train")] == [10, 50, 64, 108, 122]
 
 
 def test_no_examples_is_a_mistake(tmp_path: Path) -> None:
@@ -537,6 +550,8 @@ def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: b
         assert torch.equal(now, kept[7])
     assert checkpoints(tmp_path) == [6]
     assert not records(tmp_path, "valid")
+    with pytest.raises(Mistake, match="at update 8 .*step-6 is good"):
+        trained(tmp_path, task, resume=True)
 
 
 def test_weights_that_have_run_away_are_never_saved(tmp_path: Path) -> None:

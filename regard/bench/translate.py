@@ -89,8 +89,8 @@ def main() -> None:
     asked = parse.parse_args()
     torch.manual_seed(0)
     theirs = marian(asked.size)
-    ours = transformer.Model(transformer.from_marian(theirs.config.to_dict()))
-    load(ours, theirs.state_dict(), transformer.MARIAN, transformer.MARIAN_COMPUTED)
+    config = transformer.from_marian(theirs.config.to_dict())
+    ours = load(transformer.Model(config), theirs.state_dict(), transformer.marian(config), transformer.MARIAN_COMPUTED)
     data = batches(asked.batches, asked.sentences, seed=1)
     with torch.no_grad():
         apart = max(abs(our_loss(ours, b).item() - their_loss(theirs.eval(), b).item()) for b in data)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config import Base
-from ..interop.weights import first, row, under
+from ..interop.weights import Rule, first, row, under
 from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, glorot, initialise, normal, ones, slots, zeros
 from ..parts.attention import uneven
 
@@ -149,20 +149,22 @@ def from_marian(theirs: Mapping[str, Any]) -> Config:
     )
 
 
-def _looking(ours: str, theirs: str) -> dict[str, Any]:
+def _looking(ours: str, theirs: str) -> dict[str, str | Rule]:
     parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
     return under(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
-_LAYER = _looking("attention", "self_attn") | {"feed.into": "fc1", "feed.out": "fc2", "feed_residual.norm": "final_layer_norm"}
-MARIAN = (
-    under("encoder.layers.*", "model.encoder.layers.*", _LAYER)
-    | under("decoder.layers.*", "model.decoder.layers.*", _LAYER | _looking("cross", "encoder_attn"))
-    | {
-        "source.weight": first("model.shared.weight", "model.encoder.embed_tokens.weight"),
-        "target.weight": first("model.shared.weight", "model.decoder.embed_tokens.weight"),
-        "head.weight": first("lm_head.weight", "model.shared.weight", "model.decoder.embed_tokens.weight"),
-        "head.bias": row("final_logits_bias"),
-    }
-)
+def marian(c: Config) -> dict[str, str | Rule]:
+    """Our names to theirs."""
+    layer = _looking("attention", "self_attn") | {"feed.into": "fc1", "feed.out": "fc2", "feed_residual.norm": "final_layer_norm"}
+    source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    shared = () if c.target_vocab else ("model.shared.weight",)
+    return (
+        under("encoder.layers.*", "model.encoder.layers.*", layer)
+        | under("decoder.layers.*", "model.decoder.layers.*", layer | _looking("cross", "encoder_attn"))
+        | {"source.weight": first(*shared, source), "target.weight": first(*shared, target)}
+        | {"head.weight": first("lm_head.weight", *((*shared, target) if c.tied else ())), "head.bias": row("final_logits_bias")}
+    )
+
+
 MARIAN_COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, which some files hold

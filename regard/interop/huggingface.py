@@ -52,7 +52,7 @@ def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any])
         ours = transformer.from_marian(config)
     except (ValueError, KeyError) as error:
         raise Mistake(f"{path / 'config.json'}: {error}") from error
-    model = load(transformer.Model(ours), weights(path), transformer.MARIAN, transformer.MARIAN_COMPUTED)
+    model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
     generation = {**config, **(read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {})}
     run = Run(task="translate", model=ours, decode=decoding(generation))
     run = change(run, overrides)

@@ -33,5 +33,5 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
 
 
 def shown(piece: str) -> str:
-    """A piece as people see it: spaces become visible, and matplotlib's own signs lose their meaning."""
-    return piece.replace(" ", "␣").replace("$", r"\$") or "∅"
+    """matplotlib reads $ as the start of a formula."""
+    return piece.replace("$", r"\$")

@@ -187,7 +187,8 @@ class RandomFeatures(Kernel):
         super().__init__()
         self.chunk = chunk
         full, rest = divmod(features, head_width)
-        blocks = [torch.linalg.qr(torch.randn(head_width, head_width))[0] for _ in range(full + bool(rest))]
+        # Not qr alone, whose signs are not random: the estimate would be off however many features there are.
+        blocks = [nn.init.orthogonal_(torch.empty(head_width, head_width)) for _ in range(full + bool(rest))]
         lengths = torch.randn(features, head_width).norm(dim=1, keepdim=True)
         self.register_buffer("directions", torch.cat(blocks)[:features] * lengths)
 

@@ -16,7 +16,7 @@ def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smooth
     if real is not None:
         real = real.flatten()
         targets = targets.masked_fill(~real, 0)  # what stands there may be no word at all
-    losses: Tensor = _Smoothed.apply(logits, targets, smoothing)  # (rows)
+    losses: Tensor = _Smoothed.apply(logits, targets, smoothing)  # type: ignore[no-untyped-call]  # (rows)
     return losses.sum() if real is None else losses.masked_fill(~real, 0.0).sum()
 
 

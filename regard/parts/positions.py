@@ -5,7 +5,8 @@ layer: `tint` (inputs of query and key), `rotate` (their heads), `bias` (scores,
 """
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,10 +64,21 @@ class Learned(Positions):
         return placed
 
 
-class Sinusoid(Positions):
-    """Vaswani et al.: sine and cosine `interleaved`. Marian lays them out in `halves`; so does `whisper`, stretched."""
+class Waves(Positions):
+    """Angles grow with the position, each at its own rate."""
 
     rate: Tensor
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Rates move with the model but are never rounded: in bfloat16 an angle at place 500 would be noise."""
+        exact = self.rate
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.rate = exact.to(self.rate.device)
+        return self
+
+
+class Sinusoid(Waves):
+    """Vaswani et al.: sine and cosine `interleaved`. Marian lays them out in `halves`; so does `whisper`, stretched."""
 
     def __init__(self, width: int, layout: Layout = "interleaved") -> None:
         super().__init__()
@@ -103,10 +115,8 @@ class Grid(nn.Module):
         return torch.cat([self.sinusoid.vectors(y), self.sinusoid.vectors(x)], -1).flatten(1, 2)
 
 
-class Rotary(Positions):
+class Rotary(Waves):
     """Su et al. (2104.09864): query and key heads are turned by an angle that grows with the position."""
-
-    rate: Tensor
 
     def __init__(self, head_width: int, base: float = 10000.0) -> None:
         super().__init__()

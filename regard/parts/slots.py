@@ -37,7 +37,8 @@ class Additive:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        return Attention(width, heads, kernels.Additive(width // heads, self.dropout), **linear)
+        head_width = linear.get("head_width") or width // heads
+        return Attention(width, heads, kernels.Additive(head_width, self.dropout), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,8 @@ class Favor:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        return Attention(width, heads, efficient.RandomFeatures(width // heads, self.features), **linear)
+        head_width = linear.get("head_width") or width // heads
+        return Attention(width, heads, efficient.RandomFeatures(head_width, self.features), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,7 +164,7 @@ class Translator:
         return change(self.run, {"decode": decode}).decode if decode else self.run.decode
 
 
-END = "⏹"  # how pictures show the END symbol
+END = "■"  # how pictures show the END symbol
 
 
 def states(model: nn.Module, batch: Pair) -> Tensor:

@@ -34,7 +34,9 @@ def loud(model: nn.Module, spread: float = 3.0, noise: float = 0.1) -> nn.Module
     torch.manual_seed(0)
     for name, p in model.named_parameters():
         if p.requires_grad and "embed_positions" not in name:
-            p.data = p.data * spread + noise * torch.randn_like(p) if p.dim() > 1 else p.data + 0.3 * torch.randn_like(p)
+            p.data = (
+                p.data * spread + noise * torch.randn_like(p) if p.dim() > 1 else p.data + 0.3 * torch.randn_like(p)
+            )
     return model.eval()
 
 

@@ -34,7 +34,7 @@ class DETR(nn.Module):
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], nn.LayerNorm(c.width))
 
     def forward(self, features: Tensor, real: Tensor) -> list[Tensor]:
-        """(batch, width, rows, columns), real (batch, rows, columns) -> each decoder layer's (batch, queries, width)."""
+        """(batch, width, rows, columns), real (batch, rows, columns) -> every layer's (batch, queries, width)."""
         x, mask, places = features.flatten(2).transpose(1, 2), Mask(keys=real.flatten(1)), self.grid(real)
         memory = self.encoder(x, mask, where=Added(places, places))
         asked = self.queries.weight.expand(len(x), -1, -1)  # (batch, queries, width)

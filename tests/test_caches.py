@@ -1,0 +1,229 @@
+"""Reading bit by bit is reading at once: caches of every kind, ragged, reordered, branched into beams, compiled."""
+
+import pytest
+import torch
+from seams import gpt
+from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped
+from torch import Tensor
+
+from regard.parts import Cache
+
+CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
+EVERY = pytest.mark.parametrize("name", STEPPED)
+
+
+class Texts:
+    """What every row has read so far, kept beside a cache and compared with reading it all at once."""
+
+    def __init__(self, it: Stepped, capacity: int | None) -> None:
+        self.it, self.cache = it, it.start(capacity)
+        self.said: list[list[int]] = [[] for _ in range(3)]
+        self.origin = [0, 1, 2]  # which row of the beginning each row is
+
+    def read(self, tokens: Tensor, real: Tensor | None = None) -> None:
+        logits = self.it.model.step(tokens, self.cache, real)
+        for row, said in enumerate(self.said):
+            new = tokens[row] if real is None else tokens[row][real[row]]
+            said += new.tolist()
+            if len(new):
+                got = logits[row] if real is None else logits[row][real[row]]
+                close(got, self.it.full(torch.tensor([said]), self.origin[row])[0, -len(new) :])
+        assert self.cache.lengths.tolist() == [len(said) for said in self.said]
+
+    def select(self, rows: list[int]) -> None:
+        self.cache.select(torch.tensor(rows))
+        self.said, self.origin = [list(self.said[r]) for r in rows], [self.origin[r] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_cached_is_full(name: str, capacity: int | None) -> None:
+    """Ragged prompts; steps; rows swapped and repeated; an idle row; a ragged chunk that laps a ring of four."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    for i in range(6):
+        if i == 3:
+            texts.select([2, 0, 2])
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 1)), torch.tensor([[True], [False], [True]]))
+    texts.read(torch.randint(50, (3, 9)), ragged([2, 9, 5]))
+    texts.select([1, 2])
+    texts.read(torch.randint(50, (2, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_padding_on_the_left(name: str, capacity: int | None) -> None:
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]).flip(1))
+    texts.read(torch.randint(50, (3, 2)), torch.tensor([[True, True], [False, True], [False, False]]))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
+    """The first call then needs no mask tensor at all; a long text outgrows the slots it began with."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 13)))
+    texts.read(torch.randint(50, (3, 2)))
+    for _ in range(3):
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 16)))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@pytest.mark.parametrize("name", [name for name in STEPPED if name != "rnn"])
+@CAPACITIES
+@torch.no_grad()
+def test_rows_come_and_go(name: str, capacity: int | None) -> None:
+    """Continuous batching: one row ends, its place reads a new prompt in the same call in which the others step."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 6)))
+    texts.cache.reset(torch.tensor([False, True, False]))
+    texts.said[1] = []
+    texts.read(torch.randint(50, (3, 4)), ragged([1, 4, 1], 4))
+    for _ in range(6):
+        texts.read(torch.randint(50, (3, 1)))
+
+
+# --- Beams stand side by side ----------------------------------------------------------------------------------------
+
+
+class Beams(Texts):
+    """Alternatives of every row; `said[row][beam]` continues whatever `follow` says."""
+
+    def branch(self, beams: int, steps: int) -> None:
+        self.cache.branch(beams, steps)
+        self.beams = [[list(said) for _ in range(beams)] for said in self.said]
+
+    def step(self, tokens: Tensor) -> None:
+        logits = self.it.model.step(tokens, self.cache)  # (rows, beams, vocab)
+        for row, beams in enumerate(self.beams):
+            for beam, said in enumerate(beams):
+                said.append(int(tokens[row, beam]))
+            close(logits[row], self.it.full(torch.tensor(beams), self.origin[row])[:, -1])
+        assert self.cache.lengths.tolist() == [len(beams[0]) for beams in self.beams]
+
+    def follow(self, origin: Tensor) -> None:
+        self.cache.follow(origin)
+        pairs = zip(self.beams, origin.tolist(), strict=True)
+        self.beams = [[list(beams[o]) for o in row] for beams, row in pairs]
+
+    def keep(self, rows: list[int]) -> None:
+        self.select(rows)
+        self.beams = [[list(said) for said in self.beams[r]] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_beams_are_full(name: str, capacity: int | None) -> None:
+    """Random origins, eleven steps (a ring of four laps twice), rows swapped, repeated and dropped in between."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    beams.read(torch.randint(50, (3, 1)))
+    beams.branch(3, steps=11)
+    for i in range(11):
+        if i == 4:
+            beams.keep([2, 0, 2])
+        if i == 8:
+            beams.keep([1, 2])
+        rows = len(beams.said)
+        if i:
+            beams.follow(torch.randint(3, (rows, 3)))
+        beams.step(torch.randint(50, (rows, 3)))
+
+
+@pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])
+@pytest.mark.parametrize("name", ["dense", "window", "mixed"])
+@torch.no_grad()
+def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
+    """A capacity is for what is read before the branch; the beams bring their own room, more or less than there was."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 8)))
+    beams.branch(2, steps=6)
+    for i in range(6):
+        if i:
+            beams.follow(torch.randint(2, (3, 2)))
+        beams.step(torch.randint(50, (3, 2)))
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper", "rnn"])
+@torch.no_grad()
+def test_beams_share_the_source(name: str) -> None:
+    """One row of keys and values per sentence, the very same memory, whatever the beams do."""
+    it = stepped(name)
+    cache = it.start(40)
+    it.model.step(torch.randint(50, (3, 2)), cache)
+    before = addresses(cache)
+    cache.branch(4, steps=5)
+    for _ in range(2):
+        it.model.step(torch.randint(50, (3, 4)), cache)
+        cache.follow(torch.randint(4, (3, 4)))
+    assert addresses(cache) == before
+    assert all(memory.k.size(0) == 3 and memory.v.size(0) == 3 for memory in cache.cross.memories)
+
+
+def addresses(cache: Cache) -> list[int]:
+    return [tensor.data_ptr() for memory in cache.cross.memories for tensor in (memory.k, memory.v)]
+
+
+# --- Compiled, and in lower precision --------------------------------------------------------------------------------
+
+
+def graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
+    """Steps of a static cache, compiled and not, with rows reordered in between; returns how many graphs it took."""
+    torch._dynamo.reset()
+    step = torch.compile(it.model.step, fullgraph=True, backend=backend)
+    prompt, real = torch.randint(50, (3, 7)), ragged([7, 3, 5])
+    caches = it.start(40), it.start(40)
+    for cache in caches:
+        it.model.step(prompt, cache, real)
+        if beams:
+            cache.branch(beams, steps=10)
+    torch._dynamo.utils.counters.clear()
+    for i in range(8):
+        origin, tokens = torch.randint(max(beams, 1), (3, max(beams, 1))), torch.randint(50, (3, max(beams, 1)))
+        for cache in caches:
+            if i == 3:
+                cache.select(torch.tensor([2, 0, 0]))
+            if beams and i:
+                cache.follow(origin)
+        close(step(tokens, caches[0]), it.model.step(tokens, caches[1]))
+    return graphs()
+
+
+@pytest.mark.parametrize("beams", [0, 3], ids=["rows", "beams"])
+@pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "whisper"])
+@torch.no_grad()
+def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
+    assert compiled_beside_eager(stepped(name), beams, "eager") == 1
+
+
+@torch.no_grad()
+def test_a_compiled_step_gives_the_same_numbers() -> None:
+    assert compiled_beside_eager(alone(gpt.GPT(gpt.Config(layers=1))), 3, "inductor") == 1
+
+
+@EVERY
+@torch.no_grad()
+def test_autocast_is_near(name: str) -> None:
+    """In bfloat16 the whole text, its cached steps and its beams stay near the exact numbers."""
+    it, ids = stepped(name), torch.randint(50, (3, 8))
+    exact = torch.cat([it.full(ids[row : row + 1], row) for row in range(3)])
+    bound = 0.1 * exact.abs().max().item()
+    with torch.autocast("cpu", torch.bfloat16):
+        cache = it.start(40)
+        close(it.model.step(ids[:, :5], cache).float(), exact[:, :5], bound)
+        close(it.model.step(ids[:, 5:6], cache).float(), exact[:, 5:6], bound)
+        cache.branch(2, steps=2)
+        for i in (6, 7):
+            close(it.model.step(ids[:, i, None].repeat(1, 2), cache)[:, 1].float(), exact[:, i], bound)

@@ -1,0 +1,227 @@
+"""Every kernel against its formula in float64, and the laws they all keep whatever the mask says."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seams.checks import close, ragged
+from seams.words import SIZES, masks, seen_by_pairs
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax
+from regard.parts.efficient import Band, GlobalAttention, RandomFeatures
+
+
+def three(queries: int, keys: int, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    sizes = (2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, 8)
+    q, k, v = (torch.randn(size, requires_grad=grad) for size in sizes)
+    return q, k, v
+
+
+def naive(scores: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """softmax in float64, one query at a time over what it sees."""
+    out = torch.zeros(*scores.shape[:3], v.size(-1), dtype=torch.float64)
+    for b, h, i in product(*map(range, scores.shape[:3])):
+        keys = seen[b, 0, i].nonzero()[:, 0]
+        if len(keys):
+            out[b, h, i] = scores[b, h, i, keys].softmax(0) @ v[b, h, keys].double()
+    return out
+
+
+def formula(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
+    q, k = q.double(), k.double()
+    if isinstance(kernel, Additive):
+        return torch.tanh(q[:, :, :, None] + k[:, :, None]) @ kernel.score.weight.detach().double()[0]
+    return q @ k.transpose(-2, -1) * (8**-0.5 if kernel.scale is None else kernel.scale)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("kernel", [Softmax(), Softmax(scale=1.0), Additive(8)], ids=["scaled", "unscaled", "additive"])
+@torch.no_grad()
+def test_kernels_are_their_formula(kernel: Kernel, queries: int, keys: int, biased: bool) -> None:
+    """In float64, for every word of a mask; and the visible path mixes to what the fused one does."""
+    for name, mask in masks(queries, keys).items():
+        q, k, v = three(queries, keys)
+        bias = torch.randn(2, 3, queries, keys) if biased else None
+        scores = formula(kernel, q, k) + (0 if bias is None else bias.double())
+        want = naive(scores, v, seen_by_pairs(mask, queries, keys))
+        close(kernel(q, k, v, mask, bias).double(), want, 2e-6)
+        weights = kernel.weights(q, k, mask, bias)
+        close((weights @ v).double(), want, 2e-6)
+        total = weights.sum(-1)
+        assert ((total - 1).abs().lt(1e-6) | total.eq(0)).all(), name
+
+
+KERNELS = {
+    "softmax": Softmax(),
+    "unscaled": Softmax(scale=1.0),
+    "additive": Additive(8),
+    "window": Band(3),
+    "favor": RandomFeatures(8, 32),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
+    """Before the output map, exactly; and every gradient is finite."""
+    kernel, (q, k, v) = KERNELS[name], three(10, 10, grad=True)
+    out = kernel(q, k, v, Mask(causal=causal, keys=ragged([10, 0])))
+    grads = torch.autograd.grad(out.square().sum(), [q, k, v, *kernel.parameters()])
+    assert out[1].abs().max() == 0
+    assert out[0].abs().max() > 0
+    assert all(grad.isfinite().all() for grad in grads)
+    if name != "favor":
+        alone = kernel(q[:, :, :1], k[:, :, :1], v[:, :, :1], Mask(others=True, causal=causal))
+        assert alone.abs().max() == 0
+
+
+@pytest.mark.parametrize("scheme", [Bucketed(3, causal=True), Relative(24, 3)], ids=["buckets", "relative"])
+def test_seeing_nothing_gives_zeros_under_a_bias(scheme: Positions) -> None:
+    """Also through a whole attention, whose positions add to the scores."""
+    attention, x = Attention(24, 3), torch.randn(2, 6, 24, requires_grad=True)
+    attention.out = nn.Identity()
+    mask = Mask(causal=True, keys=ragged([6, 0]))
+    out = attention(x, x, x, mask, scheme.where(x, mask, mask))
+    grads = torch.autograd.grad(out.square().sum(), [x, *scheme.parameters(), attention.key.weight])
+    assert out[1].abs().max() == 0
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5, 23])
+@torch.no_grad()
+def test_window_is_dense_with_reach(tokens: int) -> None:
+    kernel = Band(5)
+    for name, mask in masks(tokens, tokens).items():
+        if mask.kin is not None or mask.keys_segments is not None:  # words of a cache and of a cross-attention
+            continue
+        mask = mask.but(globals=None, reach=None)
+        q, k, v = three(tokens, tokens)
+        want = Softmax()(q, k, v, mask.but(reach=5))
+        close(kernel(q, k, v, mask), want, 1e-6)
+        close(kernel.weights(q, k, mask) @ v, want, 1e-6)
+        assert name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_window_with_global_positions_is_dense(causal: bool) -> None:
+    """Where global positions ask, Longformer asks apart; everyone else agrees with the dense kernel."""
+    q, k, v = three(23, 23)
+    marks = torch.tensor([[3, 20, 0], [7, -1, -1]])
+    segments = torch.tensor([[0] * 11 + [1] * 12, [0] * 23])
+    for words in ({}, {"others": True}, {"keys": ragged([21, 6], 23)}, {"segments": segments}):
+        mask = Mask(causal=causal, globals=marks, **words)
+        rest = ~mask.marked(23)
+        got, want = Band(5)(q, k, v, mask), Softmax()(q, k, v, mask.but(reach=5))
+        close(got.transpose(1, 2)[rest], want.transpose(1, 2)[rest], 1e-6)
+
+
+@torch.no_grad()
+def test_global_positions_see_everything_of_their_text() -> None:
+    """Equal projections for both kinds of query: the whole module is then dense attention under the same words."""
+    ours, dense, x = GlobalAttention(24, 3, 4, 1), Attention(24, 3), torch.randn(2, 23, 24)
+    for part in ("query", "key", "value"):
+        for look in (ours.near, ours.wide):
+            getattr(look, part).load_state_dict(getattr(dense, part).state_dict())
+    ours.out.load_state_dict(dense.out.state_dict())
+    marks, segments = torch.tensor([[3, 20, 0], [7, -1, -1]]), torch.tensor([[0] * 11 + [1] * 12, [0] * 23])
+    for words in ({}, {"others": True}, {"keys": ragged([21, 6], 23)}, {"segments": segments}):
+        mask = Mask(globals=marks, **words)
+        close(ours(x, x, x, mask), dense(x, x, x, mask.but(reach=4)), 1e-6)
+    first = Mask(globals=torch.zeros(2, 1, dtype=torch.long))
+    close(ours(x, x, x, Mask()), ours(x, x, x, first), 0)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 64])
+@torch.no_grad()
+def test_favor_is_its_quadratic_form(chunk: int) -> None:
+    kernel, (q, k, v), real = RandomFeatures(8, 60, chunk), three(23, 23), ragged([23, 11])
+    for causal in (False, True):
+        pairs = kernel.log_features(q)[:, :, :, None] + kernel.log_features(k)[:, :, None]
+        weights = pairs.double().exp().sum(-1) * real[:, None, None]
+        weights = weights.tril() if causal else weights
+        want = weights @ v.double() / weights.sum(-1, keepdim=True)
+        close(kernel(q, k, v, Mask(causal, keys=real)).double(), want, 1e-5)
+
+
+@torch.no_grad()
+def test_favor_nears_softmax_with_more_features() -> None:
+    q, k, v = three(9, 9)
+    q, k, mask, kernel = q / 2, k / 2, Mask(causal=True), RandomFeatures(8, 2**16)
+    pairs = (kernel.log_features(q)[:, :, :, None] + kernel.log_features(k)[:, :, None]).exp().mean(-1)
+    exact = (q @ k.transpose(-2, -1) / math.sqrt(8)).exp()  # what the features' product estimates, without bias
+    assert (pairs / exact - 1).abs().mean() < 0.02
+    assert (kernel(q, k, v, mask) - Softmax()(q, k, v, mask)).abs().mean() < 0.01
+
+
+def test_favor_keeps_its_range() -> None:
+    """Keys whose features differ by e^100 in both directions: nothing overflows, and the largest rules."""
+    q, k, v = torch.randn(1, 1, 6, 8), torch.randn(1, 1, 6, 8), torch.randn(1, 1, 6, 8)
+    for loud in (0, 5):
+        big = k.clone()
+        big[:, :, loud] *= 12
+        assert RandomFeatures(8, 32, chunk=2)(q, big, v, Mask(causal=True)).isfinite().all()
+
+
+def test_favor_directions_are_orthogonal_and_kept() -> None:
+    kernel = RandomFeatures(8, 20)
+    block = F.normalize(kernel.directions[:8], dim=1)
+    close(block @ block.T, torch.eye(8), 1e-5)
+    assert "directions" in kernel.state_dict()
+
+
+# --- A property: what is hidden does not matter ----------------------------------------------------------------------
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[Mask, int]:
+    """Any mask of self-attention over two rows."""
+    tokens, generator = draw(st.integers(1, 11)), torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    flags = {word: draw(st.booleans()) for word in ("causal", "others", "keys", "at", "segments", "globals")}
+    reach = draw(st.none() | st.integers(0, 5))
+
+    def some(most: int, *size: int) -> Tensor:
+        return torch.randint(most, size, generator=generator)
+
+    mask = Mask(
+        causal=flags["causal"],
+        others=flags["others"],
+        reach=reach,
+        keys=some(2, 2, tokens).bool() if flags["keys"] else None,
+        segments=some(3, 2, tokens).sort(1).values if flags["segments"] else None,
+        globals=torch.stack([torch.randperm(tokens, generator=generator)[:2] for _ in range(2)])
+        if flags["globals"]
+        else None,
+        at=torch.arange(tokens).expand(2, -1) + some(9, 2, 1) if flags["at"] else None,
+    )
+    return mask, tokens
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(drawn(), st.sampled_from(sorted(KERNELS)), st.integers(0, 10))
+@torch.no_grad()
+def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, place: int) -> None:
+    """Changing a key and its value changes no query that does not see it, and whoever sees nothing gets zeros."""
+    (mask, tokens), kernel, j = drawn, KERNELS[name], place % drawn[1]
+    if name == "favor":
+        mask = mask.but(others=False, reach=None, segments=None, globals=None)
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 2, tokens, 8) for _ in range(3))
+    other_k, other_v = k.clone(), v.clone()
+    other_k[:, :, j] += 3 * torch.randn(2, 2, 8)
+    other_v[:, :, j] += 100
+    narrow = mask if name != "window" else mask.but(reach=min(3, 3 if mask.reach is None else mask.reach))
+    seen = seen_by_pairs(narrow, tokens, tokens)[:, 0]  # (rows, queries, keys)
+    before, after = (kernel(q, *pair, mask).transpose(1, 2) for pair in ((k, v), (other_k, other_v)))
+    usual = ~mask.marked(tokens) if mask.globals is not None and name == "window" else torch.ones(2, tokens).bool()
+    assert (before[~seen.any(-1) & usual] == 0).all()
+    unmoved = ~seen[:, :, j] & usual
+    assert torch.allclose(before[unmoved], after[unmoved], atol=1e-5 if name == "favor" else 1e-6)
+    moved = seen[:, :, j] & usual
+    assert ((before - after).abs().amax((-2, -1)) > 0)[moved].all() or name == "favor"
