@@ -29,18 +29,19 @@ def train(
 ) -> Any:
     """Train as a recipe says and return what `load(out)` returns.
 
-    `overrides` has dotted keys; `sections` are groups of them: `train("translate", out="runs/x", model={"size": "tiny"})`.
+    `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
     from .tasks import prepare
     from .train import device, fit
 
     out, wanted = Path(out), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     resolved = resolve(recipe, wanted)
-    old = _taken_up(out, recipe, resolved, wanted) if resume else _free(out)
-    run = old or resolved.run
-    lesson, tokenizers, run = prepare(run, out if old else None, device(run.device))
+    if not resume:
+        _refuse_taken(out)
+    run = _taken_up(out, recipe, resolved, wanted) if resume else resolved.run
+    lesson, tokenizers, run = prepare(run, out if resume else None, device(run.device))
     prints = {name: examples.fingerprint() for name, examples in lesson.parts.items()}
-    if old:
+    if resume:
         _same_data(out, prints)
         write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
     else:
@@ -59,7 +60,9 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **section
 
         return load_folder(path, changes)
     if not path.exists():
-        raise Mistake(f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder")
+        raise Mistake(
+            f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
+        )
     raise Mistake(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
 
 
@@ -100,7 +103,9 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     count = sum(each.numel() for each in tensors.values())
     megabytes = 4 * count / 2**20
     lines.append(f"parameters {count:,}")
-    lines.append(f"memory weights {megabytes:,.0f} MiB, gradients {megabytes:,.0f} MiB, optimiser {2 * megabytes:,.0f} MiB")
+    lines.append(
+        f"memory weights {megabytes:,.0f} MiB, gradients {megabytes:,.0f} MiB, optimiser {2 * megabytes:,.0f} MiB"
+    )
     return "\n".join(lines)
 
 
@@ -113,7 +118,7 @@ def recipes() -> list[tuple[str, str]]:
 # --- run folders ---------------------------------------------------------------------------------------------------
 
 
-def _free(out: Path) -> None:
+def _refuse_taken(out: Path) -> None:
     if (out / "run.json").exists():
         raise Mistake(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -126,7 +131,7 @@ def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, 
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
-        out.rmdir()  # empty, or `_free` had refused it
+        out.rmdir()  # empty, or `_refuse_taken` had refused it
     with replacing(out) as draft:
         draft.mkdir()
         for name, tokenizer in tokenizers.items():
@@ -141,7 +146,9 @@ def _run(path: Path) -> Run:
     if not isinstance(about, dict) or "config" not in about:
         raise Mistake(f"{path / 'run.json'} is not a run's; it may have been cut off, restore it or train again")
     if about.get("format") != FORMAT:
-        raise Mistake(f"{path} has format {about.get('format')!r} and this regard reads {FORMAT}; use the version that made it")
+        raise Mistake(
+            f"{path} has format {about.get('format')!r} and this regard reads {FORMAT}; use the version that made it"
+        )
     return read(about["config"], str(path / "run.json"))
 
 
@@ -161,7 +168,11 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
         if key.startswith(MAY_CHANGE) or (key in said_then and key not in said_now):
             continue
         raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
-    return change(old, {key: wanted[key] for key in wanted if key.startswith(MAY_CHANGE)}, only=("train", "data", "device", "decode"))
+    return change(
+        old,
+        {key: wanted[key] for key in wanted if key.startswith(MAY_CHANGE)},
+        only=("train", "data", "device", "decode"),
+    )
 
 
 def _same_data(out: Path, prints: dict[str, str]) -> None:

@@ -53,8 +53,8 @@ def remove(path: Path) -> None:
 
 def explained(error: OSError, path: Path) -> Exception:
     """What the operating system said, as a sentence."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Mistake(f"no space left on the disk while writing {path}; free some and run again, what was saved before is whole")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Mistake(f"no space left while writing {path}; free some and run again, what was saved before is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return Mistake(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
     return error
@@ -69,4 +69,6 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is not whole JSON ({error}); it may have been cut off, restore it or train again") from error
+        raise Mistake(
+            f"{path} is not whole JSON ({error}); it may have been cut off, restore or make it anew"
+        ) from error

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def text_figures(predicted: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, float]:
+def text_figures(
+    predicted: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]
+) -> dict[str, float]:
     """The named figures: bleu, chrf, ter, exact. Each text has one or more references."""
     figures: dict[str, float] = {}
     for name in names:

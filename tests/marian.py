@@ -8,7 +8,28 @@ import sentencepiece
 import torch
 import transformers as hf
 
-WORDS = "the small old red cat dog bird house tree sees likes finds under over behind and but quickly never today".split()
+WORDS = [
+    "the",
+    "small",
+    "old",
+    "red",
+    "cat",
+    "dog",
+    "bird",
+    "house",
+    "tree",
+    "sees",
+    "likes",
+    "finds",
+    "under",
+    "over",
+    "behind",
+    "and",
+    "but",
+    "quickly",
+    "never",
+    "today",
+]
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -45,7 +66,11 @@ def folder(path: Path, separate: bool = False, **config: Any) -> Path:
     path.mkdir(parents=True)
     source = cutter(path / "source.spm", sentences(300), 60)
     target = cutter(path / "target.spm", [text.upper() for text in sentences(300, 1)], 50)
-    own = [piece for piece in dict.fromkeys(source if separate else source + target) if piece not in ("<s>", "</s>", "<unk>")]
+    own = [
+        piece
+        for piece in dict.fromkeys(source if separate else source + target)
+        if piece not in ("<s>", "</s>", "<unk>")
+    ]
     vocab = {piece: i for i, piece in enumerate(["</s>", "<unk>", *own, ">>up<<", "<pad>"])}
     (path / "vocab.json").write_text(json.dumps(vocab))
     sizes = {"vocab_size": len(vocab), "decoder_vocab_size": len(vocab)}
@@ -55,7 +80,12 @@ def folder(path: Path, separate: bool = False, **config: Any) -> Path:
         target_vocab = {piece: i for i, piece in enumerate(["</s>", "<unk>", *own, "<pad>"])}
         (path / "target_vocab.json").write_text(json.dumps(target_vocab))
         sizes["decoder_vocab_size"] = len(target_vocab)
-    settings = {"separate_vocabs": separate, "tokenizer_class": "MarianTokenizer", "source_lang": "aa", "target_lang": "bb"}
+    settings = {
+        "separate_vocabs": separate,
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": "aa",
+        "target_lang": "bb",
+    }
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     pad = len(vocab) - 1
     shape = dict(

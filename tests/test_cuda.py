@@ -28,11 +28,19 @@ def blind(backend: SDPBackend, dtype: torch.dtype, floating: bool) -> float | st
 
 def test_zeros_by_backend(capsys):
     """The table is for people; the law is that the backends we allow with a mask keep it."""
-    for backend in (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+    for backend in (
+        SDPBackend.MATH,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+    ):
         for dtype in (torch.float32, torch.bfloat16):
             for floating in (False, True):
                 with capsys.disabled():
-                    print(f"\n{backend.name:20s} {str(dtype):15s} {'float' if floating else 'bool'}: {blind(backend, dtype, floating)}", end="")
+                    print(
+                        f"\n{backend.name:20s} {str(dtype):15s} {'float' if floating else 'bool'}: {blind(backend, dtype, floating)}",
+                        end="",
+                    )
     for dtype in (torch.float32, torch.bfloat16):
         q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
         keys = torch.tensor([[True] * 64, [False] * 64], device="cuda")
@@ -43,7 +51,9 @@ def test_zeros_by_backend(capsys):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("slot", [slots.Window(radius=4), slots.Dense(), slots.Favor(features=64)], ids=lambda slot: slot.kind)
+@pytest.mark.parametrize(
+    "slot", [slots.Window(radius=4), slots.Dense(), slots.Favor(features=64)], ids=lambda slot: slot.kind
+)
 def test_memory_lapped_in_chunks(slot):
     """Chunks that lap a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
     layers = [Layer(slot.build(32, 4), Feed(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
@@ -75,7 +85,9 @@ def test_the_same_texts_as_on_the_cpu():
         with torch.no_grad():
             cache = model.start(source.to(device), Mask(keys=real.to(device)))
         prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
-        found.append([[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))])
+        found.append(
+            [[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))]
+        )
     assert found[0] == found[1]
 
 
@@ -115,7 +127,10 @@ def test_a_captured_step_equals_an_eager_one(beams):
 def test_a_masked_step_compiles_to_one_graph():
     model = a_model().cuda()
     step = torch.compile(model.step, fullgraph=True)
-    source, real = torch.randint(3, 97, (3, 9), device="cuda"), torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda")
+    source, real = (
+        torch.randint(3, 97, (3, 9), device="cuda"),
+        torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda"),
+    )
     caches = [model.start(source, Mask(keys=real), capacity=32) for _ in range(2)]
     torch._dynamo.utils.counters.clear()
     for cache in caches:

@@ -137,7 +137,11 @@ def marian() -> tuple[nn.Module, nn.Module]:
     theirs = hf.MarianMTModel(config).eval()
     for name, each in theirs.named_parameters():
         if "embed_positions" not in name:
-            each.data = each.data * 6 + 0.1 * torch.randn_like(each) if each.dim() > 1 else each.data + 0.3 * torch.randn_like(each)
+            each.data = (
+                each.data * 6 + 0.1 * torch.randn_like(each)
+                if each.dim() > 1
+                else each.data + 0.3 * torch.randn_like(each)
+            )
     theirs.final_logits_bias.data.normal_()
     theirs.final_logits_bias.data[0, 0] += 3.5
     own = transformer.from_marian(config.to_dict())
@@ -145,7 +149,9 @@ def marian() -> tuple[nn.Module, nn.Module]:
     return theirs, ours
 
 
-@pytest.mark.parametrize("beams, early, alpha", [(1, False, 1.0), (4, False, 1.0), (4, True, 1.0), (5, False, 0.6), (3, True, 2.0)])
+@pytest.mark.parametrize(
+    "beams, early, alpha", [(1, False, 1.0), (4, False, 1.0), (4, True, 1.0), (5, False, 0.6), (3, True, 2.0)]
+)
 def test_beams_of_transformers(marian, beams, early, alpha):
     theirs, ours = marian
     rows, limit = 12, 25
@@ -157,7 +163,9 @@ def test_beams_of_transformers(marian, beams, early, alpha):
         early_stopping=early, length_penalty=alpha, bad_words_ids=[[60]], forced_eos_token_id=0, do_sample=False,
         return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    settings = Settings(0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0)))
+    settings = Settings(
+        0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0))
+    )
     with torch.no_grad():
         cache = ours.start(source, Mask(keys=real))
     found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
@@ -176,4 +184,6 @@ def test_growing_and_preallocated_caches_give_the_same_beams(marian):
         caches = [ours.start(source), ours.start(source, capacity=32)]
     prompt, limits = torch.full((4, 1), 60), torch.tensor([20, 12, 7, 30])
     found = [search(ours, cache, prompt, limits, Settings(0, 4, nbest=4)) for cache in caches]
-    assert [[each.tokens for each in best] for best in found[0]] == [[each.tokens for each in best] for best in found[1]]
+    assert [[each.tokens for each in best] for best in found[0]] == [
+        [each.tokens for each in best] for best in found[1]
+    ]

@@ -19,7 +19,14 @@ import torch
 import regard
 from regard.cli import main
 
-TINY = ("model.size=tiny", "model.width=64", "model.layers=1", "model.inner=128", "tokenizer.vocab=300", "train.tensorboard=false")
+TINY = (
+    "model.size=tiny",
+    "model.width=64",
+    "model.layers=1",
+    "model.inner=128",
+    "tokenizer.vocab=300",
+    "train.tensorboard=false",
+)
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +87,13 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
     text = "\n".join([lines[0], "", *lines[1:]]) + "\n"
     code, out, err = said(capsys, "predict", run, stdin=text.encode(), monkeypatch=monkeypatch)
     found = out.split("\n")
-    assert code == 0 and len(found) == 8 and found[1] == "" and found[-1] == "" and all(found[i] for i in (0, 2, 3, 4, 5, 6))
+    assert (
+        code == 0
+        and len(found) == 8
+        and found[1] == ""
+        and found[-1] == ""
+        and all(found[i] for i in (0, 2, 3, 4, 5, 6))
+    )
     (tmp_path / "in.txt.gz").write_bytes(gzip.compress(text.encode()))
     code, again, _ = said(capsys, "predict", run, tmp_path / "in.txt.gz", "decode.batch=2")
     assert (code, again) == (0, out)
@@ -120,7 +133,9 @@ def test_score_is_the_probability(run, files, capsys, monkeypatch, tmp_path):
             assert each["score"] == pytest.approx(record["logprob"], abs=1e-3)
     lines = "".join(f"{text}\t{record['text']}\n" for text, record in zip(texts, records, strict=True))
     code, out, _ = said(capsys, "score", run, stdin=lines.encode(), monkeypatch=monkeypatch)
-    assert code == 0 and [float(line) for line in out.split()] == pytest.approx([each["score"] for each in forced], abs=1e-4)
+    assert code == 0 and [float(line) for line in out.split()] == pytest.approx(
+        [each["score"] for each in forced], abs=1e-4
+    )
     code, out, _ = said(capsys, "score", run, files / "test.low", files / "test.up")
     assert code == 0 and len(out.splitlines()) == 60
     assert system.score("the cat.", "THE CAT.") > system.score("the cat.", "QUICKLY THE TREE NEVER")
@@ -181,11 +196,19 @@ def test_every_form_of_data_trains_the_same(files, tmp_path, kind):
         data = ",".join(map(str, names))
     else:
         rows = zip(*sides, strict=True)
-        form = (lambda a, b: f"{a}\t{b}\n") if "tsv" in kind else (lambda a, b: json.dumps({"source": a, "target": b}) + "\n")
+        form = (
+            (lambda a, b: f"{a}\t{b}\n")
+            if "tsv" in kind
+            else (lambda a, b: json.dumps({"source": a, "target": b}) + "\n")
+        )
         pack = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.split(".")[-1], bytes)
         data = tmp_path / f"pairs.{kind}"
         data.write_bytes(pack("".join(form(a, b) for a, b in rows).encode()))
-    overrides = dict(each.split("=") for each in TINY) | {"data.train": str(data), "train.steps": 3, "train.tokens": 300}
+    overrides = dict(each.split("=") for each in TINY) | {
+        "data.train": str(data),
+        "train.steps": 3,
+        "train.tokens": 300,
+    }
     system = regard.train("translate", overrides, out=tmp_path / "run")
     losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert isinstance(system.predict("the cat."), str)
@@ -242,7 +265,16 @@ def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
     refused(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is no run")
     assert (tmp_path / "other" / "thesis.txt").exists()
     refused(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to go on with")
-    refused(capsys, "train", "translate", "model.layers=2", "--resume", "--out", run, words="model.layers was 1 and is now 2")
+    refused(
+        capsys,
+        "train",
+        "translate",
+        "model.layers=2",
+        "--resume",
+        "--out",
+        run,
+        words="model.layers was 1 and is now 2",
+    )
     refused(capsys, "train", "translate", "train.lr=1", "--resume", "--out", run, words="train.lr")
     refused(capsys, "train", "dates", "--resume", "--out", run, words="begun with recipe 'translate'")
     copy = tmp_path / "copy"
@@ -261,7 +293,9 @@ def test_resume_goes_further(run, capsys, tmp_path):
     shutil.copytree(run, copy)
     code, _, err = said(capsys, "train", "translate", "train.steps=170", "--resume", "--out", copy)
     assert code == 0, err
-    assert (copy / "checkpoints" / "step-170").is_dir() and json.loads((copy / "run.json").read_text())["config"]["train"]["steps"] == 170
+    assert (copy / "checkpoints" / "step-170").is_dir() and json.loads((copy / "run.json").read_text())["config"][
+        "train"
+    ]["steps"] == 170
 
 
 @pytest.mark.parametrize(
@@ -287,7 +321,16 @@ def test_bad_data_leaves_nothing_behind(files, capsys, tmp_path, monkeypatch, ch
     data = {"train": "train.low,train.up", "valid": "valid.low,valid.up"}
     change(data)
     before = set(tmp_path.iterdir())
-    refused(capsys, "train", "translate", *[f"data.{key}={value}" for key, value in data.items()], *TINY, "--out", "new/run", words=words)
+    refused(
+        capsys,
+        "train",
+        "translate",
+        *[f"data.{key}={value}" for key, value in data.items()],
+        *TINY,
+        "--out",
+        "new/run",
+        words=words,
+    )
     assert set(tmp_path.iterdir()) == before
 
 
@@ -356,7 +399,9 @@ def test_a_broken_checkpoint_falls_back_to_an_older_one(run, capsys, tmp_path):
 def test_predict_with_odd_input(run, capsys, monkeypatch):
     code, out, _ = said(capsys, "predict", run, stdin=b"", monkeypatch=monkeypatch)
     assert (code, out) == (0, "")
-    code, out, _ = said(capsys, "predict", run, stdin="日本 👩‍👩‍👧 </s> <pad>\u202f!\r\n\n".encode(), monkeypatch=monkeypatch)
+    code, out, _ = said(
+        capsys, "predict", run, stdin="日本 👩‍👩‍👧 </s> <pad>\u202f!\r\n\n".encode(), monkeypatch=monkeypatch
+    )
     assert code == 0 and len(out.split("\n")) == 3
     code, _, err = said(capsys, "predict", run, stdin=b"\xff\xfe\n", monkeypatch=monkeypatch)
     assert code == 2 and "stdin:1 is not UTF-8" in err

@@ -29,7 +29,9 @@ VOCAB, CLOSE = 53, 1e-4
 
 def config(family: str, name: str, **other):
     module = family_of(family)
-    return module.Config.model_validate({"vocab": VOCAB, "size": "tiny", **module.SIZES["tiny"], **VARIANTS[family][name], **other})
+    return module.Config.model_validate(
+        {"vocab": VOCAB, "size": "tiny", **module.SIZES["tiny"], **VARIANTS[family][name], **other}
+    )
 
 
 @pytest.fixture(params=CASES, ids=lambda case: " ".join(case))
@@ -110,7 +112,9 @@ def test_packed_is_separate(model):
 
 def test_save_and_load_is_identity(model, tmp_path, request):
     save_model(model, tmp_path / "model.safetensors", 7)
-    fresh = family_of(request.node.callspec.params["model"][0]).Model(config(*request.node.callspec.params["model"])).eval()
+    fresh = (
+        family_of(request.node.callspec.params["model"][0]).Model(config(*request.node.callspec.params["model"])).eval()
+    )
     assert load_model(fresh, tmp_path / "model.safetensors") == 7
     assert all(a.equal(b) for a, b in zip(model.state_dict().values(), fresh.state_dict().values(), strict=True))
     source, target = ids(2, 5), ids(2, 4)

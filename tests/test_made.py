@@ -136,6 +136,14 @@ def test_forms_that_can_be_misread_are_left_out(monkeypatch):
     assert no_period == []
 
 
+@pytest.mark.parametrize("name", ["en", "fi", "ja"])
+def test_it_is_known_which_forms_name_the_weekday(name):
+    place, moment = locale(name), datetime.datetime(2021, 3, 5)
+    words = {place.days[kind][size][4] for kind in place.days for size in ("wide", "abbreviated")}  # Friday
+    named = [(weekday, any(word in form(moment) for word in words)) for form, weekday in Source(place).dates]
+    assert all(said == found for said, found in named) and len(set(named)) == 2
+
+
 def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
     monkeypatch.setattr(room, "clear", lambda *_: [])
     source = Source(locale("en"))

@@ -23,7 +23,12 @@ TEXTS = [
                 ids=["shared", "separate", "relu"])  # fmt: skip
 def both(request, tmp_path_factory):
     path = marian.folder(tmp_path_factory.mktemp("marian") / "opus", **request.param)
-    return path, hf.MarianMTModel.from_pretrained(path).eval(), hf.MarianTokenizer.from_pretrained(path), regard.load(path)
+    return (
+        path,
+        hf.MarianMTModel.from_pretrained(path).eval(),
+        hf.MarianTokenizer.from_pretrained(path),
+        regard.load(path),
+    )
 
 
 def test_tokens_and_logits(both):
@@ -110,7 +115,10 @@ def test_weights_that_do_not_fit(both, tmp_path):
         ("extra.weight", lambda t: torch.zeros(1), "1 tensors of the checkpoint have no place"),
     ):
         changed = {**tensors, name: change(tensors.get(name))}
-        save_file({key: tensor.contiguous() for key, tensor in changed.items() if tensor is not None}, path / "model.safetensors")
+        save_file(
+            {key: tensor.contiguous() for key, tensor in changed.items() if tensor is not None},
+            path / "model.safetensors",
+        )
         refused(path, words)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints and weights: what is saved comes back, bit for bit, whatever happens in between. Also a script: see `lives`."""
+"""Checkpoints and weights: what is saved comes back, bit for bit, whatever happens. Also a script: see `lives`."""
 
 import errno
 import json
@@ -47,7 +47,7 @@ def left(path: Path) -> dict[str, Any]:
 
 
 def lives(root: Path, seed: int = 3) -> None:
-    """Train once undisturbed and once through at least twenty deaths; each life is a forked child, so torch is paid once."""
+    """Train once undisturbed and once through many deaths; each life is a forked child, so torch is imported once."""
     chance = random.Random(seed)
     torch.set_num_threads(1)  # a child of a process with more would wait for threads it does not have
     curves.draw = lambda folder: None  # type: ignore[assignment]
@@ -302,7 +302,7 @@ def test_if_all_are_damaged_nothing_is_begun_anew_by_itself(tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     trained(tmp_path, steps=5)
-    with pytest.raises(Mistake, match=r"step-5/model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
+    with pytest.raises(Mistake, match=r"model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
         trained(tmp_path, resume=True, model=Net(width=8))
 
 
@@ -397,7 +397,8 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
         load_model(net(), path)
     save_model(net(), path, 0)
     whole = path.read_bytes()
-    for content in (b"", whole[:5], whole[:100], whole[:-1], b"\x80\x04" + whole[2:], bytes(len(whole)), b"PK\x03\x04" * 99):
+    pickles = (b"\x80\x04" + whole[2:], b"PK\x03\x04" * 99)
+    for content in (b"", whole[:5], whole[:100], whole[:-1], bytes(len(whole)), *pickles):
         path.write_bytes(content)
         with pytest.raises(Mistake, match="model.safetensors is cut off or damaged"):
             load_model(net(), path)

@@ -27,6 +27,17 @@ def test_gpt2_is_transformers_both_ways() -> None:
     assert all(back[name].equal(state[name]) for name in back)
 
 
+def test_llama_is_transformers() -> None:
+    config = hf.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        tie_word_embeddings=True, rms_norm_eps=1e-6,
+    )  # fmt: skip
+    theirs, ids, real = loud(hf.LlamaForCausalLM(config)), torch.randint(50, (2, 13)), ragged([13, 8])
+    values = {"positions": slots.Rotary(), "norm": slots.RMSNorm(), "feed": slots.Gated(), "biased": False}
+    ours = load(gpt.GPT(gpt.Config(**values)), theirs.state_dict(), gpt.LLAMA, gpt.TIED)
+    close(ours(ids, Mask(keys=real))[real], theirs(ids, attention_mask=real.long()).logits[real])
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_t5_is_transformers(gated: bool) -> None:
     config = hf.T5Config(

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import regard
 from regard.config import Constant, Cosine, Linear, Noam, Stable, Train
 from regard.errors import Mistake
+from regard.parts.losses import smoothed
 from regard.train import curves, fit, loop, optimise, progress
-from regard.train.losses import smoothed
 from regard.train.schedules import rate
 
 VOCAB, EXAMPLES, BATCH = 23, 40, 8
@@ -30,7 +30,7 @@ draw = curves.draw
 
 
 class Net(nn.Module):
-    """Small, and with all that makes a resume hard: dropout, a tied tensor, a norm, a buffer, a parameter never used."""
+    """Small, with all that makes a resume hard: dropout, a tied tensor, a norm, a buffer, a parameter never used."""
 
     def __init__(self, width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()
@@ -64,6 +64,7 @@ class Update:
     index: int
     tokens: int
     count: int
+    examples: list[int]
 
 
 class Task:
@@ -85,7 +86,7 @@ class Task:
             rows = order[start : start + BATCH]
             pieces = [self.piece(some) for some in rows.chunk(self.run.train.accumulate)]
             count = int(self.real[rows].sum())
-            yield Update(pieces, start + len(rows), count, count)
+            yield Update(pieces, start + len(rows), count, count, rows.tolist())
 
     def piece(self, rows: Tensor) -> Piece:
         return Piece(self.tokens[rows], self.targets[rows], self.real[rows], rows)
@@ -487,8 +488,10 @@ def test_a_failing_compile_falls_back_and_stays_back(tmp_path: Path, monkeypatch
     state = json.loads((tmp_path / "broken/checkpoints/step-5/state.json").read_text())
     assert state["compiled"] is False
 
-    monkeypatch.setattr(torch, "compile", lambda loss, **settings: pytest.fail)  # would work now, but must not be used
+    calls: list[int] = []  # it would work now, but must not be used
+    monkeypatch.setattr(torch, "compile", lambda loss, **settings: lambda *given: calls.append(1) or loss(*given))
     trained(tmp_path / "broken", resume=True, steps=10, compile=True)
+    assert not calls
     final = "checkpoints/step-10/model.safetensors"
     assert (tmp_path / "plain" / final).read_bytes() == (tmp_path / "broken" / final).read_bytes()
 
@@ -509,11 +512,12 @@ class Poisoned(Task):
     """Update 8 (the third of epoch 1) is bad."""
 
     poison = "nan"
+    start = 16
 
     def loss(self, model: nn.Module, piece: Piece) -> Tensor:
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))
         loss = super().loss(model, piece)
-        if not torch.equal(piece.numbers, order[16:24]):
+        if not torch.equal(piece.numbers, order[self.start : self.start + BATCH]):
             return loss
         return loss * float(self.poison) if self.poison != "gradient" else loss + model.unused.sub(1).abs().sqrt().sum()
 
@@ -539,7 +543,9 @@ def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: b
         trainer.run(journal, [], stop)
     text = str(caught.value)
     what = "the norm of the gradients nan" if poison == "gradient" else f"the loss is {poison}"
-    assert what in text and "at update 8 (epoch 1, examples 17 to 24 in its order), which was not learnt from" in text
+    numbers = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))[16:21].tolist()
+    where = f"epoch 1, examples 17 to 24 of it: numbers {', '.join(map(str, numbers))}, … of the data from 0"
+    assert what in text and f"at update 8 ({where}), which was not learnt from" in text
     assert f"{tmp_path / 'checkpoints' / 'step-6'} is good" in text and "train.lr (now 0.01)" in text
     assert ("train.clip=1 (now off)" in text) == (poison == "inf")
     now = nn.utils.parameters_to_vector(model.parameters())
@@ -554,9 +560,23 @@ def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: b
         trained(tmp_path, task, resume=True)
 
 
-def test_weights_that_have_run_away_are_never_saved(tmp_path: Path) -> None:
+def test_a_bad_update_is_found_out_before_a_save(tmp_path: Path) -> None:
+    task = Poisoned(save_every=6, eval_every=100, log_every=100)
+    task.start = 0
+    trainer = loop.Trainer(task, net(), folder(tmp_path))
+    trainer.lagging = True
+    trainer.begin(resume=False)
+    with pytest.raises(Mistake) as caught, progress.Journal(tmp_path, 0) as journal, progress.Stop() as stop:
+        trainer.run(journal, [], stop)
+    assert "the loss is nan at update 6 (epoch 1, examples 1 to 8 of it: " in str(caught.value)
+    assert "there is no checkpoint yet" in str(caught.value)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("settings", [{"save_every": 1}, {"eval_every": 1}])
+def test_weights_that_have_run_away_are_never_saved(tmp_path: Path, settings: Any) -> None:
     with pytest.raises(Mistake, match=r"after update 1 the weights are no finite numbers any more; there is no checkp"):
-        trained(tmp_path, steps=1, warmup=0, schedule="constant", lr=3e38)
+        trained(tmp_path, warmup=0, schedule="constant", lr=3e38, **settings)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""Training speed of the translation Transformer beside Hugging Face Marian: same weights, same padded batches, same Adam."""
+"""Training speed beside Hugging Face Marian: the same weights, the same padded batches, the same Adam."""
 
 import argparse
 import time
@@ -25,7 +25,7 @@ class Ids:
     pad, start, end = PAD, START, END
 
 
-def marian(size: str) -> nn.Module:
+def marian(size: str) -> Any:
     """HF's model of this size, at its best setting."""
     import transformers as hf
 
@@ -33,17 +33,28 @@ def marian(size: str) -> nn.Module:
     config = hf.MarianConfig(
         vocab_size=VOCAB, d_model=c["width"], encoder_layers=c["layers"], decoder_layers=c["layers"],
         encoder_attention_heads=c["heads"], decoder_attention_heads=c["heads"], encoder_ffn_dim=c["inner"],
-        decoder_ffn_dim=c["inner"], activation_function="relu", scale_embedding=True, pad_token_id=PAD, eos_token_id=END,
-        decoder_start_token_id=START, forced_eos_token_id=END, dropout=0.1, attention_dropout=0.0,
-        max_position_embeddings=512, attn_implementation="sdpa",
+        decoder_ffn_dim=c["inner"], activation_function="relu", scale_embedding=True, pad_token_id=PAD,
+        eos_token_id=END, decoder_start_token_id=START, forced_eos_token_id=END, dropout=0.1, attention_dropout=0.0,
+        max_position_embeddings=512,
     )  # fmt: skip
+    config._attn_implementation = "sdpa"
     return hf.MarianMTModel(config)
 
 
 def batches(count: int, sentences: int, seed: int) -> list[Any]:
     """Padded batches of sentences with WMT-like lengths (log-normal, 4 to 120, mean about 29), sorted by length."""
     draw = torch.Generator().manual_seed(seed)
-    lengths = torch.randn(count * sentences, generator=draw).mul(0.6).add(3.2).exp().round().clamp(4, 120).long().sort().values
+    lengths = (
+        torch.randn(count * sentences, generator=draw)
+        .mul(0.6)
+        .add(3.2)
+        .exp()
+        .round()
+        .clamp(4, 120)
+        .long()
+        .sort()
+        .values
+    )
     made = []
     for some in lengths.split(sentences):
         ids = [[torch.randint(4, VOCAB, (int(n),), generator=draw).tolist() for n in some] for _ in range(2)]
@@ -51,14 +62,14 @@ def batches(count: int, sentences: int, seed: int) -> list[Any]:
     return made
 
 
-def our_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+def our_loss(model: Any, batch: Any) -> torch.Tensor:
     mask = Mask(keys=batch.source_real)
     states = model.decode(batch.target_in, Cross(model.encode(batch.source, mask), mask))
     real = batch.target_real
     return smoothed(model.logits(states[real]), batch.target_out[real], smoothing=0.1) / real.sum()
 
 
-def their_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+def their_loss(model: Any, batch: Any) -> torch.Tensor:
     logits = model(
         input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in
     ).logits
@@ -101,7 +112,9 @@ def main() -> None:
     whole = sum(b.source.numel() + b.target_in.numel() for b in data)
     print(f"{torch.get_num_threads()} threads, {real:,} real tokens a round, {1 - real / whole:.1%} padding")
     began = time.perf_counter()
-    seconds = rounds({"regard": trained(ours, our_loss, data), "HF Marian": trained(theirs, their_loss, data)}, asked.rounds)
+    seconds = rounds(
+        {"regard": trained(ours, our_loss, data), "HF Marian": trained(theirs, their_loss, data)}, asked.rounds
+    )
     for name, each in seconds.items():
         print(f"{name:10s} {real / sorted(each)[len(each) // 2]:8,.0f} real tokens/s")
     middle, low, high = ratio(seconds["regard"], seconds["HF Marian"])

@@ -113,18 +113,19 @@ def pack(lengths: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.nd
     rows, starts, segments = one_each(count)
     used = np.zeros((count, 2), int)  # tokens in each row, per side
     held = np.zeros(count, int)  # examples in each row
+    begun = 0  # rows that hold something; the next one always has room
     for i in np.argsort(-lengths.max(1), kind="stable"):
-        begun = int(rows.max()) + 2  # rows that hold something, and an empty one
-        rows[i] = row = int((used[:begun] + lengths[i] <= width).all(1).argmax())
+        rows[i] = row = int((used[: begun + 1] + lengths[i] <= width).all(1).argmax())
         starts[i], segments[i] = used[row], held[row]
         used[row] += lengths[i]
         held[row] += 1
+        begun = max(begun, row + 1)
     return rows, starts, segments
 
 
 def snake(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
     """The order in which neighbours are most alike on both sides: by the longer one, then by which one and how much,
-    upwards and downwards in turn. It leaves about 5 % of a batch to padding, where plain sorting leaves 8."""
+    upwards and downwards in turn. It leaves 5 or 6 % of a batch to padding, where plain sorting leaves 8."""
     return np.lexsort((np.where(longer % 2, difference, -difference), longer))
 
 

@@ -96,9 +96,7 @@ class Source:
         dates = clear([*dates, *map(parse_pattern, OWN_DATES)], place, probes_of_dates()) or [parse_pattern(PLAIN_DATE)]
         times = [place.time_formats[size] for size in ("short", "medium")]
         times = clear(times, place, probes_of_times()) or [parse_pattern(PLAIN_TIME)]
-        self.dates = [
-            (spelling(one, place), "%(E" in one.format) for one in dates
-        ]  # the form; does it name the weekday?
+        self.dates = [(spelling(one, place), names_weekday(one)) for one in dates]
         self.times = [spelling(one, place) for one in times]
         self.joints = [str(place.datetime_formats["medium"]), "{1} {0}", "{0}, {1}"]
 
@@ -118,6 +116,10 @@ class Target:
 
 def spelling(pattern: Any, place: Any) -> Form:
     return lambda moment: pattern.apply(moment, place)
+
+
+def names_weekday(pattern: Any) -> bool:
+    return "%(E" in pattern.format or "%(c" in pattern.format  # in a sentence, or standing alone
 
 
 def joined(joint: str, date: str, time: str) -> str:

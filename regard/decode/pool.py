@@ -10,7 +10,7 @@ TIE = 1e-5  # scores closer than this are equal: a matrix product gives other la
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` of scores (rows, beams, vocab): their scores, tokens and beams, each (rows, count), best first."""
+    """The best `count` of scores (rows, beams, vocab): scores, tokens and beams, each (rows, count), best first."""
     vocab = scores.size(2)
     flat = scores.flatten(1)
     best, index = flat.topk(min(count, flat.size(1)))

@@ -45,7 +45,9 @@ class Config(Base):
         if self.width % self.heads:
             raise ValueError(f"{uneven(self.width, self.heads)} (model.width)")
         if isinstance(self.positions, slots.Sinusoid) and self.width % 2:
-            raise ValueError(f"sinusoidal positions need an even width, not {self.width}; use {self.width + 1} (model.width)")
+            raise ValueError(
+                f"sinusoidal positions need an even width, not {self.width}; use {self.width + 1} (model.width)"
+            )
         if isinstance(self.positions, slots.Rotary) and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even width per head, not {self.width // self.heads}; "
                              f"use model.width={self.width + self.heads} or other model.heads")  # fmt: skip
@@ -128,7 +130,9 @@ def from_marian(theirs: Mapping[str, Any]) -> Config:
         if theirs.get(key):
             raise ValueError(f"{key} is set; regard reads Marian folders without it")
     if theirs["activation_function"] not in ACTIVATIONS:
-        raise ValueError(f"activation_function is {theirs['activation_function']!r}; expected one of {', '.join(ACTIVATIONS)}")
+        raise ValueError(
+            f"activation_function is {theirs['activation_function']!r}; expected one of {', '.join(ACTIVATIONS)}"
+        )
     shared = theirs.get("share_encoder_decoder_embeddings", True)
     return Config(
         size="marian",
@@ -156,14 +160,21 @@ def _looking(ours: str, theirs: str) -> dict[str, str | Rule]:
 
 def marian(c: Config) -> dict[str, str | Rule]:
     """Our names to theirs."""
-    layer = _looking("attention", "self_attn") | {"feed.into": "fc1", "feed.out": "fc2", "feed_residual.norm": "final_layer_norm"}
+    layer = _looking("attention", "self_attn") | {
+        "feed.into": "fc1",
+        "feed.out": "fc2",
+        "feed_residual.norm": "final_layer_norm",
+    }
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared = () if c.target_vocab else ("model.shared.weight",)
     return (
         under("encoder.layers.*", "model.encoder.layers.*", layer)
         | under("decoder.layers.*", "model.decoder.layers.*", layer | _looking("cross", "encoder_attn"))
         | {"source.weight": first(*shared, source), "target.weight": first(*shared, target)}
-        | {"head.weight": first("lm_head.weight", *((*shared, target) if c.tied else ())), "head.bias": row("final_logits_bias")}
+        | {
+            "head.weight": first("lm_head.weight", *((*shared, target) if c.tied else ())),
+            "head.bias": row("final_logits_bias"),
+        }
     )
 
 

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..config import Run, change
+from ..config import Decode, Run, change
 from ..decode import Filter, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
@@ -31,7 +31,7 @@ def weights(path: Path) -> dict[str, Tensor]:
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
         raise Mistake(
-            f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it once with transformers: "
+            f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it with transformers: "
             f"AutoModelForSeq2SeqLM.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     else:
@@ -53,27 +53,28 @@ def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any])
     except (ValueError, KeyError) as error:
         raise Mistake(f"{path / 'config.json'}: {error}") from error
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
-    generation = {**config, **(read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {})}
+    own = path / "generation_config.json"
+    generation = {**config, **(read_json(own) if own.is_file() else {})}
     run = Run(task="translate", model=ours, decode=decoding(generation))
     run = change(run, overrides)
     source, target = tokenizers(path, config)
     return Translator(run, model, source, target, device(run.device), filters(generation, path))
 
 
-def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
+def decoding(generation: Mapping[str, Any]) -> Decode:
     """decode.* as a folder's generation_config.json says."""
     if generation.get("do_sample"):
         raise Mistake("generation_config.json asks for sampling (do_sample); set it to false")
     beams = generation.get("num_beams") or 1
     early = generation.get("early_stopping", False)
-    longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # START is counted there
-    return {
-        "kind": "beam" if beams > 1 else "greedy",
-        "beam": beams,
-        "length_penalty": generation.get("length_penalty") or 1.0,
-        "stop": {True: "first", False: "heuristic", None: "heuristic"}.get(early, "exact"),
-        "max_tokens": longest,
-    }
+    longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # with START
+    return Decode(
+        kind="beam" if beams > 1 else "greedy",
+        beam=beams,
+        length_penalty=generation.get("length_penalty") or 1.0,
+        stop="first" if early is True else "exact" if early == "never" else "heuristic",
+        max_tokens=longest,
+    )
 
 
 def filters(generation: Mapping[str, Any], path: Path) -> tuple[Filter, ...]:

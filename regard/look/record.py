@@ -11,7 +11,7 @@ from ..parts import Attention
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Inside, the dict fills with weights (batch, heads, queries, keys) by module path; a later call replaces an earlier.
+    """Inside, the dict fills with weights (batch, heads, queries, keys) by module path; a later call replaces them.
 
     The model runs as ever, fused kernels included: the weights are computed beside it, from the same queries and keys.
     """

@@ -15,7 +15,7 @@ class View:
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
 
     def cross(self) -> Tensor:
-        """(target, source): the mean over the heads of the decoder layer before the last, where alignment shows best."""
+        """(target, source): the mean over the heads of the decoder layer before the last, where alignment is best."""
         layers = [weights for path, weights in self.maps.items() if path.endswith(".cross")]
         return layers[max(len(layers) - 2, 0)].mean(0)
 

@@ -13,7 +13,7 @@ TASKS = {"translate": "regard.tasks.translate"}
 
 
 def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:
-    """(the lesson to train, the tokenizers by file name, the run with its vocabulary); `folder` is a run to go on with."""
+    """The lesson to train, the tokenizers by file name, the run with its vocabulary; `folder` is a run to resume."""
     prepared: tuple[Any, dict[str, Any], Run] = import_module(TASKS[run.task]).prepare(run, folder, device)
     return prepared
 

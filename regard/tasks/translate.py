@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import Decode, Run, Sides, change, family_of
 from ..data import Examples
@@ -21,6 +21,7 @@ from ..parts import Cross, Mask
 from ..parts.losses import smoothed
 
 Record = dict[str, Any]
+Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 
 
 class Translator:
@@ -29,14 +30,14 @@ class Translator:
     def __init__(
         self,
         run: Run,
-        model: nn.Module,
+        model: Model,
         source: Tokenizer,
         target: Tokenizer,
         device: torch.device,
         filters: tuple[Filter, ...] | None = None,
     ) -> None:
         self.run, self.source, self.target, self.device = run, source, target, device
-        self.model = model.to(device).eval()
+        self.model: Model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
 
     # --- what people ask ---------------------------------------------------------------------------------------
@@ -144,7 +145,15 @@ class Translator:
 
     def _record(self, text: str, hypotheses: list[Hypothesis], how: Decode) -> Record:
         if not hypotheses:
-            return {"text": "", "score": None, "logprob": None, "ended": None, "pieces": [], "alignment": [], "nbest": []}
+            return {
+                "text": "",
+                "score": None,
+                "logprob": None,
+                "ended": None,
+                "pieces": [],
+                "alignment": [],
+                "nbest": [],
+            }
         texts = self.target.decode([each.tokens for each in hypotheses])
         nbest = [
             {"text": said, "score": each.score, "logprob": each.logprob, "ended": each.ended}
@@ -167,7 +176,7 @@ class Translator:
 END = "■"  # how pictures show the END symbol
 
 
-def states(model: nn.Module, batch: Pair) -> Tensor:
+def states(model: Model, batch: Pair) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
     if batch.source_segments is None:
         mask = Mask(keys=batch.source_real)
@@ -189,14 +198,14 @@ class Lesson:
     def updates(self, epoch: int, index: int) -> Iterator[Update]:
         return self.batcher.updates(epoch, index)
 
-    def loss(self, model: nn.Module, batch: Pair) -> Tensor:
+    def loss(self, model: Model, batch: Pair) -> Tensor:
         """Summed over the real target tokens; only they go through the vocabulary."""
         batch = batch.to(self.translator.device)
         real = batch.target_real
         logits = model.logits(states(model, batch)[real])  # (tokens, vocab)
         return smoothed(logits, batch.target_out[real], smoothing=self.run.train.smoothing)
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
             return {}
         examples = self.parts["valid"]
@@ -235,7 +244,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> Translator:
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data: files where they are named, else the embedded dates. Test data may hold several references."""
+    """A part of the data: the files named for it, else the embedded dates. Test data may hold several references."""
     sides = getattr(run.data, name) if sides is None else sides
     if sides:
         return pairs(sides, run.data, references=name != "train")
@@ -257,7 +266,6 @@ def _loaded(run: Run, folder: Path) -> dict[str, Text]:
     return {name: load(folder / name) for name in ((JOINT,) if run.tokenizer.joint else SEPARATE)}
 
 
-def _model(run: Run) -> nn.Module:
+def _model(run: Run) -> Model:
     torch.manual_seed(run.train.seed)
-    model: nn.Module = family_of(run.model.family).Model(run.model)
-    return model
+    return family_of(run.model.family).Model(run.model)

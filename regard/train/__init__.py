@@ -1,4 +1,4 @@
-"""Training: the loop, schedules, losses, checkpoints, and what is shown of them."""
+"""Training: the loop, schedules, checkpoints, and what is shown of them."""
 
 import sys
 from types import ModuleType

@@ -141,14 +141,15 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
     bad: dict[str, str] = {}
     for path in _all(folder):
         if not (problem := _problem(path)):
-            for name, problem in bad.items():
-                say(f"checkpoint {name} is damaged ({problem}) and was renamed {name}.damaged; going on from {path.name}")
-                files.remove(path.with_name(f"{name}.damaged"))
-                os.replace(path.with_name(name), path.with_name(f"{name}.damaged"))  # it must not count as one to keep
+            for name, why in bad.items():
+                aside = path.with_name(f"{name}.damaged")  # under its own name it would count as one to keep
+                files.remove(aside)
+                os.replace(path.with_name(name), aside)
+                say(f"checkpoint {name} is damaged ({why}) and was renamed {aside.name}; going on from {path.name}")
             return path
         bad[path.name] = problem
     if bad:
-        told = "; ".join(f"checkpoint {name} is damaged ({problem})" for name, problem in bad.items())
+        told = "; ".join(f"checkpoint {name} is damaged ({why})" for name, why in bad.items())
         raise Mistake(f"{told}; no older one is left: remove {folder / 'checkpoints'} to start from step 0")
     return None
 

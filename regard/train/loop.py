@@ -28,6 +28,7 @@ class Update(Protocol):
     index: int  # examples of the epoch, over all processes, that are behind when this update is done
     tokens: int  # its size, for the speed
     count: int  # predicted tokens over all pieces and processes: what the summed loss is divided by
+    examples: list[int]  # their numbers in the data
 
 
 class Task(Protocol):
@@ -172,7 +173,7 @@ class Trainer:
         loss = self.gradients(update)
         norm = optimise.clip(self.parameters, self.settings.clip)
         behind = state.index if epoch == state.epoch else 0
-        self.watch(Seen(number, epoch, behind, update.index, update.count, loss, norm))
+        self.watch(Seen(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
         self.optimiser.step()
         self.optimiser.zero_grad()
         state.step, state.epoch, state.index = number, epoch, update.index
@@ -238,8 +239,9 @@ class Trainer:
     def sickness(self, seen: "Seen", loss: float, norm: float) -> str:
         finite = math.isfinite(loss)
         bad = f"the loss is {loss:.4g} and the norm of the gradients {norm}" if finite else f"the loss is {loss}"
-        where = f"epoch {seen.epoch}, examples {seen.behind + 1} to {seen.index} in its order"
-        return f"{bad} at update {seen.step} ({where}), which was not learnt from; {self.advice()}"
+        some = ", ".join(map(str, seen.examples[:5])) + (", …" if len(seen.examples) > 5 else "")
+        places = f"examples {seen.behind + 1} to {seen.index} of it: numbers {some} of the data from 0"
+        return f"{bad} at update {seen.step} (epoch {seen.epoch}, {places}), which was not learnt from; {self.advice()}"
 
     def advice(self) -> str:
         train, last = self.settings, self.folder / "checkpoints" / f"step-{self.saved}"
@@ -377,6 +379,7 @@ class Seen:
     epoch: int
     behind: int  # examples of the epoch before it, and with it
     index: int
+    examples: list[int]
     count: int
     loss: Tensor
     norm: Tensor

@@ -1,4 +1,4 @@
-"""GPT-2: a causal stack with the norm first, a tied head; its slots take every kernel, one per layer if asked."""
+"""GPT-2, and Llama by other values in its slots, which take every kernel, one per layer if asked; the head is tied."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from regard.interop.weights import transposed, under
-from regard.parts import Cache, Feed, Layer, Mask, Residual, Stack, slots
+from regard.parts import Cache, Layer, Mask, Residual, Stack, slots
 
 Kernel = slots.Dense | slots.Additive | slots.Window | slots.Favor
 
@@ -19,16 +19,23 @@ class Config:
     heads: int = 4
     attention: Kernel | tuple[Kernel, ...] = slots.Dense()
     positions: slots.Learned | slots.Sinusoid | slots.Rotary | slots.Buckets = slots.Learned(tokens=64)
+    norm: slots.LayerNorm | slots.RMSNorm = slots.LayerNorm()
+    feed: slots.Feed | slots.Gated = slots.Feed(act="gelu_tanh")
+    biased: bool = True  # the maps around attention
 
 
 class GPT(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(c.vocab, c.width)
-        norm = partial(nn.LayerNorm, c.width)
+        norm = partial(c.norm.build, c.width)
         kinds = c.attention if isinstance(c.attention, tuple) else (c.attention,) * c.layers
         layers: list[nn.Module] = [
-            Layer(kind.build(c.width, c.heads), Feed(c.width, 4 * c.width, "gelu_tanh"), lambda: Residual(norm()))
+            Layer(
+                kind.build(c.width, c.heads, bias=c.biased),
+                c.feed.build(c.width, 4 * c.width),
+                lambda: Residual(norm()),
+            )
             for kind in kinds
         ]
         self.stack = Stack(layers, norm(), c.positions.build(c.width, c.heads, causal=True), causal=True)
@@ -60,3 +67,18 @@ NAMES = {
     "stack.norm": "transformer.ln_f",
 } | under("stack.layers.*", "transformer.h.*", LAYER)
 TIED = (r"lm_head\.weight",)
+
+LLAMA_LAYER = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention_residual.norm": "input_layernorm",
+    "feed.gate": "mlp.gate_proj",
+    "feed.into": "mlp.up_proj",
+    "feed.out": "mlp.down_proj",
+    "feed_residual.norm": "post_attention_layernorm",
+}
+LLAMA = {"embed": "model.embed_tokens", "stack.norm": "model.norm"} | under(
+    "stack.layers.*", "model.layers.*", LLAMA_LAYER
+)
