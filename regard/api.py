@@ -11,10 +11,13 @@ from .files import read_json, replacing, write_json
 from .settings import flat
 
 FORMAT = 1  # of run.json
-MAY_CHANGE = (  # on --resume; everything else would make another run of it
-    "train.steps", "train.epochs", "train.minutes", "train.save_every", "train.keep", "train.eval_every",
-    "train.log_every", "train.patience", "train.tensorboard", "data.workers", "data.test", "device", "decode.",
-)  # fmt: skip
+FIXED = ("task", "model.", "data.", "tokenizer.", "train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
+FREE = (
+    "data.workers",
+    "data.test",
+    "model.vocab",
+    "model.target_vocab",
+)  # on --resume; vocabularies are learnt, not said
 
 
 def train(
@@ -32,7 +35,7 @@ def train(
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
     from .tasks import prepare
-    from .train import device, fit
+    from .training import device, fit
 
     out, wanted = Path(out), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     resolved = resolve(recipe, wanted)
@@ -68,8 +71,8 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **section
 
 def _loaded(run: Run, path: Path) -> Any:
     from .tasks import restore
-    from .train import device
-    from .train.checkpoint import load_model
+    from .training import device
+    from .training.checkpoint import load_model
 
     system = restore(run, path, device(run.device))
     load_model(system.model, path / "model.safetensors")
@@ -153,7 +156,7 @@ def _run(path: Path) -> Run:
 
 
 def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, Any]) -> Run:
-    """The run to go on with. What the user says now must agree with what was said then, but for MAY_CHANGE."""
+    """The run to go on with: as it was, with what may change changed. Another model or other data would be another run."""
     if not (out / "run.json").is_file():
         raise Mistake(f"{out} holds no run to go on with; leave out --resume to begin one")
     old, about = _run(out), read_json(out / "run.json")
@@ -163,16 +166,11 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
     said_then = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
     said_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
     for key in difference(old, resolved.run):
-        if key in ("model.vocab", "model.target_vocab"):
-            continue  # learnt, not said
-        if key.startswith(MAY_CHANGE) or (key in said_then and key not in said_now):
-            continue
-        raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
-    return change(
-        old,
-        {key: wanted[key] for key in wanted if key.startswith(MAY_CHANGE)},
-        only=("train", "data", "device", "decode"),
-    )
+        fixed = key.startswith(FIXED) and key not in FREE
+        if fixed and (key in said_now or key not in said_then):
+            raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
+    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key == "data.workers"}
+    return change(old, changes, only=("train", "data", "device", "decode"))
 
 
 def _same_data(out: Path, prints: dict[str, str]) -> None:

@@ -6,7 +6,8 @@ from seams import gpt
 from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped
 from torch import Tensor
 
-from regard.parts import Cache
+from regard.parts import Cache, Mask
+from regard.parts.efficient import RandomFeatures
 
 CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
 EVERY = pytest.mark.parametrize("name", STEPPED)
@@ -88,6 +89,34 @@ def test_rows_come_and_go(name: str, capacity: int | None) -> None:
     texts.read(torch.randint(50, (3, 4)), ragged([1, 4, 1], 4))
     for _ in range(6):
         texts.read(torch.randint(50, (3, 1)))
+
+
+def test_layers_of_one_kind_share_a_book() -> None:
+    for name, books in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
+        assert len(set(map(id, stepped(name).start(40).books))) == books
+
+
+@torch.no_grad()
+def test_a_ring_writes_no_slot_twice() -> None:
+    """A chunk longer than the ring: on a GPU the order of two writes to one slot would be undefined."""
+    it, chunk = stepped("window"), torch.randint(50, (3, 9))
+    cache = it.start(None)
+    it.model.step(chunk, cache, ragged([9, 3, 6]))
+    for row, length in zip(cache.books[0].to.tolist(), (9, 3, 6), strict=True):
+        written = [slot for slot in row if slot]  # 0 takes what need not be kept
+        assert len(set(written)) == len(written) == min(length, 4)
+
+
+@torch.no_grad()
+def test_sums_forget_their_units() -> None:
+    """Features are kept in units of the largest so far; in an old text's units a new one of small ones would be nothing."""
+    kernel, mask = RandomFeatures(8, 32), Mask(causal=True)
+    q, k, v = torch.randn(3, 2, 1, 5, 8)
+    fresh, used = (kernel.memory(None, 2, 1, 8, v) for _ in range(2))
+    kernel(q, k, v, mask, memory=used)
+    used.reset(torch.tensor([True, True]))
+    far = 30 * k  # the features of a long key are all small
+    close(kernel(q, far, v, mask, memory=used), kernel(q, far, v, mask, memory=fresh), 1e-6)
 
 
 # --- Beams stand side by side ----------------------------------------------------------------------------------------

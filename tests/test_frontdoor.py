@@ -238,9 +238,12 @@ def test_python_front_door(tmp_path):
 
 
 def test_the_wheel_works_outside_the_checkout(tmp_path):
-    root = Path(__file__).parent.parent
+    root, copy = Path(__file__).parent.parent, tmp_path / "copy"
+    shutil.copytree(root / "regard", copy / "regard", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, copy)
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, str(root)],
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, copy],
         check=True, capture_output=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
     )  # fmt: skip
     (wheel,) = tmp_path.glob("regard-*.whl")
@@ -275,7 +278,7 @@ def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
         run,
         words="model.layers was 1 and is now 2",
     )
-    refused(capsys, "train", "translate", "train.lr=1", "--resume", "--out", run, words="train.lr")
+    refused(capsys, "train", "translate", "train.seed=9", "--resume", "--out", run, words="train.seed")
     refused(capsys, "train", "dates", "--resume", "--out", run, words="begun with recipe 'translate'")
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)

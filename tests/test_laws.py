@@ -8,7 +8,7 @@ from regard.families import FAMILIES
 from regard.parts import Cross, Mask
 from regard.parts.losses import smoothed
 from regard.tasks.translate import states
-from regard.train.checkpoint import load_model, save_model
+from regard.training.checkpoint import load_model, save_model
 
 VARIANTS = {
     "transformer": {

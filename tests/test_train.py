@@ -22,8 +22,8 @@ import regard
 from regard.config import Constant, Cosine, Linear, Noam, Stable, Train
 from regard.errors import Mistake
 from regard.parts.losses import smoothed
-from regard.train import curves, fit, loop, optimise, progress
-from regard.train.schedules import rate
+from regard.training import curves, fit, loop, optimise, progress
+from regard.training.schedules import rate
 
 VOCAB, EXAMPLES, BATCH = 23, 40, 8
 draw = curves.draw
@@ -78,6 +78,10 @@ class Task:
         self.targets = (self.tokens * 5 + 3) % VOCAB
         self.real = torch.arange(6) < torch.randint(2, 7, (EXAMPLES, 1), generator=generator)
         self.asked: list[tuple[int, int]] = []
+        self.found: list[str] = []
+
+    def facts(self) -> list[str]:
+        return list(self.found)
 
     def updates(self, epoch: int, index: int) -> Iterator[Update]:
         self.asked.append((epoch, index))
@@ -697,31 +701,17 @@ def test_metrics_are_json_even_where_a_figure_is_not(tmp_path: Path) -> None:
     assert step_of(tmp_path) == 4  # never chosen, so the newest
 
 
-def test_facts_about_the_data_are_recorded_once(tmp_path: Path) -> None:
-    task = Task(steps=5)
-    task.counts = {"examples": EXAMPLES, "too_long": 3}  # type: ignore[attr-defined]
+def test_facts_about_the_data_are_told_once_each(tmp_path: Path) -> None:
+    task = Task(steps=12)
+    task.found = ["40 examples"]
+    updates = task.updates
+
+    def finding(epoch: int, index: int) -> Iterator[Update]:
+        task.found = ["40 examples", "3 too long"]  # found out in the first epoch
+        yield from updates(epoch, index)
+
+    task.updates = finding  # type: ignore[method-assign]
     trained(tmp_path, task)
     trained(tmp_path, task, resume=True)
-    assert records(tmp_path, "data") == [{"step": 0, "event": "data", "examples": EXAMPLES, "too_long": 3}]
-
-
-def test_the_room_can_be_called_as_the_function_it_hides() -> None:
-    assert callable(regard.train) and regard.train.fit is fit  # type: ignore[attr-defined]
-
-
-def test_a_run_that_exists_is_not_trained_over(tmp_path: Path) -> None:
-    trained(tmp_path)
-    with pytest.raises(Mistake, match="holds a training already, up to step-20; add --resume"):
-        trained(tmp_path)
-
-
-def test_files_can_be_read_by_others(tmp_path: Path) -> None:
-    trained(tmp_path, steps=5)
-    allowed = 0o666 & ~_umask()
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()} == {allowed}
-
-
-def _umask() -> int:
-    now = os.umask(0)
-    os.umask(now)
-    return now
+    told = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
+    assert told[:2] == [(0, "40 examples"), (5, "3 too long")] and not any(len(text) < 12 for _, text in told[2:])

@@ -45,7 +45,7 @@ def weights(path: Path) -> dict[str, Tensor]:
 def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     from ..families import transformer
     from ..tasks.translate import Translator
-    from ..train.optimise import device
+    from ..training.optimise import device
     from .marian import tokenizers
 
     try:

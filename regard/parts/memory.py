@@ -109,6 +109,7 @@ class Cache:
 
     def reset(self, rows: Tensor) -> None:
         """Rows (bool) whose text is over: the next prompt read there starts anew, while the others go on."""
+        assert not self.beams, "beams share their past: select the rows that go on instead"
         self.lengths.masked_fill_(rows, 0)
         for memory in self.layers:
             memory.reset(rows)
@@ -129,6 +130,7 @@ class Cache:
 
     def branch(self, beams: int, steps: int) -> None:
         """From here on a step reads (rows, beams) tokens, alternatives for one place; `steps` such steps at most."""
+        assert not self.beams, "a cache branches only once"
         self.beams = beams
         for book in self._distinct():
             book.branch(beams, steps, self.lengths)

@@ -193,7 +193,14 @@ class Lesson:
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
-        self.counts = {name: examples.counts for name, examples in parts.items()}
+
+    def facts(self) -> list[str]:
+        """What the data are, and what of them was left out so far."""
+        told = []
+        for name, examples in self.parts.items():
+            told.append(f"{name}: {len(examples):,} examples, {examples.name}")
+            told += [f"{name}: {sentence}" for sentence in examples.report()]
+        return told + self.batcher.report()
 
     def updates(self, epoch: int, index: int) -> Iterator[Update]:
         return self.batcher.updates(epoch, index)

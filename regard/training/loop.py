@@ -32,7 +32,7 @@ class Update(Protocol):
 
 
 class Task(Protocol):
-    """What the loop asks of a task. It may also have `counts`, a dict of facts about its data, recorded once."""
+    """What the loop asks of a task."""
 
     run: Run
 
@@ -41,6 +41,9 @@ class Task(Protocol):
     def loss(self, model: nn.Module, piece: Any) -> Tensor: ...
 
     def validate(self, model: nn.Module) -> dict[str, float]: ...
+
+    def facts(self) -> list[str]:
+        """Sentences about the data; asked at the beginning and after every epoch, each is told once."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Trainer:
         self.epoch_size = 0  # examples of an epoch, once one has been seen whole
         self.logged = self.started = time.monotonic()
         self.tokens = 0  # since the last record
+        self.told: set[str] = set()  # facts about the data
 
     # Beginning
 
@@ -124,8 +128,9 @@ class Trainer:
 
     def run(self, journal: Journal, notes: list[str], stop: Stop) -> Outcome:
         self.journal = journal
-        if not self.state.step and (counts := getattr(self.task, "counts", None)):
-            journal.write("data", 0, **counts)
+        if self.state.step:
+            self.told.update(self.task.facts())
+        self.tell()
         for note in notes:
             self.note(note)
         self.started = self.logged = time.monotonic()
@@ -163,6 +168,7 @@ class Trainer:
             if not index:
                 raise Mistake(f"epoch {epoch} has no training example; look at data.train and data.max_tokens")
             self.epoch_size = index
+            self.tell()
             epoch, index = epoch + 1, 0
 
     def step(self, epoch: int, update: Update) -> None:
@@ -352,6 +358,12 @@ class Trainer:
         if status == "stopped":
             self.note(f"all is saved in {self.folder}; the same command with --resume goes on from there")
         return outcome
+
+    def tell(self) -> None:
+        for fact in self.task.facts():
+            if fact not in self.told:
+                self.note(fact)
+                self.told.add(fact)
 
     def note(self, text: str) -> None:
         self.journal.write("note", self.state.step, self.done(), text=text)

@@ -124,7 +124,7 @@ def save(folder: Path, state: State, model: nn.Module, optimiser: torch.optim.Op
         _write(draft / OPTIMISER, _optimiser_tensors(model, optimiser), {"step": str(state.step)})
         sums = {name: _checksum(draft / name) for name in (MODEL, OPTIMISER)}
         record = {"format": 1, **dataclasses.asdict(state), "random": randomness(), "checksums": sums}
-        files.write_json(draft / STATE, record)
+        (draft / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     for old in _all(folder)[keep:]:
         files.remove(old)
     return path

@@ -1,0 +1,7 @@
+"""Training: the loop, schedules, checkpoints, and what is shown of them. `regard.train` is the verb, so the room is not."""
+
+from .checkpoint import load_model, save_model
+from .loop import Outcome, fit
+from .optimise import device
+
+__all__ = ["Outcome", "device", "fit", "load_model", "save_model"]
