@@ -6,6 +6,7 @@ import json
 import lzma
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -423,3 +424,46 @@ def test_a_closed_stdin_and_a_closed_stdout(run):
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=here,
     )  # fmt: skip
     assert done.stdout.count("code 0") == 2 and "Traceback" not in done.stderr, (done.stdout, done.stderr)
+
+
+# --- what was promised ---------------------------------------------------------------------------------------------
+
+
+def test_runs_of_every_released_format_load():
+    system = regard.load(Path(__file__).parent / "old" / "format-1")
+    assert isinstance(system.predict("January 1, 2024", max_tokens=5), str)
+    assert system.score("January 1, 2024", "1. Januar 2024") == pytest.approx(-45.2957, abs=1e-3)
+
+
+def blocks() -> list[str]:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    return [block.partition("\n")[2] for block in text.split("```")[1::2]]
+
+
+def test_the_commands_of_the_readme(files, capsys, monkeypatch, tmp_path):
+    """As they stand there, on files of those names, with a smaller model and fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    for name, ours in (("train", "train"), ("val", "valid"), ("test", "test")):
+        for side, own in (("en", "low"), ("de", "up")):
+            shutil.copy(files / f"{ours}.{own}", tmp_path / f"{name}.{side}")
+    commands = [line for block in blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
+    assert len(commands) >= 5
+    for line in commands:
+        typed, _, command = line.rpartition("| ") if line.startswith("echo") else ("", "", line)
+        arguments = shlex.split(command)[1:]
+        if arguments[0] == "train":
+            arguments += [*TINY, "train.steps=5", "train.tokens=500"]
+        stdin = (shlex.split(typed)[1] + "\n").encode() if typed else b""
+        code, out, err = said(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
+        assert code == 0, (line, err)
+    assert (tmp_path / "attention.png").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
+
+
+def test_the_python_of_the_readme(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    small = '{"steps": 3, "tokens": 500, "tensorboard": False}, data={"examples": 200}'
+    scope = {"texts": ["January 1, 2024"]}
+    for block in blocks():
+        if "import regard" in block or "from regard" in block:
+            exec(block.replace('{"steps": 300}', small), scope)
+    assert (tmp_path / "attention.png").exists() and scope["system"].model is not None

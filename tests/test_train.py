@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-import regard
 from regard.config import Constant, Cosine, Linear, Noam, Stable, Train
 from regard.errors import Mistake
 from regard.parts.losses import smoothed
