@@ -129,6 +129,8 @@ class Train(Base):
     precision: Literal["fp32", "bf16"] = "fp32"
     clip: Annotated[float, Field(ge=0)] = 1.0  # 0: off
     smoothing: Share = 0.1
+    average: Count = 0  # last checkpoints whose mean is tried at the end; 0: none
+    ema: Share = 0.0  # decay of a moving average of the weights, which is then evaluated and kept; 0: none
     compile: bool = False
     deterministic: bool = False
     save_every: Positive = 500

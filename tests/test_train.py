@@ -1,5 +1,6 @@
 """The training room by itself: losses, schedules, the loop on a tiny made task, its records and its refusals."""
 
+import copy
 import io
 import json
 import math
@@ -713,3 +714,75 @@ def test_facts_about_the_data_are_told_once_each(tmp_path: Path) -> None:
     trained(tmp_path, task, resume=True)
     told = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
     assert told[:2] == [(0, "40 examples"), (5, "3 too long")] and not any(len(text) < 12 for _, text in told[2:])
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_the_mean_of_the_last_checkpoints_is_tried_at_the_end(tmp_path: Path) -> None:
+    task = Task(steps=20, save_every=4, eval_every=100, keep=1, average=3)
+    task.validate = lambda model: {}  # type: ignore[method-assign, assignment]
+    trained(tmp_path, task)
+    paths = [tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (12, 16, 20)]
+    parts, found = [weights_of(path) for path in paths], weights_of(tmp_path / "model.safetensors")
+    for name, tensor in found.items():
+        assert torch.allclose(tensor, sum(part[name] for part in parts) / 3, atol=1e-6), name  # type: ignore[arg-type]
+    assert not all(found[name].equal(parts[-1][name]) for name in found)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_mean_is_kept_only_if_it_is_better(tmp_path: Path, better: bool) -> None:
+    task = Task(steps=12, save_every=4, eval_every=4, average=2)
+    figures = iter([5.0, 4.0, 3.0, 2.0 if better else 3.5])
+    task.validate = lambda model: {"loss": next(figures)}  # type: ignore[method-assign, assignment]
+    outcome = trained(tmp_path, task)
+    last = weights_of(tmp_path / "checkpoints" / "step-12" / "model.safetensors")
+    found = weights_of(tmp_path / "model.safetensors")
+    assert outcome.best == (2.0 if better else 3.0)
+    assert all(found[name].equal(last[name]) for name in last) != better
+    valid = records(tmp_path, "valid")[-1]
+    assert (
+        valid["averaged"] == 2 and json.loads((tmp_path / "run.json").read_text())["weights"]["value"] == outcome.best
+    )
+
+
+def test_a_moving_average_is_evaluated_kept_and_resumed(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    task = Task(steps=14, ema=0.9, save_every=5, eval_every=7)
+    seen: list[dict[str, Tensor]] = []
+    validate = task.validate
+    task.validate = lambda model: seen.append(copy.deepcopy(model.state_dict())) or validate(model)  # type: ignore
+    trained(whole, task)
+    trained(parts, Task(steps=7, ema=0.9, save_every=5, eval_every=7))
+    trained(parts, Task(steps=14, ema=0.9, save_every=5, eval_every=7), resume=True)
+    for name in (
+        "model.safetensors",
+        "checkpoints/step-14/optimiser.safetensors",
+        "checkpoints/step-14/model.safetensors",
+    ):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    own = weights_of(whole / "checkpoints" / "step-14" / "model.safetensors")
+    mean = weights_of(whole / "checkpoints" / "step-14" / "optimiser.safetensors")
+    assert all(seen[-1][name].equal(mean[f"{name}/ema"]) for name in own if f"{name}/ema" in mean)
+    assert not seen[-1]["inner.weight"].equal(own["inner.weight"])
+
+
+def test_the_formula_of_the_moving_average(tmp_path: Path) -> None:
+    from regard.training.average import Moving
+
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimiser = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+    moving, expected = Moving(optimiser, 0.5), None
+    for step, value in enumerate((1.0, 3.0, 2.0), 1):
+        weight.grad = torch.zeros(1)
+        optimiser.step()
+        weight.data.fill_(value)
+        moving.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = value if expected is None else decay * expected + (1 - decay) * value
+        assert optimiser.state[weight]["ema"].item() == pytest.approx(expected)
+    with moving.instead():
+        assert weight.item() == pytest.approx(expected)
+    assert weight.item() == 2.0

@@ -163,6 +163,11 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Stat
     return State(**{field.name: record[field.name] for field in dataclasses.fields(State)})
 
 
+def last(folder: Path, count: int) -> list[Path]:
+    """The newest checkpoints of a run, at most so many."""
+    return _all(folder)[:count]
+
+
 def sweep(folder: Path) -> None:
     """Remove what a killed process left under temporary names."""
     for place in (folder, folder / "checkpoints"):

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from .. import files
 from ..config import Run
 from ..errors import Mistake
-from . import checkpoint, curves, optimise, schedules
+from . import average, checkpoint, curves, optimise, schedules
 from .checkpoint import State
 from .progress import Journal, Record, Stop, display
 
@@ -91,6 +92,7 @@ class Trainer:
         self.model = model.to(self.device)
         self.rate = schedules.rate(train.schedule, train.lr, train.warmup, train.steps)
         self.optimiser = optimise.optimiser(model, train.optimiser)
+        self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.compiled = torch.compile(task.loss, dynamic=True) if train.compile else task.loss
         self.state = State(compiled=train.compile)
@@ -182,6 +184,8 @@ class Trainer:
         self.watch(Seen(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
         self.optimiser.step()
         self.optimiser.zero_grad()
+        if self.moving:
+            self.moving.update(number)
         state.step, state.epoch, state.index = number, epoch, update.index
         self.tokens += update.tokens
 
@@ -291,17 +295,25 @@ class Trainer:
         if self.state.evaluated == self.state.step:
             return
         self.check()
+        self.state.evaluated = self.state.step
+        with self.published():
+            if figures := self.figures():
+                self.journal.write("valid", self.state.step, self.done(), **figures, seconds=self.seconds())
+                self.judge(figures)
+
+    def published(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that are evaluated and kept: its own, or their moving average."""
+        return self.moving.instead() if self.moving else nullcontext()
+
+    def figures(self) -> dict[str, float]:
         began, before = time.monotonic(), checkpoint.randomness()
         self.model.eval()
         with torch.no_grad(), optimise.autocast(self.device, self.settings.precision):
-            figures = self.task.validate(self.model)
+            found = self.task.validate(self.model)
         self.model.train()
         checkpoint.restore_randomness(before)  # how often one looks must not change what is learnt
         self.logged += time.monotonic() - began  # the speed is that of training
-        self.state.evaluated = self.state.step
-        if figures:
-            self.journal.write("valid", self.state.step, self.done(), **figures, seconds=self.seconds())
-            self.judge(figures)
+        return found
 
     def judge(self, figures: dict[str, float]) -> None:
         state, metric = self.state, self.settings.metric
@@ -331,13 +343,15 @@ class Trainer:
             return
         self.check()
         if state.best is None:
-            self.publish()
+            with self.published():
+                self.publish()
         now = time.monotonic()
         state.seconds, self.started = state.seconds + now - self.started, now
         if self.saved == state.step:
             checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
         else:
-            checkpoint.save(self.folder, state, self.model, self.optimiser, self.settings.keep)
+            keep = max(self.settings.keep, self.settings.average)
+            checkpoint.save(self.folder, state, self.model, self.optimiser, keep)
         self.saved = state.step
         self.logged += time.monotonic() - began
 
@@ -351,6 +365,8 @@ class Trainer:
                 self.log()
             self.evaluate()
         self.save()
+        if status != "stopped" and self.settings.average > 1:
+            self.average()
         outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds())
         chosen = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
         self.journal.write("end", state.step, self.done(), status=status, **chosen, seconds=outcome.seconds)
@@ -358,6 +374,21 @@ class Trainer:
         if status == "stopped":
             self.note(f"all is saved in {self.folder}; the same command with --resume goes on from there")
         return outcome
+
+    def average(self) -> None:
+        """Try the mean of the last checkpoints: it becomes the run's if valid data find it better, or if there are none."""
+        paths = checkpoint.last(self.folder, self.settings.average)
+        with average.mean_of(self.model, paths):
+            figures, known = self.figures(), self.state.best
+            self.journal.write(
+                "valid", self.state.step, self.done(), averaged=len(paths), **figures, seconds=self.seconds()
+            )
+            if figures:
+                self.judge(figures)
+            else:
+                self.publish()
+        if self.state.best != known:
+            checkpoint.save_state(self.folder, self.state)
 
     def tell(self) -> None:
         for fact in self.task.facts():

@@ -1,0 +1,58 @@
+"""Weights that are a mean: over time as training goes (EMA), or over the last checkpoints when it ends."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint
+
+
+class Moving:
+    """A moving average of the weights. It lies in the optimiser's state, so it is saved and resumed with it."""
+
+    def __init__(self, optimiser: torch.optim.Optimizer, decay: float) -> None:
+        self.optimiser, self.decay = optimiser, decay
+
+    def update(self, step: int) -> None:
+        """After update `step`; the first ones count for more, or the average would remember the beginning for long."""
+        weights = list(self.optimiser.state)
+        for each in weights:
+            self.optimiser.state[each].setdefault("ema", each.detach().clone())
+        means = [self.optimiser.state[each]["ema"] for each in weights]
+        torch._foreach_lerp_(means, [each.detach() for each in weights], 1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights."""
+        held = {each: state["ema"] for each, state in self.optimiser.state.items() if "ema" in state}
+        own = {each: each.detach().clone() for each in held}
+        try:
+            fill(held)
+            yield
+        finally:
+            fill(own)
+
+
+def fill(values: dict[Tensor, Tensor]) -> None:
+    with torch.no_grad():
+        for weight, value in values.items():
+            weight.copy_(value)
+
+
+@contextmanager
+def mean_of(model: nn.Module, paths: list[Path]) -> Iterator[None]:
+    """Inside, the model has the mean of the weights in these checkpoints."""
+    own = {tensor: tensor.detach().clone() for tensor in model.state_dict().values()}
+    sums = {tensor: torch.zeros_like(tensor, dtype=torch.float64) for tensor in own if tensor.is_floating_point()}
+    try:
+        for path in paths:
+            checkpoint.load_model(model, path / checkpoint.MODEL)
+            for tensor, total in sums.items():
+                total += tensor
+        fill({tensor: total / len(paths) for tensor, total in sums.items()})
+        yield
+    finally:
+        fill(own)
