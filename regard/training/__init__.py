@@ -1,4 +1,4 @@
-"""Training: the loop, schedules, checkpoints, and what is shown of them. `regard.train` is the verb, so the room is not."""
+"""Training: the loop, schedules, checkpoints, what is shown of them. `regard.train` is the verb, so the room is not."""
 
 from .checkpoint import load_model, save_model
 from .loop import Outcome, fit
