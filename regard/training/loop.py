@@ -376,7 +376,7 @@ class Trainer:
         return outcome
 
     def average(self) -> None:
-        """Try the mean of the last checkpoints: it becomes the run's if valid data find it better, or if there are none."""
+        """Try the mean of the last checkpoints: it becomes the run's if valid data find it better, or if none exist."""
         paths = checkpoint.last(self.folder, self.settings.average)
         with average.mean_of(self.model, paths):
             figures, known = self.figures(), self.state.best
