@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Mistake", "build", "load", "resolve", "train"]
+__all__ = ["Mistake", "build", "convert", "load", "resolve", "train"]
 
 if TYPE_CHECKING:
-    from .api import build, load, train
+    from .api import build, convert, load, train
     from .config import resolve
     from .errors import Mistake
 
-_PLACES = {"build": "api", "load": "api", "train": "api", "resolve": "config", "Mistake": "errors"}
+_PLACES = {"build": "api", "convert": "api", "load": "api", "train": "api", "resolve": "config", "Mistake": "errors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,14 @@
 """The front door in Python: train, load, build. The command line calls these and adds nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .config import Resolved, Run, change, difference, read, resolve
+from .config import USE, Resolved, Run, change, difference, read, resolve
 from .errors import Mistake
 from .files import read_json, replacing, write_json
-from .settings import flat
+from .settings import flat, split
 
 FORMAT = 1  # of run.json
 FIXED = ("task", "model.", "data.", "tokenizer.", "train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
@@ -54,19 +54,32 @@ def train(
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
-    """What a run folder or a Hugging Face folder holds, ready to predict, score and look."""
-    path, changes = Path(path), {**dict(flat(sections)), **dict(flat(overrides or {}))}
+    """What a run folder or a Hugging Face folder holds, ready to predict, score and look; `a,b` is an ensemble."""
+    if len(names := _names(path)) > 1:
+        systems = {name: load(name, overrides, **sections) for name in names}
+        return systems[names[0]].together(systems)
+    path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if (path / "run.json").is_file():
-        return _loaded(change(_run(path), changes), path)
+        return _precise(_loaded(change(_run(path), changes), path))
     if (path / "config.json").is_file():
         from .interop.huggingface import load_folder
 
-        return load_folder(path, changes)
+        return _precise(load_folder(path, changes))
     if not path.exists():
         raise Mistake(
             f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
         )
     raise Mistake(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
+
+
+def _names(path: str | Path) -> list[str]:
+    """One folder, or those between commas."""
+    if Path(path).exists():
+        return [str(path)]
+    try:
+        return [str(name) for name in split(str(path))]
+    except ValueError as error:
+        raise Mistake(str(error)) from error
 
 
 def _loaded(run: Run, path: Path) -> Any:
@@ -76,6 +89,13 @@ def _loaded(run: Run, path: Path) -> Any:
 
     system = restore(run, path, device(run.device))
     load_model(system.model, path / "model.safetensors")
+    return system
+
+
+def _precise(system: Any) -> Any:
+    from .adapt.precision import apply
+
+    apply(system.model, system.run.precision)
     return system
 
 
@@ -118,6 +138,43 @@ def recipes() -> list[tuple[str, str]]:
     return [(name, header(name)) for name in names()]
 
 
+def convert(
+    path: str | Path,
+    *,
+    out: str | Path,
+    to: str | None = None,
+    average: int = 0,
+    precision: str = "fp32",
+    data: Any = None,
+) -> dict[str, str]:
+    """Write a run in another format (huggingface, ctranslate2), or with the mean of its last checkpoints, or both.
+
+    It is checked before it appears at `out`; what was checked is told. `data` are examples to measure it on.
+    """
+    from .interop.convert import convert as converted
+
+    plain = {"precision": "fp32", "device": "cpu"}
+    return converted(Path(path), Path(out), lambda folder: load(folder, plain), to, average, precision, data)
+
+
+def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
+    """Figures of several runs over the same examples, and sacrebleu's paired bootstrap of each against the first."""
+    from .metrics import paired
+
+    systems: list[dict[str, Any]] = []
+    answers: list[Any] = []
+    for path in paths:
+        figures, *said = load(path, overrides).examine(data)
+        if answers and said[1] != answers[0][1]:
+            raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
+        systems.append({"run": str(path), **figures})
+        answers.append(said)
+    signatures, results = paired([found for found, _ in answers], answers[0][1])
+    for system, result in zip(systems, results, strict=True):
+        system["bootstrap"] = result
+    return {"systems": systems, "signatures": signatures}
+
+
 # --- run folders ---------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +213,7 @@ def _run(path: Path) -> Run:
 
 
 def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, Any]) -> Run:
-    """The run to go on with: as it was, with what may change changed. Another model or other data would be another run."""
+    """The run to go on with: as it was, but for what may change. Another model or other data would be another run."""
     if not (out / "run.json").is_file():
         raise Mistake(f"{out} holds no run to go on with; leave out --resume to begin one")
     old, about = _run(out), read_json(out / "run.json")
@@ -170,7 +227,7 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
         if fixed and (key in said_now or key not in said_then):
             raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
     changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key == "data.workers"}
-    return change(old, changes, only=("train", "data", "device", "decode"))
+    return change(old, changes, only=("train", *USE))
 
 
 def _same_data(out: Path, prints: dict[str, str]) -> None:

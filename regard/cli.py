@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -77,21 +78,27 @@ def train(
 @app.command("eval")
 def evaluate(
     run: RunFolder,
-    settings: Settings = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN|KEY=VALUE", help="Runs to compare with the first; settings for all of them."),
+    ] = None,
     data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET; else the run's data.test.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a model on examples with known answers."""
+    """Measure a model on examples with known answers; several models also against the first, by paired bootstrap."""
     from . import api
     from .config import sides
 
+    changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
-    figures = api.load(run, overrides(settings or [])).evaluate(chosen)
+    if others:
+        print_comparison(api.compare([run, *others], changes, chosen), as_json)
+        return
+    figures = api.load(run, changes).evaluate(chosen)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
-        for name, value in figures.items():
-            print(name, f"{value:.4f}" if isinstance(value, float) else value)
+        print_figures(figures)
 
 
 @app.command()
@@ -152,6 +159,24 @@ def look(
 
     api.load(run, {}).look(text, target).save(out)
     print("picture", out)
+
+
+@app.command()
+def convert(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    to: Annotated[str | None, typer.Option(help="The format: huggingface or ctranslate2.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to make.")] = ...,  # type: ignore[assignment]
+    average: Annotated[int, typer.Option(metavar="K", help="Take the mean of the last K checkpoints.")] = 0,
+    precision: Annotated[str, typer.Option(help="For ctranslate2: fp32, bf16 or int8.")] = "fp32",
+    data: Annotated[str | None, typer.Option(metavar="SIDES", help="Examples to measure on for the README.")] = None,
+) -> None:
+    """Write a run in another format, or with averaged weights."""
+    from . import api
+    from .config import sides
+
+    chosen = None if data is None else sides(data)
+    for name, value in api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen).items():
+        print(name, value)
 
 
 @app.command("list")
@@ -249,7 +274,10 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def one_line(text: str) -> str:
+def one_line(text: str | list[str]) -> str:
+    """A text as one line; several (decode.nbest) with tabs between."""
+    if isinstance(text, list):
+        return "\t".join(one_line(each.replace("\t", " ")) for each in text)
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -259,11 +287,35 @@ def print_records(records: Iterable[Any]) -> None:
         print(json.dumps(plain, ensure_ascii=False))
 
 
+def print_figures(figures: dict[str, Any]) -> None:
+    for name, value in figures.items():
+        print(name, f"{value:.4f}" if isinstance(value, float) else value)
+
+
+def print_comparison(found: dict[str, Any], as_json: bool) -> None:
+    """The figures of each run, then a line for every metric and run: p is of the difference from the first run."""
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    systems = found["systems"]
+    for system in systems:
+        print_figures({name: value for name, value in system.items() if name != "bootstrap"})
+        print()
+    print(f"paired bootstrap against {systems[0]['run']}")
+    for name, signature in found["signatures"].items():
+        for system in systems:
+            one = system["bootstrap"][name]
+            p = "" if one["p"] is None else f"  p {one['p']:.4f}"
+            print(f"{name} {one['score']:.2f}  mean {one['mean']:.2f} ± {one['interval']:.2f}{p}  {system['run']}")
+        print(f"{name} signature {signature}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and give its exit code: 0 fine, 1 our fault, 2 the user's mistake."""
     usage = typer.BadParameter.__base__  # click's UsageError, wherever this version of typer keeps click
     assert usage is not None
     prepare_streams()
+    warnings.showwarning = lambda message, *_: print(f"regard: {message}", file=sys.stderr)
     try:
         invoke(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()

@@ -152,13 +152,37 @@ class Train(Base):
 
 
 class Decode(Base):
-    kind: Literal["greedy", "beam"] = "beam"
+    kind: Literal["greedy", "beam", "sample"] = "beam"
     beam: Positive = 5
     length_penalty: float = 1.0
-    nbest: Positive = 1
+    nbest: Positive = 1  # of sampling: how many samples
     max_tokens: Count = 0  # 0: by each row's source length
     stop: Literal["exact", "first", "heuristic"] = "exact"
+    temperature: float = 1.0  # temperature, top_k, top_p and seed are of sampling
+    top_k: Count = 0  # 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Count = 1
+    prefix: str = ""  # how every output begins
+    must: Words = ()  # phrases that every output says
+    avoid: Words = ()  # phrases that none says
+    split: bool = False  # translate sentence by sentence
     batch: Positive = 64  # sentences at once
+
+    @field_validator("temperature")
+    @classmethod
+    def _warm(cls, value: float) -> float:
+        if value <= 0:
+            raise ValueError(
+                f"decode.temperature is {value:g}; expected more than 0 (decode.kind=greedy takes the likeliest)"
+            )
+        return value
+
+    @field_validator("must", "avoid")
+    @classmethod
+    def _said(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(phrase.strip() for phrase in value):
+            raise ValueError("a phrase of it is empty; expected words, with a comma between phrases")
+        return value
 
     @model_validator(mode="after")
     def _enough(self) -> "Decode":
@@ -166,6 +190,22 @@ class Decode(Base):
             raise ValueError(f"decode.nbest is {self.nbest} and greedy search finds one; use decode.kind=beam")
         if self.kind == "beam" and self.nbest > self.beam:
             raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
+        if self.split and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} and decode.split joins one translation per sentence; use 1")
+        return self
+
+    @model_validator(mode="after")
+    def _of_this_kind(self) -> "Decode":
+        for name, none in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+            value = getattr(self, name)
+            if self.kind != "sample" and value != none:
+                raise ValueError(
+                    f"decode.{name} is {value:g} and decode.kind={self.kind} draws nothing; use decode.kind=sample"
+                )
+        if self.must and self.kind != "beam":
+            raise ValueError(f"decode.must needs a beam and decode.kind is {self.kind}; use decode.kind=beam")
+        if self.must and self.split:
+            raise ValueError("decode.must cannot say which sentence of decode.split is meant; use one of the two")
         return self
 
 
@@ -179,6 +219,7 @@ class Run(Base):
     train: Train = Train()
     decode: Decode = Decode()
     device: str = "auto"
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # of a finished model, when it is used
 
     @field_validator("model", mode="before")
     @classmethod
@@ -238,7 +279,10 @@ def read(values: Mapping[str, Any], where: str = "run.json") -> Run:
     return _settled([(where, values)], fresh=False).run
 
 
-def change(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = ("decode", "data", "device")) -> Run:
+USE = ("decode", "data", "device", "precision")  # what can be set for a finished model
+
+
+def change(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) -> Run:
     """The run with other settings; keys outside the groups `only` are refused, for they would have no effect."""
     for key, _ in flat(overrides):
         group = key.partition(".")[0]

@@ -25,7 +25,7 @@ def demo(out: Path) -> None:
     for (source, right), said in zip(chosen, system.predict([source for source, _ in chosen]), strict=True):
         print(f"  {source!r} -> {said!r}{'' if said == right else f', and right is {right!r}'}")
     picture = folder / "attention.png"
-    system.look(chosen[0][0]).save(picture)
+    system.look(max((source for source, _ in chosen), key=len)).save(picture)
     print(f"seconds {time.monotonic() - began:.0f}")
     print(f"try it  regard predict {folder}")
     print(f"exact match {figures['exact']:.4f}")

@@ -18,6 +18,32 @@ def text_figures(
     return figures
 
 
+Bootstrap = dict[str, dict[str, float | None]]  # by metric: score, mean, interval, p
+
+
+def paired(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    names: Sequence[str] = ("bleu", "chrf", "ter"),
+) -> tuple[dict[str, str], list[Bootstrap]]:
+    """sacrebleu's paired bootstrap of every system against the first: its signatures, and what it says of each system:
+    the score, its mean over the resamples, half the 95 % confidence interval, and p, which the first has not."""
+    from sacrebleu.significance import PairedTest
+
+    named: list[tuple[str, Sequence[str]]] = [(f"{number}", list(texts)) for number, texts in enumerate(systems)]
+    metrics = {name: _metric(name, references) for name in names}
+    right: Any = columns(references)
+    signatures, scores = PairedTest(named, metrics, right, test_type="bs")()
+    theirs = dict(zip(names, signatures, strict=True))  # chrf is chrF2 there
+    results = [{name: _result(scores[theirs[name]][number]) for name in names} for number in range(len(systems))]
+    return {name: str(signatures[theirs[name]]) for name in names}, results
+
+
+def _result(result: Any) -> dict[str, float | None]:
+    found = {"score": result.score, "mean": result.mean, "interval": result.ci, "p": result.p_value}
+    return {key: None if value is None else float(value) for key, value in found.items()}
+
+
 def signature(name: str, references: Sequence[Sequence[str]]) -> str:
     metric = _metric(name, references)
     metric.corpus_score(["a"], [["a"]] * max(map(len, references), default=1))  # the number of references is part of it

@@ -22,10 +22,11 @@ from regard.errors import Mistake
 SURFACE = {
     "demo": ["--out"],
     "train": ["RECIPE", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
-    "eval": ["RUN", "[KEY=VALUE]", "--data", "--json"],
+    "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json"],
     "predict": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
+    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
     "list": [],
 }
 
@@ -143,7 +144,10 @@ def test_no_verb_is_help_and_lines_are_plain(capsys):
     ("arguments", "sentence"),
     [
         (["trian"], "regard: there is no verb 'trian'; did you mean train?"),
-        (["xyzzy"], "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, list"),
+        (
+            ["xyzzy"],
+            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, convert, list",
+        ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),
         (["--vorsion"], "regard: no such option: --vorsion"),
@@ -180,12 +184,12 @@ def test_our_own_fault(api, feed, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "words"), [(KeyboardInterrupt(), "stopped"), (OSError(28, "No space left"), "No space")]
 )
-def test_interruptions(error, words, api, capsys):
-    def raising(out):
+def test_interruptions(error, words, api, capsys, monkeypatch):
+    def raising(*arguments, **named):
         raise error
 
-    api.demo = raising
-    code, _, err = said(capsys, "demo")
+    monkeypatch.setattr(api, "train", raising)
+    code, _, err = said(capsys, "train", "dates")
     assert code == 2
     assert err.startswith(f"regard: {words}")
     assert err.count("\n") == 1

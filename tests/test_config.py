@@ -194,7 +194,7 @@ def test_recipes_in_a_circle_by_another_spelling(tmp_path):
 
 def test_recipes_that_cannot_be_read(tmp_path):
     assert mistakes("translat") == ["there is no recipe 'translat'; did you mean translate?"]
-    assert "dates, translate" in mistakes("xyzzy")[0]
+    assert "dates, multi30k, translate" in mistakes("xyzzy")[0]
     assert "is not a file" in mistakes(str(tmp_path / "none.toml"))[0]
     assert "is not a file" in mistakes(written(tmp_path, "a.toml", 'base = "none.toml"\n'))[0]
     assert "line 2" in mistakes(written(tmp_path, "b.toml", "x = 1\ny =\n"))[0]

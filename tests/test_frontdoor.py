@@ -467,3 +467,8 @@ def test_the_python_of_the_readme(monkeypatch, tmp_path):
         if "import regard" in block or "from regard" in block:
             exec(block.replace('{"steps": 300}', small), scope)
     assert (tmp_path / "attention.png").exists() and scope["system"].model is not None
+
+
+def test_several_texts_stand_on_one_line(run, capsys, monkeypatch):
+    code, out, _ = said(capsys, "predict", run, "decode.nbest=3", stdin=b"the cat.\n\n", monkeypatch=monkeypatch)
+    assert code == 0 and len(out.splitlines()[0].split("\t")) == 3 and out.splitlines()[1] == ""

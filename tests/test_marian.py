@@ -122,12 +122,46 @@ def test_weights_that_do_not_fit(both, tmp_path):
         refused(path, words)
 
 
+def test_bad_words_of_several_tokens(both, tmp_path):
+    whole, theirs, tokenizer, ours = both
+    path = tmp_path / "copy"
+    shutil.copytree(whole, path)
+    said = [ours.target.encode([text])[0] for text in ours.predict(TEXTS)]
+    words = [
+        list(each)
+        for each in sorted(
+            {tuple(ids[i : i + n]) for ids in said[:6] for n in (2, 3) for i in (1, 3) if len(ids) > i + n}
+        )
+    ]
+    settings = json.loads((path / "generation_config.json").read_text())
+    settings["bad_words_ids"] += [word for word in words if len(word) > 1]
+    (path / "generation_config.json").write_text(json.dumps(settings))
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    obeyed = regard.load(path)
+    for how, named in (({}, {}), ({"kind": "greedy"}, {"num_beams": 1})):
+        out = theirs.generate(**batch, **named, bad_words_ids=settings["bad_words_ids"])
+        assert obeyed.predict(TEXTS, **how) == tokenizer.batch_decode(out, skip_special_tokens=True)
+    assert words and obeyed.predict(TEXTS) != ours.predict(TEXTS)
+
+
+def test_what_may_be_asked_of_a_marian_folder(both):
+    *_, ours = both
+    some = TEXTS[:6]
+    assert all(text.startswith("THE OLD ") for text in ours.predict(some, prefix="THE OLD "))
+    for text in ours.predict(some, must=["RED HOUSE", "BIRD"], max_tokens=60):
+        assert "RED HOUSE" in text and "BIRD" in text
+    plain = ours.predict(some)
+    word = plain[0].split()[0][:4]
+    assert not any(word in text for text in ours.predict(some, avoid=[word]))
+    assert ours.predict(some, kind="sample", nbest=2) == [ours.predict(text, kind="sample", nbest=2) for text in some]
+    both_of_them = type(ours).together({"a": ours, "b": ours})
+    assert both_of_them.predict(some) == plain
+
+
 def test_generation_settings_that_are_refused(both, tmp_path):
     whole, *_ = both
     path = tmp_path / "copy"
     shutil.copytree(whole, path)
     settings = json.loads((path / "generation_config.json").read_text())
-    (path / "generation_config.json").write_text(json.dumps(settings | {"bad_words_ids": [[3, 4]]}))
-    refused(path, "bad_words_ids")
     (path / "generation_config.json").write_text(json.dumps(settings | {"do_sample": True}))
     refused(path, "do_sample")

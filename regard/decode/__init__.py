@@ -1,6 +1,13 @@
 """Turning a model's next-token scores into texts. Shared by every family that can `start` and `step`."""
 
-from .filters import Filter, ForcedEnd, Renormalise, Suppress
-from .search import Decodable, Hypothesis, Settings, search
+from .beams import Hypothesis, Settings
+from .constraints import Must, Phrase
+from .ensemble import Ensemble
+from .filters import Filter, Forbid, ForcedEnd, Opening, Renormalise, Suppress, Temperature, TopK, TopP
+from .sample import Draw
+from .search import Decodable, search
 
-__all__ = ["Decodable", "Filter", "ForcedEnd", "Hypothesis", "Renormalise", "Settings", "Suppress", "search"]
+__all__ = [
+    "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "Must", "Opening", "Phrase",
+    "Renormalise", "Settings", "Suppress", "Temperature", "TopK", "TopP", "search",
+]  # fmt: skip

@@ -14,12 +14,17 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     vocab = scores.size(2)
     flat = scores.flatten(1)
     best, index = flat.topk(min(count, flat.size(1)))
-    gaps = F.pad((best[:, :-1] - best[:, 1:]).nan_to_num(0.0) > TIE, (1, 0))
-    order = (gaps.cumsum(1) * flat.size(1) + index).argsort(1)  # ties go to the first beam, then the first token
+    order = even(best, index, flat.size(1))  # ties go to the first beam, then the first token
     best, index = best.gather(1, order), index.gather(1, order)
     if (missing := count - best.size(1)) > 0:  # fewer continuations than beams: the rest are nobody's
         best, index = F.pad(best, (0, missing), value=-torch.inf), F.pad(index, (0, missing))
     return best, index % vocab, index // vocab
+
+
+def even(best: Tensor, index: Tensor, size: int) -> Tensor:
+    """An order of sorted scores (rows, count) in which ties go by their index, which is below `size`."""
+    gaps = F.pad((best[:, :-1] - best[:, 1:]).nan_to_num(0.0) > TIE, (1, 0))
+    return (gaps.cumsum(1) * size + index).argsort(1)
 
 
 class Pool:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from ..config import Decode, Run, change
-from ..decode import Filter, ForcedEnd, Renormalise, Suppress
+from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
 from .weights import load
@@ -55,10 +56,33 @@ def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any])
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
     own = path / "generation_config.json"
     generation = {**config, **(read_json(own) if own.is_file() else {})}
-    run = Run(task="translate", model=ours, decode=decoding(generation))
+    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
     run = change(run, overrides)
     source, target = tokenizers(path, config)
-    return Translator(run, model, source, target, device(run.device), filters(generation, path))
+    return Translator(run, model, source, target, device(run.device), filters(generation))
+
+
+def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Decode | None:
+    """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
+    try:
+        decode = Decode(**config["regard"]["decode"])
+    except (KeyError, TypeError, ValidationError):
+        return None
+    wanted = generation_settings(decode, generation.get("max_length"))
+    return decode if all(generation.get(key) == value for key, value in wanted.items()) else None
+
+
+def generation_settings(decode: Decode, longest: int | None) -> dict[str, Any]:
+    """What generation_config.json says for decode.*; `longest` tokens, START counted, where decode sets no limit."""
+    limit = {"max_length": decode.max_tokens + 1 if decode.max_tokens else longest}
+    if decode.kind == "sample":
+        drawing = {name: getattr(decode, name) for name in ("temperature", "top_k", "top_p")}
+        return {"do_sample": True, "num_beams": 1, **drawing, **limit}
+    if decode.kind == "greedy":
+        return {"do_sample": False, "num_beams": 1, **limit}
+    # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its own default is used
+    stop = {"early_stopping": decode.stop == "first", "length_penalty": decode.length_penalty}
+    return {"do_sample": False, "num_beams": decode.beam, **stop, **limit}
 
 
 def decoding(generation: Mapping[str, Any]) -> Decode:
@@ -77,14 +101,14 @@ def decoding(generation: Mapping[str, Any]) -> Decode:
     )
 
 
-def filters(generation: Mapping[str, Any], path: Path) -> tuple[Filter, ...]:
+def filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
     """The logit filters of a folder, in the order in which transformers applies them."""
     found: list[Filter] = []
     words = generation.get("bad_words_ids") or []
-    if any(len(word) != 1 for word in words):
-        raise Mistake(f"{path}: bad_words_ids holds words of several tokens; regard obeys only single ones")
-    if words:
-        found.append(Suppress([word[0] for word in words]))
+    if any(len(word) == 1 for word in words):
+        found.append(Suppress([word[0] for word in words if len(word) == 1]))
+    if any(len(word) > 1 for word in words):
+        found.append(Forbid([[word for word in words if len(word) > 1]]))
     if generation.get("suppress_tokens"):
         found.append(Suppress(generation["suppress_tokens"]))
     if generation.get("forced_eos_token_id") is not None:

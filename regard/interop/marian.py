@@ -1,9 +1,13 @@
-"""Marian's vocabularies: two sentencepiece models that cut, and vocab.json, which numbers the pieces."""
+"""Marian's vocabularies: two sentencepiece models that cut, and vocab.json, which numbers the pieces.
+
+A folder that we wrote has our own tokenizer.json instead, and target/tokenizer.json where the sides have one each.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.tokenizers import Text, Tokenizer, load
 from ..errors import Mistake
 from ..files import read_json
 
@@ -39,8 +43,13 @@ class MarianText:
         return [self.names.get(each, "<unk>").replace(SPACE, " ") for each in ids]
 
 
-def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[MarianText, MarianText]:
+OURS, OUR_TARGET = "tokenizer.json", "target/tokenizer.json"
+
+
+def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """(source, target) of a Marian folder."""
+    if "regard" in config or ((path / OURS).is_file() and not (path / "source.spm").is_file()):
+        return _ours(path, config)
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
@@ -56,10 +65,25 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[MarianText, Maria
 
     if not (path / "vocab.json").is_file():
         raise Mistake(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
+    return _theirs(path, config, cutter("source.spm"), cutter("target.spm"))
+
+
+def _ours(path: Path, config: Mapping[str, Any]) -> tuple[Text, Text]:
+    source = load(path / OURS)
+    target = source if config.get("share_encoder_decoder_embeddings", True) else load(path / OUR_TARGET)
+    for key, number in (("pad_token_id", Text.pad), ("decoder_start_token_id", Text.start), ("eos_token_id", Text.end)):
+        if config[key] != number:
+            raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
+    for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
+        if config.get(key, side.size) != side.size:
+            raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries")
+    return source, target
+
+
+def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> tuple[MarianText, MarianText]:
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
     target_vocab = read_json(path / "target_vocab.json") if separate else vocab
-    source, target = cutter("source.spm"), cutter("target.spm")
     numbers = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
     joiner = target if separate else source  # as transformers does
     return (

@@ -17,7 +17,7 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
     figure = Figure(figsize=(1.9 + cell * len(keys), 1.7 + cell * len(queries)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    picture = axes.imshow(weights.float().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal")
+    picture = axes.imshow(weights.float().numpy(), cmap="Blues", vmin=0.0, aspect="equal")
     axes.set_xticks(range(len(keys)), [shown(piece) for piece in keys], rotation=90, fontsize=9)
     axes.set_yticks(range(len(queries)), [shown(piece) for piece in queries], fontsize=9)
     axes.xaxis.tick_top()
@@ -33,5 +33,5 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
 
 
 def shown(piece: str) -> str:
-    """matplotlib reads $ as the start of a formula."""
-    return piece.replace("$", r"\$")
+    """Spaces of other kinds become visible, and $ is not read as the start of a formula."""
+    return "".join("·" if letter.isspace() else letter for letter in piece).replace("$", r"\$")

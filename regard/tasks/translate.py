@@ -1,6 +1,8 @@
 """Translation: sentence in, sentence out. `Translator` is what people use, `Lesson` is what the loop trains."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +11,26 @@ from torch import Tensor
 
 from ..config import Decode, Run, Sides, change, family_of
 from ..data import Examples
-from ..data.batches import Batcher, Pair, Update, pair, sorted_batches
+from ..data.batches import Batcher, Pair, Update, sorted_batches
 from ..data.made import make
 from ..data.readers import pairs, references
 from ..data.tokenizers import Text, Tokenizer, learn, load
-from ..decode import Filter, Hypothesis, Settings, Suppress, search
+from ..decode import Ensemble, Filter, Hypothesis, Suppress
+from ..decode.ensemble import mean
+from ..decode.texts import sentences
+from ..decode.wishes import Wish, Wording, asked
 from ..errors import Mistake
 from ..look import View, recording
 from ..metrics import signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
+from .records import Record, Trace, joined, record
+from .seek import Seeker
 
-Record = dict[str, Any]
 Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 
 
-class Translator:
+class Translator(Seeker):
     """A model with its vocabularies. It makes no difference to a sentence which others are translated with it."""
 
     def __init__(
@@ -39,19 +45,27 @@ class Translator:
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model: Model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
+        self.wording = Wording(target)
 
     # --- what people ask ---------------------------------------------------------------------------------------
 
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
-        """A translation for every text, in order; one text gives one. `decode` takes the names of decode.*."""
+        """A translation for every text, in order; one text gives one. `decode` takes the names of decode.*, and
+        `prefix`, `must` and `avoid` may be lists with an entry for each text."""
         if isinstance(texts, str):
             return self.predict([texts], details, **decode)[0]
-        how = self._how(decode)
-        found = self.search(texts, how)
+        own, how = asked(len(texts), decode, self._how)
+        if not how.split:
+            return self._predicted(texts, how, self.wishes(own, how), details)
+        parts = [[sentence.strip() for sentence in sentences(text)] for text in texts]
+        first = [place == 0 for part in parts for place in range(len(part))]
+        own = [one for one, part in zip(own, parts, strict=True) for _ in part]
+        own = [one if begins else one._replace(prefix="") for one, begins in zip(own, first, strict=True)]
+        found = iter(self._predicted(list(chain(*parts)), how, self.wishes(own, how), details))
+        groups = [[next(found) for _ in part] for part in parts]
         if details:
-            return [self._record(text, best, how) for text, best in zip(texts, found, strict=True)]
-        best = [self.target.decode([each.tokens for each in hypotheses]) for hypotheses in found]
-        return [some if how.nbest > 1 else (some or [""])[0] for some in best]
+            return [joined(part, some, how.length_penalty) for part, some in zip(parts, groups, strict=True)]
+        return [" ".join(filter(None, some)) for some in groups]
 
     def score(self, sources: str | Sequence[str], targets: str | Sequence[str], details: bool = False) -> Any:
         """ln P(target | source), END counted; with details also per token."""
@@ -74,13 +88,23 @@ class Translator:
         """Where every attention looks while the model reads `text` and writes `target`, or its own translation."""
         if not text.strip():
             raise Mistake("there is nothing to look at in an empty text; give a sentence")
-        if target is None:
-            found = self.search([text], self._how({}))[0]
-            return self._view(self.source.encode([text])[0], found[0].tokens if found else [])
-        return self._view(self.source.encode([text])[0], self.target.encode([target])[0])
+        if target is not None:
+            written = self.target.encode([target])[0]
+        else:
+            own, how = asked(1, {"nbest": 1}, self._how)
+            (found,) = self.granted([text], how, self.wishes(own, how))
+            written = found[0].tokens if found else []
+        read = self.source.encode([text])[0]
+        with recording(self._seen) as maps, torch.no_grad():
+            states(self._seen, self.pair([read], [written]))
+        return self._view(read, written, {path: weights[0].cpu() for path, weights in maps.items()})
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over examples with one or more right answers each; without `sides`, over the run's test part."""
+        return self.examine(sides)[0]
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
+        """What `evaluate` says, with the translations and the right answers that it says it of."""
         examples = part(self.run, "test", sides)
         examples.need_some("data.test")
         sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
@@ -89,34 +113,25 @@ class Translator:
         figures |= text_figures(found, right, ("bleu", "chrf", "ter", "exact"))
         loss = self.loss_over(sources, [among[0] for among in right])
         figures |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
-        return figures | {f"{name} signature": signature(name, right) for name in ("bleu", "chrf", "ter")}
+        figures |= {f"{name} signature": signature(name, right) for name in ("bleu", "chrf", "ter")}
+        return figures, found, right
 
     # --- how it is done ----------------------------------------------------------------------------------------
 
-    def search(self, texts: Sequence[str], how: Decode) -> list[list[Hypothesis]]:
-        """The hypotheses for every text, best first; none for an empty text."""
-        ids = self.source.encode(list(texts))
-        full = [i for i, text in enumerate(texts) if text.strip()]
-        found: list[list[Hypothesis]] = [[] for _ in texts]
-        for batch in sorted_batches([len(ids[i]) for i in full], rows=how.batch):
-            chosen = [full[i] for i in batch]
-            for i, best in zip(chosen, self._search([ids[i] for i in chosen], how), strict=True):
-                found[i] = best
-        return found
-
-    def _search(self, ids: list[list[int]], how: Decode) -> list[list[Hypothesis]]:
-        batch = self._pair(ids, [[] for _ in ids])
-        mask = self._mask(batch)
-        lengths = batch.source_real.sum(1)
-        limits = torch.full_like(lengths, how.max_tokens) if how.max_tokens else 2 * lengths + 16
-        greedy = how.kind == "greedy"
-        settings = Settings(
-            self.target.end, 1 if greedy else how.beam, how.length_penalty, how.nbest,
-            "first" if greedy else how.stop, self.filters,
-        )  # fmt: skip
-        with torch.no_grad():
-            cache = self.model.start(batch.source, mask)
-        return search(self.model, cache, batch.target_in, limits, settings)
+    def _predicted(self, texts: Sequence[str], how: Decode, wishes: list[Wish] | None, details: bool) -> list[Any]:
+        found = self.granted(texts, how, wishes)
+        said = [self.target.decode([each.tokens for each in best]) for best in found]
+        wishes = wishes or [Wish()] * len(texts)
+        if details:
+            return self._records(texts, found, said, wishes)
+        missing = [wish.missing((some or [""])[0]) for wish, some in zip(wishes, said, strict=True) if wish.must]
+        if lacking := [phrases for phrases in missing if phrases]:
+            warnings.warn(
+                f"decode.must: {len(lacking)} of {len(texts)} texts could not say all, such as {lacking[0][0]!r}; "
+                "details show which",
+                stacklevel=3,
+            )
+        return [some if how.nbest > 1 else (some or [""])[0] for some in said]
 
     @torch.no_grad()
     def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
@@ -124,56 +139,86 @@ class Translator:
         found: list[list[float]] = [[] for _ in sources]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for batch in sorted_batches(lengths, rows=self.run.decode.batch):
-            pieces = self._pair([sources[i] for i in batch], [targets[i] for i in batch])
-            scores = self.model.logits(states(self.model, pieces)).float().log_softmax(-1)
-            chosen = scores.gather(-1, pieces.target_out[..., None])[..., 0]  # (batch, tokens)
-            for i, row, real in zip(batch, chosen.tolist(), pieces.target_real.sum(1).tolist(), strict=True):
-                found[i] = row[:real]
+            pieces = self.pair([sources[i] for i in batch], [targets[i] for i in batch])
+            for i, row in zip(batch, self._chosen(pieces), strict=True):
+                found[i] = row
         return found
+
+    def _chosen(self, pieces: Pair) -> list[list[float]]:
+        """The log-probabilities of the known targets."""
+        scores = logits(self.model, pieces).float().log_softmax(-1)
+        chosen = scores.gather(-1, pieces.target_out[..., None])[..., 0].tolist()  # (batch, tokens)
+        return [row[:real] for row, real in zip(chosen, pieces.target_real.sum(1).tolist(), strict=True)]
 
     def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """Nats per target token, END counted, unsmoothed."""
         logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
 
-    @torch.no_grad()
-    def _view(self, source: list[int], target: list[int]) -> View:
-        with recording(self.model) as maps:
-            states(self.model, self._pair([source], [target]))
-        kept = {path: weights[0].cpu() for path, weights in maps.items()}
-        return View([*self.source.pieces(source), END], [*self.target.pieces(target), END], kept)
-
-    def _record(self, text: str, hypotheses: list[Hypothesis], how: Decode) -> Record:
-        if not hypotheses:
-            return {
-                "text": "",
-                "score": None,
-                "logprob": None,
-                "ended": None,
-                "pieces": [],
-                "alignment": [],
-                "nbest": [],
-            }
-        texts = self.target.decode([each.tokens for each in hypotheses])
-        nbest = [
-            {"text": said, "score": each.score, "logprob": each.logprob, "ended": each.ended}
-            for said, each in zip(texts, hypotheses, strict=True)
+    def _records(
+        self, texts: Sequence[str], found: list[list[Hypothesis]], said: list[list[str]], wishes: list[Wish]
+    ) -> list[Record]:
+        sources = self.source.encode(list(texts))
+        read = [source for source, best in zip(sources, found, strict=True) for _ in best]
+        traces = iter(self._traces(read, [each.tokens for best in found for each in best]))
+        return [
+            record(some, best, [next(traces) for _ in best], wish)
+            for some, best, wish in zip(said, found, wishes, strict=True)
         ]
-        view = self._view(self.source.encode([text])[0], hypotheses[0].tokens)
-        seen = {"source_pieces": view.source[:-1], "pieces": view.target[:-1], "alignment": view.alignment()}
-        return nbest[0] | seen | {"nbest": nbest}
 
-    def _pair(self, sources: list[list[int]], targets: list[list[int]]) -> Pair:
-        return pair(sources, targets, self.source, self.target).to(self.device)
+    @torch.no_grad()
+    def _traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
+        """What one more pass says of finished targets."""
+        found: dict[int, Trace] = {}
+        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
+        for batch in sorted_batches(lengths, rows=SEEN):
+            with recording(self._seen) as maps:
+                chosen = self._chosen(self.pair([sources[i] for i in batch], [targets[i] for i in batch]))
+            cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
+            for row, i in enumerate(batch):
+                view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
+                found[i] = Trace(chosen[row], view.source[:-1], view.target[:-1], view.alignment())
+        return [found[i] for i in range(len(sources))]
 
-    def _mask(self, batch: Pair) -> Mask:
-        return Mask(keys=batch.source_real)
+    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> View:
+        return View([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
 
-    def _how(self, decode: dict[str, Any]) -> Decode:
+    @property
+    def _seen(self) -> Any:
+        """The model whose attention is looked at: of an ensemble the first."""
+        return self.model.members[0] if isinstance(self.model, Ensemble) else self.model
+
+    def _how(self, decode: Mapping[str, Any]) -> Decode:
         return change(self.run, {"decode": decode}).decode if decode else self.run.decode
+
+    @staticmethod
+    def together(systems: Mapping[str, "Translator"]) -> "Translator":
+        """An ensemble of translators by name, which must agree on the vocabularies; the first one's settings hold."""
+        (name, first), *others = systems.items()
+        for other, system in others:
+            for side in ("source", "target"):
+                if alphabet(getattr(first, side)) != alphabet(getattr(system, side)):
+                    raise Mistake(
+                        f"{name} and {other} have different {side} vocabularies and cannot be asked together; "
+                        "train the second with the tokenizer of the first"
+                    )
+        model = Ensemble([system.model for system in systems.values()])
+        return Translator(first.run, model, first.source, first.target, first.device, first.filters)
 
 
 END = "■"  # how pictures show the END symbol
+SEEN = 16  # hypotheses that are looked at together: all their attention weights are kept for a moment
+
+
+def alphabet(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
+    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
+
+
+def logits(model: Model, batch: Pair) -> Tensor:
+    """For a known target: (batch, tokens, vocab)."""
+    if isinstance(model, Ensemble):
+        return mean([logits(member, batch) for member in model.members])
+    return model.logits(states(model, batch))
 
 
 def states(model: Model, batch: Pair) -> Tensor:
@@ -185,6 +230,10 @@ def states(model: Model, batch: Pair) -> Tensor:
     cross = Mask(segments=batch.target_segments, keys_segments=batch.source_segments)
     own = Mask(at=batch.target_at, segments=batch.target_segments)
     return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), cross), own)
+
+
+# Validation decodes greedily, whatever the run is to be used with.
+PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "must": ()}
 
 
 class Lesson:
@@ -221,7 +270,7 @@ class Lesson:
         figures = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in figures:
             return figures
-        found = self.translator.predict(sources, kind="greedy", nbest=1)
+        found = self.translator.predict(sources, **PLAIN)
         return figures | text_figures(found, right, ("bleu", "chrf", "exact"))
 
 

@@ -1,0 +1,77 @@
+"""Precision as a pass over a finished model: bf16 holds and computes everything in bfloat16, int8 the linear maps.
+
+int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
+result does not depend on the rows beside it. Sums of products are whole numbers: the same bits in every batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Mistake
+
+STEPS = 127  # of an int8 on either side of zero
+SMALLEST = 32  # inputs or outputs: below, as in a head of two classes, int8 would cost exactness and save nothing
+MANY = 4096  # outputs from which a packed copy pays: its call costs 30 µs more, and then runs 2 to 3 times as fast
+SPACING = 64  # bytes between rows, so that rows of 2048 do not compete for the same lines of the cache
+
+
+def apply(model: nn.Module, precision: str) -> nn.Module:
+    """Change the model in place; for use, not for training. What a table is read from for embedding stays as it is."""
+    if precision == "bf16":
+        return model.to(torch.bfloat16)
+    if precision == "int8":
+        if (device := next(model.parameters()).device).type != "cpu":
+            raise Mistake(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
+        for path, linear in [*model.named_modules()]:
+            if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST:
+                parent, _, name = path.rpartition(".")
+                setattr(model.get_submodule(parent), name, Int8(linear))
+    return model
+
+
+class Int8(nn.Module):
+    """A linear map in int8. VNNI, AMX and their like multiply by way of oneDNN, which torch carries."""
+
+    scale: Tensor
+    bias: Tensor
+    table: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        self.out_features, self.in_features = weight.shape
+        steps = weight.abs().amax(1).clamp(min=1e-12) / STEPS
+        table = (weight / steps[:, None]).round().to(torch.int8)  # (outputs, inputs)
+        bias = weight.new_zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("scale", steps / STEPS)  # the row's own 127 is in it, too
+        self.register_buffer("bias", bias)
+        self.packed: Any = None
+        if self.out_features >= MANY and torch.backends.mkldnn.is_available():
+            self.packed = torch.ops.onednn.qlinear_prepack(table, None)
+            self.zero = torch.zeros(self.out_features, dtype=torch.int32)
+        spaced = torch.zeros(self.out_features, self.in_features + SPACING, dtype=torch.int8)
+        spaced[:, : self.in_features] = table
+        self.register_buffer("table", spaced[:, : self.in_features].t())  # (inputs, outputs)
+
+    @property
+    def weight(self) -> Tensor:
+        """What the map multiplies by, in floating point."""
+        return self.table.t() * (self.scale * STEPS)[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features)
+        largest = rows.abs().amax(1, keepdim=True).clamp_min_(1e-12)
+        whole = (rows * (STEPS / largest)).round_()
+        if self.packed is not None:
+            out = torch.addcmul(self.bias, self._packed(whole), largest)
+        else:
+            out = torch.addcmul(self.bias, torch._int_mm(whole.to(torch.int8), self.table) * largest, self.scale)
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _packed(self, whole: Tensor) -> Tensor:
+        shifted = whole.add_(128).to(torch.uint8)  # the quick instructions take one side without a sign
+        return torch.ops.onednn.qlinear_pointwise(
+            shifted, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
+        )

@@ -1,0 +1,155 @@
+"""The README of an exported model: how it is used, what it was trained on and how, how well it does."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..config import Run
+from ..errors import Mistake
+from ..files import read_json
+from ..metrics import signature
+from ..settings import flat
+
+FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
+TEXT = ("bleu", "chrf", "ter")
+
+
+def card(system: Any, folder: Path, name: str, library: str, figures: Mapping[str, Any] | None, averaged: int) -> str:
+    """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
+    about = read_json(folder / "run.json")
+    head = [f"library_name: {library}", "pipeline_tag: translation", "tags:", "- translation", "- regard"]
+    lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
+    lines += section("Use", USES[library](system).strip("\n").splitlines())
+    lines += section("Data", data(folder))
+    lines += section("Training", training(about, averaged))
+    valid = [] if averaged else of_valid(folder, system.run, about.get("weights", {}).get("step"))
+    return "\n".join(lines + section("Figures", [*valid, *of_test(figures)])) + "\n"
+
+
+def section(title: str, lines: list[str]) -> list[str]:
+    return ["", f"## {title}", "", *lines] if lines else []
+
+
+def languages(run: Run) -> list[str]:
+    """Known only of the embedded data; of files nobody said."""
+    return [] if run.data.train else ["language:", *(f"- {locale.partition('_')[0]}" for locale in run.data.locales)]
+
+
+def data(folder: Path) -> list[str]:
+    """What the training said of its data, as it was written down then; of files the names, not where they lay."""
+    notes = [event["text"] for event in events(folder) if event.get("event") == "note"]
+    return [f"- {re.sub(r'[^ ,]*/', '', note)}" for note in notes]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is not whole ({error}); restore it, or move it away") from error
+
+
+def training(about: Mapping[str, Any], averaged: int) -> list[str]:
+    values = dict(flat(about["config"]))
+    said = [key for key, origin in about.get("origin", {}).items() if origin == "command line" and key in values]
+    words = [shlex.quote(f"{key}={shown(values[key])}") for key in said]
+    lines = ["```", " ".join(["regard train", str(about.get("recipe")), *words]), "```", ""]
+    if averaged:
+        lines.append(f"The weights are the mean of the last {averaged} checkpoints.")
+    elif step := about.get("weights", {}).get("step"):
+        lines.append(f"The weights are those after {step:,} updates.")
+    versions = ", ".join(f"{name} {number}" for name, number in about.get("versions", {}).items())
+    return [*lines, f"Versions: {versions}."]
+
+
+def shown(value: Any) -> str:
+    """As it is written on the command line; of files the names, not where they lay."""
+    if isinstance(value, list):
+        return ",".join(Path(each[0]).name if isinstance(each, list) else str(each) for each in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
+    """The figures on the validation data of the weights that were kept."""
+    known = [event for event in events(folder) if event.get("event") == "valid" and event.get("step") == step]
+    if not known:
+        return []
+    right = answers(run)
+    signatures = {name: signature(name, right) for name in TEXT if name in known[-1] and right}
+    return ["On the validation data, by greedy search:", "", *table(known[-1], signatures), ""]
+
+
+def answers(run: Run) -> list[list[str]]:
+    """The right answers of the validation data, if it is still there: their number is part of a signature."""
+    from ..data.readers import references
+    from ..tasks.translate import part
+
+    try:
+        return [references(each[1]) for each in part(run, "valid")]
+    except Mistake:
+        return []
+
+
+def of_test(figures: Mapping[str, Any] | None) -> list[str]:
+    if not figures:
+        return []
+    signatures = {name: figures[f"{name} signature"] for name in TEXT}
+    return [f"On {figures['examples']:,} test examples:", "", *table(figures, signatures)]
+
+
+def table(figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
+    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in FIGURES if name in figures]
+    return ["| figure | value | signature |", "|---|---|---|", *rows]
+
+
+def with_transformers(system: Any) -> str:
+    target = "source"
+    if system.source is not system.target:
+        target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
+    return f"""
+```python
+from transformers import AutoTokenizer, MarianMTModel
+
+folder = "."
+source = AutoTokenizer.from_pretrained(folder)
+target = {target}
+model = MarianMTModel.from_pretrained(folder)
+batch = source(["a sentence"], return_tensors="pt", padding=True)
+print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+
+transformers ends a beam search as regard does with `decode.stop=heuristic`.
+"""
+
+
+def with_ctranslate2(system: Any) -> str:
+    decode = system.run.decode
+    beam = decode.beam if decode.kind == "beam" else 1
+    target = "source" if system.source is system.target else 'Tokenizer.from_file("target/tokenizer.json")'
+    return f"""
+```python
+import ctranslate2
+from tokenizers import Tokenizer
+
+translator = ctranslate2.Translator(".")
+source = Tokenizer.from_file("tokenizer.json")
+source.encode_special_tokens = True  # nothing in a text is control
+target = {target}
+tokens = source.encode("a sentence", add_special_tokens=False).tokens
+found = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.length_penalty:g},
+                                   suppress_sequences=[["<pad>"], ["<s>"]])
+print(target.decode([target.token_to_id(token) for token in found[0].hypotheses[0]]))
+```
+
+The model adds END to the source by itself. END counts in the length that a score is divided by, and a beam search ends
+as in regard with `decode.stop=first`.
+"""
+
+
+USES = {"transformers": with_transformers, "ctranslate2": with_ctranslate2}

@@ -1,0 +1,108 @@
+"""A finished run in other people's formats, or with other weights. What is written appears whole and checked."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..config import Sides
+from ..errors import Mistake
+from ..files import read_json, replacing, write_json
+from . import ctranslate2, marian_export
+from .card import card
+from .checks import Sample, check_ctranslate2, check_marian
+
+FORMATS = {"huggingface": "a Marian folder", "ctranslate2": "a CTranslate2 model"}
+LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}
+
+
+def convert(
+    path: Path,
+    out: Path,
+    load: Callable[[Path], Any],
+    to: str | None = None,
+    average: int = 0,
+    precision: str = "fp32",
+    data: Sides | None = None,
+) -> dict[str, str]:
+    """Write `out` and tell what was checked. `load` gives what the run holds, in fp32 and on the CPU."""
+    refuse(path, out, to, average, precision)
+    system = load(path)
+    if to is not None:
+        refuse_misfits(path, to, system.run.model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    told = {"out": str(out)}
+    with averaged(path, system.model, average), replacing(out) as draft:
+        figures = system.evaluate(data) if data is not None else {}
+        if to is None:
+            write_run(path, system, draft, average)
+        else:
+            told["checked"] = write_format(to, system, draft, precision)
+            readme = card(system, path, out.name, LIBRARIES[to], figures, average)
+            (draft / "README.md").write_text(readme, encoding="utf-8")
+    return told | {name: f"{value:.4f}" for name, value in figures.items() if isinstance(value, float)}
+
+
+def refuse(path: Path, out: Path, to: str | None, average: int, precision: str) -> None:
+    formats, precisions = " or ".join(FORMATS), ", ".join(ctranslate2.TYPES)
+    if to is not None and to not in FORMATS:
+        raise Mistake(f"--to {to} is no format; expected {formats}")
+    if to is None and not average:
+        raise Mistake(f"there is nothing to convert to; say --to {formats}, or --average 5")
+    if average < 0 or average == 1:
+        raise Mistake(f"--average {average} averages nothing; expected a number of checkpoints, 2 or more")
+    if precision not in ctranslate2.TYPES:
+        raise Mistake(f"--precision {precision} is unknown; expected {precisions}")
+    if precision != "fp32" and to != "ctranslate2":
+        raise Mistake(f"--precision {precision} is for --to ctranslate2; elsewhere the weights stay fp32, leave it out")
+    if out.exists():
+        raise Mistake(f"{out} exists; choose another --out, so that nothing there is lost")
+    if not (path / "run.json").is_file():
+        raise Mistake(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
+    if to == "ctranslate2":
+        ctranslate2.package()
+
+
+def refuse_misfits(path: Path, to: str, model: Any) -> None:
+    found = {"huggingface": marian_export.misfits, "ctranslate2": ctranslate2.misfits}[to](model)
+    if found:
+        raise Mistake(f"{path} cannot become {FORMATS[to]}; what does not fit: {', '.join(found)}")
+
+
+def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
+    """Inside, the model has the mean of the weights of the run's last checkpoints."""
+    from ..training import checkpoint
+    from ..training.average import mean_of
+
+    if not count:
+        return nullcontext()
+    found = checkpoint.last(path, count)
+    if len(found) < count:
+        raise Mistake(
+            f"{path} has {len(found)} checkpoints and not the {count} of --average; "
+            f"average fewer, or train with train.keep={count}"
+        )
+    return mean_of(model, found)
+
+
+def write_run(path: Path, system: Any, draft: Path, average: int) -> None:
+    """The run with other weights. Its checkpoints stay where they are: there is nothing to go on with."""
+    from ..training import save_model
+
+    draft.mkdir()
+    about = read_json(path / "run.json")
+    step = about.get("weights", {}).get("step", 0)
+    write_json(draft / "run.json", about | {"weights": {"step": step, "averaged": average}})
+    save_model(system.model, draft / "model.safetensors", step)
+    for file in (*path.glob("*tokenizer.json"), *path.glob("metrics.jsonl")):
+        shutil.copy(file, draft / file.name)
+
+
+def write_format(to: str, system: Any, draft: Path, precision: str) -> str:
+    """Everything but the README, and what a check of it found."""
+    if to == "huggingface":
+        marian_export.write(system, draft)
+        return check_marian(Sample(system), draft)
+    ctranslate2.write(system, draft, precision)
+    return check_ctranslate2(Sample(system), draft, precision)

@@ -1,0 +1,126 @@
+"""Precision as a pass: bf16 and int8 really compute so, on every family, and translate as well as fp32."""
+
+import copy
+
+import marian
+import pytest
+import small
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from regard.adapt import precision
+from regard.errors import Mistake
+from regard.metrics import text_figures
+from regard.parts import Mask
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return small.trained(
+        tmp_path_factory.mktemp("precision"), 600, pairs=4000, train__lr=6e-3, train__schedule="linear",
+        train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
+    )  # fmt: skip
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products by the type that they multiply in."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: dict[torch.dtype, int] = {}
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        if any(word in str(operator) for word in ("addmm", "aten.mm", "_int_mm", "qlinear", "aten.linear", "bmm")):
+            kinds = [each.dtype for each in arguments if isinstance(each, torch.Tensor)]
+            self.seen[kinds[-1]] = self.seen.get(kinds[-1], 0) + 1
+        return operator(*arguments, **(named or {}))
+
+
+def products(system) -> dict[torch.dtype, int]:
+    with Products() as counter:
+        system.predict(["the small cat sees the dog."], kind="greedy")
+    return counter.seen
+
+
+def test_translations_stay_as_good_and_are_computed_so(run):
+    texts = marian.sentences(400, seed=9)
+    right = [[text.upper()] for text in texts]
+    found = {}
+    for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.int8)):
+        system = regard.load(run, precision=name)
+        assert system.run.precision == name
+        assert set(products(system)) == {kind}  # of every linear map; attention itself is one fused operation
+        found[name] = text_figures(system.predict(texts, kind="greedy"), right, ("bleu",))["bleu"]
+        pairs = texts[:50], [text.upper() for text in texts[:50]]
+        found[name, "score"] = torch.tensor(system.score(*pairs))
+    assert found["fp32"] > 98
+    assert abs(found["bf16"] - found["fp32"]) <= 0.2 and abs(found["int8"] - found["fp32"]) <= 0.2
+    for name in ("bf16", "int8"):
+        apart = (found[name, "score"] - found["fp32", "score"]).abs()
+        assert apart.max() > 0 and apart.mean() < 0.2  # other numbers, but nearly the same
+
+
+def test_int8_gives_each_row_its_own_result(run):
+    """Scales are per row and sums are whole numbers, so the batch makes no difference to a map, to the last bit."""
+    system = regard.load(run, precision="int8")
+    layer = system.model.decoder.layers[0].feed.into
+    x = torch.randn(80, 64) * torch.rand(80, 1) * 10
+    whole = layer(x)
+    for rows in (1, 5, 16):
+        assert torch.equal(layer(x[:rows]), whole[:rows])
+    assert torch.equal(layer(x.view(4, 20, 64)).flatten(0, 1), whole)
+    texts = marian.sentences(20, seed=3)
+    assert system.predict(texts) == [system.predict(text) for text in texts]
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 32, 32), (7, 37, 41), (3, 64, 5000), (1, 33, 4097)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
+    linear = nn.Linear(inputs, outputs, bias=bias)
+    model = precision.apply(nn.Sequential(linear), "int8")
+    x = torch.randn(rows, inputs) * 3
+    x[0] *= 100
+    wanted, found = linear(x), model(x)
+    assert isinstance(model[0], precision.Int8) and found.shape == wanted.shape
+    assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.02
+    assert (model[0].weight - linear.weight).abs().max() <= linear.weight.abs().max() / 254 + 1e-6
+    assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
+
+
+def test_every_family_and_part():
+    from regard.families import FAMILIES, family
+
+    for name in FAMILIES:
+        module = family(name)
+        c = module.Config(**module.SIZES["tiny"], size="tiny", vocab=50)
+        for change in ({}, {"prenorm": True, "norm": {"kind": "rms"}, "feed": {"kind": "gated"}, "positions": {"kind": "rotary"}},
+                       {"attention": {"kind": "additive"}, "tied": False}, {"positions": {"kind": "buckets"}}):  # fmt: skip
+            model = module.Model(module.Config.model_validate(c.model_dump() | change)).eval()
+            source, target = torch.randint(4, 50, (3, 9)), torch.randint(4, 50, (3, 7))
+            mask = Mask(keys=torch.arange(9) < torch.tensor([[9], [4], [6]]))
+            with torch.no_grad():
+                wanted = model(source, target, mask).log_softmax(-1)
+                for each in ("bf16", "int8"):
+                    found = precision.apply(copy.deepcopy(model), each)(source, target, mask).float().log_softmax(-1)
+                    assert 1e-5 < (found - wanted).abs().max() < 0.5, (change, each)
+
+
+def test_the_embedding_of_a_tied_table_stays():
+    from regard.families import transformer
+
+    model = transformer.Model(transformer.Config(**transformer.SIZES["tiny"], size="tiny", vocab=60))
+    table = model.target.weight.detach().clone()
+    precision.apply(model, "int8")
+    assert isinstance(model.head, precision.Int8) and torch.equal(model.target.weight, table)
+    names = {type(part).__name__ for part in model.modules()}
+    assert "Linear" not in names and "Int8" in names
+
+
+def test_what_is_refused(run):
+    with pytest.raises(Mistake, match='precision is "int4"; expected one of fp32, bf16, int8'):
+        regard.load(run, precision="int4")
+    elsewhere = nn.Linear(64, 64, device="meta")
+    with pytest.raises(Mistake, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"):
+        precision.apply(elsewhere, "int8")
