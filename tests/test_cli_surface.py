@@ -217,6 +217,40 @@ def test_eval(api, capsys):
     assert api.calls[-1] == ("evaluate", None)
 
 
+def test_eval_of_several(api, capsys):
+    one = {"bleu": {"score": 30.0, "mean": 30.1, "interval": 1.0, "p": None}}
+    other = {"bleu": {"score": 31.0, "mean": 31.1, "interval": 1.2, "p": 0.012}}
+    systems = [{"run": "a", "bleu": 30.0, "bootstrap": one}, {"run": "b", "bleu": 31.0, "bootstrap": other}]
+    found = {"systems": systems, "signatures": {"bleu": "x|y"}}
+    api.compare = lambda *a: api.calls.append(a) or found
+    code, out, _ = said(capsys, "eval", "a", "b", "decode.beam=2", "--data", "s,t")
+    assert code == 0 and api.calls == [(["a", "b"], {"decode.beam": "2"}, (("s",), ("t",)))]
+    assert out == (
+        "run a\nbleu 30.0000\n\nrun b\nbleu 31.0000\n\npaired bootstrap against a\n"
+        "bleu 30.00  mean 30.10 ± 1.00  a\nbleu 31.00  mean 31.10 ± 1.20  p 0.0120  b\nbleu signature x|y\n"
+    )
+    assert json.loads(said(capsys, "eval", "a", "b", "--json")[1]) == found
+
+
+def test_convert(api, capsys):
+    api.convert = lambda *a, **k: api.calls.append((a, k)) or {"out": "x", "checked": "8 sentences"}
+    assert said(capsys, "convert", "run", "--to", "huggingface", "--out", "x") == (
+        0,
+        "out x\nchecked 8 sentences\n",
+        "",
+    )
+    plain = {"out": Path("x"), "to": "huggingface", "average": 0, "precision": "fp32", "data": None}
+    assert api.calls == [(("run",), plain)]
+    said(capsys, "convert", "run", "--average", "3", "--out", "x", "--precision", "int8", "--data", "a,b")
+    assert api.calls[1][1] == {
+        "out": Path("x"),
+        "to": None,
+        "average": 3,
+        "precision": "int8",
+        "data": (("a",), ("b",)),
+    }
+
+
 def test_predict_reads_stdin(api, feed, capsys):
     feed("\ufeffein Haus\r\n\nü\u2028b\nlast".encode())
     assert said(capsys, "predict", "run", "decode.kind=greedy") == (0, "EIN HAUS\n\nÜ\u2028B\nLAST\n", "")

@@ -143,7 +143,7 @@ source.encode_special_tokens = True  # nothing in a text is control
 target = {target}
 tokens = source.encode("a sentence", add_special_tokens=False).tokens
 found = translator.translate_batch([tokens], beam_size={beam}, length_penalty={decode.length_penalty:g},
-                                   suppress_sequences=[["<pad>"], ["<s>"]])
+                                   min_decoding_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
 print(target.decode([target.token_to_id(token) for token in found[0].hypotheses[0]]))
 ```
 
