@@ -12,12 +12,8 @@ from .settings import flat, split
 
 FORMAT = 1  # of run.json
 FIXED = ("task", "model.", "data.", "tokenizer.", "train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
-FREE = (
-    "data.workers",
-    "data.test",
-    "model.vocab",
-    "model.target_vocab",
-)  # on --resume; vocabularies are learnt, not said
+# What --resume may change among them, or has no word in: vocabularies are learnt, not said.
+FREE = ("data.workers", "data.test", "model.vocab", "model.target_vocab")
 
 
 def train(
@@ -49,7 +45,7 @@ def train(
         write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
     else:
         _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, prints)
-    outcome = fit(lesson, lesson.translator.model, out, resume=resume, on_event=on_event, progress=progress)
+    outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress)
     return load(out) if outcome.status != "stopped" else None
 
 

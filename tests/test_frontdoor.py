@@ -440,23 +440,28 @@ def blocks() -> list[str]:
     return [block.partition("\n")[2] for block in text.split("```")[1::2]]
 
 
-def test_the_commands_of_the_readme(files, capsys, monkeypatch, tmp_path):
-    """As they stand there, on files of those names, with a smaller model and fewer steps."""
+def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
+    """As they stand there, on files and runs of those names, with a smaller model and fewer steps."""
     monkeypatch.chdir(tmp_path)
     for name, ours in (("train", "train"), ("val", "valid"), ("test", "test")):
         for side, own in (("en", "low"), ("de", "up")):
             shutil.copy(files / f"{ours}.{own}", tmp_path / f"{name}.{side}")
+    (tmp_path / "in.txt").write_text("the cat.\n")
+    for name in ("a", "b"):
+        shutil.copytree(run, tmp_path / "runs" / name)
     commands = [line for block in blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
-    assert len(commands) >= 5
+    assert len(commands) >= 8
     for line in commands:
         typed, _, command = line.rpartition("| ") if line.startswith("echo") else ("", "", line)
-        arguments = shlex.split(command)[1:]
+        words = shlex.split(command, comments=True)[1:]
+        arguments, fed = (words[: words.index("<")], words[-1]) if "<" in words else (words, "")
         if arguments[0] == "train":
             arguments += [*TINY, "train.steps=5", "train.tokens=500"]
-        stdin = (shlex.split(typed)[1] + "\n").encode() if typed else b""
+        stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
         code, out, err = said(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
         assert code == 0, (line, err)
     assert (tmp_path / "attention.png").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
+    assert (tmp_path / "a-marian" / "config.json").exists()
 
 
 def test_the_python_of_the_readme(monkeypatch, tmp_path):

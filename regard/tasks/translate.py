@@ -241,6 +241,7 @@ class Lesson:
 
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
+        self.model = translator.model
         self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
 
     def facts(self) -> list[str]:
