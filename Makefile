@@ -40,7 +40,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 
 learn: $(STAMP)
-	$(BIN)/pytest -q -m learn
+	$(BIN)/pytest -q -m learn -rP
 
 clean:
 	rm -rf build dist wheelhouse *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
