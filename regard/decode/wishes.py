@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..data.tokenizers import Tokenizer
 from ..errors import Mistake
 from .constraints import Must, Phrase, must
 from .filters import NOTHING, Filter, Forbid, Opening
@@ -22,20 +23,6 @@ OPENING = "([{<„“‘‚«\"'-–—/"
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
-
-
-class Speller(Protocol):
-    """A target's tokenizer."""
-
-    size: int
-    pad: int
-    start: int
-    end: int
-    unk: int
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]: ...
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +49,7 @@ class Wish:
 class Wording:
     """How a vocabulary spells what people ask for."""
 
-    def __init__(self, speller: Speller) -> None:
+    def __init__(self, speller: Tokenizer) -> None:
         self.speller = speller
 
     def wish(self, prefix: str, must: Sequence[str], avoid: Sequence[str]) -> Wish:

@@ -4,58 +4,21 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import files
-from ..config import Run
 from ..errors import Mistake
 from . import average, checkpoint, curves, optimise, schedules
 from .checkpoint import State
+from .kinds import Outcome, Seen, Task, Update
 from .progress import Journal, Record, Stop, display
 
 LOWER = ("loss", "perplexity")  # figures of which less is better
 PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
-
-
-class Update(Protocol):
-    """What one step of the optimiser learns from."""
-
-    pieces: Any  # micro-batches, each with a method `to(device)`
-    index: int  # examples of the epoch, over all processes, that are behind when this update is done
-    tokens: int  # its size, for the speed
-    count: int  # predicted tokens over all pieces and processes: what the summed loss is divided by
-    examples: list[int]  # their numbers in the data
-
-
-class Task(Protocol):
-    """What the loop asks of a task."""
-
-    run: Run
-
-    def updates(self, epoch: int, index: int) -> Iterator[Any]: ...
-
-    def loss(self, model: nn.Module, piece: Any) -> Tensor: ...
-
-    def validate(self, model: nn.Module) -> dict[str, float]: ...
-
-    def facts(self) -> list[str]:
-        """Sentences about the data; asked at the beginning and after every epoch, each is told once."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a training ended: finished, stopped (by a signal; --resume goes on) or early (train.patience)."""
-
-    status: str
-    steps: int
-    best: float | None  # of train.metric on valid data
-    best_step: int
-    seconds: float
 
 
 def fit(
@@ -412,17 +375,3 @@ class Trainer:
         if train.epochs and self.epoch_size:
             shares.append((state.epoch + state.index / self.epoch_size) / train.epochs)
         return min(max(shares, default=0.0), 1.0)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An update's place and its figures, which may still be on the way from the device."""
-
-    step: int
-    epoch: int
-    behind: int  # examples of the epoch before it, and with it
-    index: int
-    examples: list[int]
-    count: int
-    loss: Tensor
-    norm: Tensor
