@@ -67,7 +67,6 @@ class Api(types.ModuleType):
         self.train = lambda *a, **k: self.calls.append(("train", a, k))
         self.show = lambda *a: f"show {a}"
         self.dry = lambda *a: f"dry {a}"
-        self.demo = lambda out: self.calls.append(("demo", out))
         self.recipes = lambda: [("one", "The first.")]
 
     def load(self, path, overrides):

@@ -53,6 +53,17 @@ def run(chain: Chain, rows: list[int], limits: list[int], **how) -> list:
     return search(chain, chain.start(rows), prompt, torch.tensor(limits), Settings(END, **how))
 
 
+def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
+    """The score of every text there can be."""
+    every = {}
+    for length in range(1, limit + 1):
+        for body in itertools.product(range(1, vocab), repeat=length - 1):
+            every[body] = chain.logprob(row, (*body, END)) / length**alpha
+    for body in itertools.product(range(1, vocab), repeat=limit):  # cut by the limit
+        every[body] = chain.logprob(row, body) / limit**alpha
+    return every
+
+
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 2.0])
 def test_exact_equals_exhaustive_search(alpha):
     """With a beam that holds every prefix, the n-best list is that of trying everything."""
@@ -60,12 +71,7 @@ def test_exact_equals_exhaustive_search(alpha):
     chain = Chain(3, vocab, spread=2.5)
     found = run(chain, [0, 1, 2], limits, beam=3**5, nbest=9, length_penalty=alpha, stop="exact")
     for row, limit in enumerate(limits):
-        every = {}
-        for length in range(1, limit + 1):
-            for body in itertools.product(range(1, vocab), repeat=length - 1):
-                every[body] = chain.logprob(row, (*body, END)) / length**alpha
-        for body in itertools.product(range(1, vocab), repeat=limit):  # cut by the limit
-            every[body] = chain.logprob(row, body) / limit**alpha
+        every = everything(chain, row, vocab, limit, alpha)
         best = sorted(every.items(), key=lambda each: -each[1])[:9]
         assert [tuple(each.tokens) for each in found[row]] == [body for body, _ in best]
         assert [each.score for each in found[row]] == pytest.approx([score for _, score in best], abs=1e-5)

@@ -1,6 +1,5 @@
 """Sampling, given beginnings, phrases that must or must not be said, ensembles: each against an independent answer."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
-from test_decode import END, Chain, run
+from test_decode import Chain, everything, run
 
 import regard
 from regard.cli import main
@@ -52,16 +51,6 @@ def holds(body: tuple[int, ...], *phrases: tuple[int, ...]) -> bool:
 
 def wanted(*phrases: tuple[int, ...]) -> list[Phrase]:
     return [Phrase(str(phrase), (phrase,), phrases.count(phrase)) for phrase in dict.fromkeys(phrases)]
-
-
-def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
-    every = {}
-    for length in range(1, limit + 1):
-        for body in itertools.product(range(1, vocab), repeat=length - 1):
-            every[body] = chain.logprob(row, (*body, END)) / length**alpha
-    for body in itertools.product(range(1, vocab), repeat=limit):  # cut by the limit
-        every[body] = chain.logprob(row, body) / limit**alpha
-    return every
 
 
 # --- phrases that must be said -------------------------------------------------------------------------------------

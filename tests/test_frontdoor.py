@@ -351,6 +351,10 @@ def test_settings_that_are_wrong(capsys, tmp_path):
         ("decode.beam=0", "decode.beam"),
         ("model.attention.kind=windwo", "model.attention"),
         ("data.locales=en,xx", "xx"),
+        ("model.attention.dropout=5", "model.attention.dropout is 5.0; expected at least 0"),
+        ("model.positions=learned model.positions.tokens=-1", "model.positions.tokens is -1"),
+        ("model.feed=gated model.feed.dropout=-0.1", "model.feed.dropout is -0.1"),
+        ("model.positions=buckets model.positions.buckets=1", "model.positions.buckets is 1"),
     ):
         refused(capsys, "train", "dates", *setting.split(), "--out", tmp_path / "x", words=words)
         assert not (tmp_path / "x").exists()

@@ -15,6 +15,16 @@ from .feed import Activation
 FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
 
 
+def share(value: float, key: str) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{key} is {value}; expected at least 0 and less than 1")
+
+
+def at_least(least: int, value: int, key: str) -> None:
+    if value < least:
+        raise ValueError(f"{key} is {value}; expected at least {least}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dense:
     """Ordinary attention. `scaled=false` leaves out the 1/√head_width."""
@@ -23,6 +33,9 @@ class Dense:
     scaled: bool = True
     dropout: float = 0.0
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.attention.dropout")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         return Attention(width, heads, kernels.Softmax(self.dropout, None if self.scaled else 1.0), **linear)
@@ -35,6 +48,9 @@ class Additive:
     kind: Literal["additive"] = "additive"
     dropout: float = 0.0
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.attention.dropout")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         head_width = linear.get("head_width") or width // heads
@@ -50,6 +66,10 @@ class Window:
     globals: int = 0
     __pydantic_config__: ClassVar[Any] = FORBID
 
+    def __post_init__(self) -> None:
+        at_least(1, self.radius, "model.attention.radius")
+        at_least(0, self.globals, "model.attention.globals")
+
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         if self.globals:
             return efficient.GlobalAttention(width, heads, self.radius, self.globals, **linear)
@@ -63,6 +83,9 @@ class Favor:
     kind: Literal["favor"] = "favor"
     features: int = 256
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(1, self.features, "model.attention.features")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         head_width = linear.get("head_width") or width // heads
@@ -84,6 +107,9 @@ class Learned:
     kind: Literal["learned"] = "learned"
     tokens: int = 512
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(1, self.tokens, "model.positions.tokens")
 
     def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
         return positions.Learned(self.tokens, width)
@@ -107,6 +133,10 @@ class Buckets:
     buckets: int = 32
     far: int = 128
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(4, self.buckets, "model.positions.buckets")
+        at_least(self.buckets, self.far, "model.positions.far")
 
     def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
         return positions.Bucketed(heads, self.buckets, self.far, causal)
@@ -139,6 +169,9 @@ class Feed:
     dropout: float = 0.0
     __pydantic_config__: ClassVar[Any] = FORBID
 
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.feed.dropout")
+
     def build(self, width: int, inner: int) -> nn.Module:
         return feed.Feed(width, inner, self.act, dropout=self.dropout)
 
@@ -149,6 +182,9 @@ class Gated:
     act: Activation = "silu"
     dropout: float = 0.0
     __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.feed.dropout")
 
     def build(self, width: int, inner: int) -> nn.Module:
         return feed.Gated(width, inner, self.act, dropout=self.dropout)
