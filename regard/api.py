@@ -98,11 +98,10 @@ def _precise(system: Any) -> Any:
 def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
     """The untrained model that a recipe describes; set model.vocab, or it gets tokenizer.vocab."""
     from .config import family_of
+    from .tasks import sized
 
-    run = resolve(recipe, {"train.steps": 1, **dict(flat(sections)), **dict(flat(overrides or {}))}).run
-    vocab = run.model.vocab or run.tokenizer.vocab
-    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return family_of(run.model.family).Model(run.model.model_copy(update={"vocab": vocab, "target_vocab": target}))
+    run = sized(resolve(recipe, {"train.steps": 1, **dict(flat(sections)), **dict(flat(overrides or {}))}).run)
+    return family_of(run.model.family).Model(run.model)
 
 
 def show(recipe: str, overrides: Mapping[str, Any]) -> str:

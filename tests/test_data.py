@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard import config
+from regard import config, sections
 from regard.data import batches, readers, tokenizers
 from regard.data.batches import Batcher, cut, pack, pair, share, sorted_batches
 from regard.data.made import Made, make
@@ -31,8 +31,8 @@ HARD = [
 ]  # fmt: skip
 
 
-def data(**changes) -> config.Data:
-    return config.Data(**changes)
+def data(**changes) -> sections.PairData:
+    return sections.PairData(**changes)
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -451,7 +451,7 @@ def test_learning_takes_an_even_sample(monkeypatch):
 
 LEARN = """
 import sys
-from regard import config
+from regard import config, sections
 from regard.data.tokenizers import learn
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
 for kind in ("bpe", "unigram", "word", "char"):
@@ -471,7 +471,7 @@ def test_the_same_texts_give_the_same_bytes():
 
 FORK = """
 import os
-from regard import config
+from regard import config, sections
 from regard.data.tokenizers import learn
 tokenizer = learn(config.Tokenizer(vocab=300), ["a b c"] * 5000)
 tokenizer.encode(["a b c"] * 5000)
@@ -544,7 +544,7 @@ def some(count: int, longest: int = 30, seed: int = 0) -> Made:
 
 def batcher(examples, seed: int = 1, **changes) -> Batcher:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
-    return Batcher(examples, BYTE, BYTE, config.Data(**for_data), config.Train(seed=seed, **changes))
+    return Batcher(examples, BYTE, BYTE, sections.PairData(**for_data), config.Train(seed=seed, **changes))
 
 
 def texts(update) -> list[tuple[str, str]]:
@@ -779,7 +779,7 @@ def test_a_pool_is_never_smaller_than_an_update():
 def test_little_is_padding():
     train = make(("en", "de"), 6000, 1)["train"]
     tokenizer = learn(config.Tokenizer(vocab=1000), train.texts(0, 1))
-    made = Batcher(train, tokenizer, tokenizer, config.Data(), config.Train(tokens=1024)).updates(0)
+    made = Batcher(train, tokenizer, tokenizer, sections.PairData(), config.Train(tokens=1024)).updates(0)
     found = [piece for update in made for piece in update.pieces]
     cells = sum(piece.source.numel() + piece.target_in.numel() for piece in found)
     assert sum(int(piece.source_real.sum() + piece.target_real.sum()) for piece in found) / cells > 0.94

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from regard.config import Constant, Cosine, Linear, Noam, Stable, Train
 from regard.errors import Mistake
 from regard.parts.losses import smoothed
+from regard.sections import Constant, Cosine, Linear, Noam, Stable, Train
 from regard.training import curves, fit, loop, optimise, progress
 from regard.training.schedules import rate
 

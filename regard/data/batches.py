@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import config
 from ..errors import Mistake
+from ..sections import PairData, Train
 from . import Examples
 from .tokenizers import Tokenizer
 
@@ -178,9 +178,7 @@ class Pool(NamedTuple):
 class Batcher:
     """The updates of every epoch. Read `report` after an epoch for what was left out."""
 
-    def __init__(
-        self, examples: Examples, source: Tokenizer, target: Tokenizer, data: config.Data, train: config.Train
-    ) -> None:
+    def __init__(self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PairData, train: Train) -> None:
         examples.need_some("data.train")
         self.examples, self.source, self.target, self.data, self.train = examples, source, target, data, train
         usual = train.batch or max(train.tokens // TYPICAL, 1)  # examples of an update

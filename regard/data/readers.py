@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..config import Data
 from ..errors import Mistake
+from ..sections import PairData
 from . import Examples, Lazy
 
 BLOCK = 1 << 24  # bytes looked at together while a file is scanned
@@ -346,7 +346,7 @@ class Table:
         return cells
 
 
-def pairs(sides: Sequence[Sequence[str]], data: Data, references: bool = False) -> Pairs:
+def pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool = False) -> Pairs:
     """The examples in these files. With `references`, `data.columns` after the second are further right answers."""
     if not sides or not all(sides):
         raise Mistake("no data file is named; give two sides such as data.train=train.en,train.de")

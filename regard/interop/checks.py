@@ -104,11 +104,11 @@ def failed(reason: str) -> Exception:
     return RuntimeError(f"the export was checked and {reason}; nothing was kept")
 
 
-def check_marian(sample: Sample, draft: Path) -> str:
+def check_marian(system: Any, draft: Path, precision: str) -> str:
     """The folder by our own reader, and by transformers where it is installed; what was found, in words."""
     from .huggingface import load_folder
 
-    ours, tally = load_folder(draft, {"device": "cpu"}), Tally()
+    sample, ours, tally = Sample(system), load_folder(draft, {"device": "cpu"}), Tally()
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     apart = sample.compare_logits("the folder", sample.logits_of(ours))
     for how in (greedy(0), beam(0, "exact")):
@@ -158,13 +158,13 @@ def _compare_transformers(sample: Sample, draft: Path, hf: Any, tally: Tally) ->
     return apart
 
 
-def check_ctranslate2(sample: Sample, draft: Path, precision: str) -> str:
+def check_ctranslate2(system: Any, draft: Path, precision: str) -> str:
     """The log-probabilities and texts that CTranslate2 gives. Below fp32 they are other ones, and only told."""
     from .ctranslate2 import package, vocabulary
 
-    theirs, tally = package(), Tally(MOST if precision == "fp32" else 0.0)
+    sample, theirs, tally = Sample(system), package(), Tally(MOST if precision == "fp32" else 0.0)
     translator = theirs.Translator(str(draft), device="cpu")
-    system = copy(sample.system)
+    system = copy(system)
     system.filters = ()  # what is left after a filter is made a distribution again there and not here
     names, others = vocabulary(system.source), vocabulary(system.target)
     numbers = {name: number for number, name in enumerate(others)}

@@ -4,17 +4,44 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
 from . import ctranslate2, marian_export
 from .card import card
-from .checks import Sample, check_ctranslate2, check_marian
+from .checks import check_ctranslate2, check_marian
 
-FORMATS = {"huggingface": "a Marian folder", "ctranslate2": "a CTranslate2 model"}
-LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}
+LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}  # by format: what reads it
+
+
+class Export(NamedTuple):
+    """How a family is written in a format."""
+
+    name: str
+    misfits: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
+    write: Callable[[Any, Path, str], None]  # (system, draft, precision): everything but the README
+    check: Callable[[Any, Path, str], str]  # (system, draft, precision): what was found equal, in words
+
+
+EXPORTS = {
+    ("huggingface", "transformer"): Export("a Marian folder", marian_export.misfits, marian_export.write, check_marian),
+    ("ctranslate2", "transformer"): Export(
+        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2
+    ),
+}
+
+
+def export_of(path: Path, to: str, model: Any) -> Export:
+    """The way to this format, if the model fits it."""
+    if (to, model.family) not in EXPORTS:
+        able = ", ".join(family for format, family in EXPORTS if format == to)
+        raise Mistake(f"{path} cannot become --to {to}: model.family is {model.family}; expected {able}")
+    export = EXPORTS[to, model.family]
+    if found := export.misfits(model):
+        raise Mistake(f"{path} cannot become {export.name}; what does not fit: {', '.join(found)}")
+    return export
 
 
 def convert(
@@ -29,24 +56,24 @@ def convert(
     """Write `out` and tell what was checked. `load` gives what the run holds, in fp32 and on the CPU."""
     refuse(path, out, to, average, precision)
     system = load(path)
-    if to is not None:
-        refuse_misfits(path, to, system.run.model)
+    export = None if to is None else export_of(path, to, system.run.model)
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
     with averaged(path, system.model, average), replacing(out) as draft:
         figures = system.evaluate(data) if data is not None else {}
-        if to is None:
+        if to is None or export is None:
             write_run(path, system, draft, average)
         else:
-            told["checked"] = write_format(to, system, draft, precision)
+            export.write(system, draft, precision)
+            told["checked"] = export.check(system, draft, precision)
             readme = card(system, path, out.name, LIBRARIES[to], figures, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")
     return told | {name: f"{value:.4f}" for name, value in figures.items() if isinstance(value, float)}
 
 
 def refuse(path: Path, out: Path, to: str | None, average: int, precision: str) -> None:
-    formats, precisions = " or ".join(FORMATS), ", ".join(ctranslate2.TYPES)
-    if to is not None and to not in FORMATS:
+    formats, precisions = " or ".join(LIBRARIES), ", ".join(ctranslate2.TYPES)
+    if to is not None and to not in LIBRARIES:
         raise Mistake(f"--to {to} is no format; expected {formats}")
     if to is None and not average:
         raise Mistake(f"there is nothing to convert to; say --to {formats}, or --average 5")
@@ -62,12 +89,6 @@ def refuse(path: Path, out: Path, to: str | None, average: int, precision: str) 
         raise Mistake(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
     if to == "ctranslate2":
         ctranslate2.package()
-
-
-def refuse_misfits(path: Path, to: str, model: Any) -> None:
-    found = {"huggingface": marian_export.misfits, "ctranslate2": ctranslate2.misfits}[to](model)
-    if found:
-        raise Mistake(f"{path} cannot become {FORMATS[to]}; what does not fit: {', '.join(found)}")
 
 
 def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
@@ -97,12 +118,3 @@ def write_run(path: Path, system: Any, draft: Path, average: int) -> None:
     save_model(system.model, draft / "model.safetensors", step)
     for file in (*path.glob("*tokenizer.json"), *path.glob("metrics.jsonl")):
         shutil.copy(file, draft / file.name)
-
-
-def write_format(to: str, system: Any, draft: Path, precision: str) -> str:
-    """Everything but the README, and what a check of it found."""
-    if to == "huggingface":
-        marian_export.write(system, draft)
-        return check_marian(Sample(system), draft)
-    ctranslate2.write(system, draft, precision)
-    return check_ctranslate2(Sample(system), draft, precision)

@@ -1,6 +1,7 @@
 """Folders of Hugging Face `transformers`, read without it: config.json, safetensors, the tokenizer's own files."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..config import Decode, Run, change
+from ..config import Decode
 from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
-from .weights import load
+
+READERS = {"marian": "regard.interop.marian"}  # by model_type: a module whose `system` makes what people use
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
     config = read_json(path / "config.json")
     kind = config.get("model_type")
-    if kind != "marian":
-        raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: marian")
-    return _marian(path, config, overrides)
+    if kind not in READERS:
+        raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
+    return import_module(READERS[kind]).system(path, config, overrides)
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -41,25 +43,6 @@ def weights(path: Path) -> dict[str, Tensor]:
         return {name: tensor.float() for file in files for name, tensor in load_file(path / file).items()}
     except (SafetensorError, OSError) as error:
         raise Mistake(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
-
-
-def _marian(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    from ..families import transformer
-    from ..tasks.translate import Translator
-    from ..training.optimise import device
-    from .marian import tokenizers
-
-    try:
-        ours = transformer.from_marian(config)
-    except (ValueError, KeyError) as error:
-        raise Mistake(f"{path / 'config.json'}: {error}") from error
-    model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
-    own = path / "generation_config.json"
-    generation = {**config, **(read_json(own) if own.is_file() else {})}
-    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
-    run = change(run, overrides)
-    source, target = tokenizers(path, config)
-    return Translator(run, model, source, target, device(run.device), filters(generation))
 
 
 def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Decode | None:

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.tokenizers import Text, Tokenizer, load
+from ..config import Run, change
+from ..data import tokenizers as own
+from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
+from ..families import transformer
 from ..files import read_json
+from .huggingface import decoding, filters, own_decoding, weights
+from .weights import load
 
 SPACE = "▁"
 
@@ -69,8 +74,8 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
 
 
 def _ours(path: Path, config: Mapping[str, Any]) -> tuple[Text, Text]:
-    source = load(path / OURS)
-    target = source if config.get("share_encoder_decoder_embeddings", True) else load(path / OUR_TARGET)
+    source = own.load(path / OURS)
+    target = source if config.get("share_encoder_decoder_embeddings", True) else own.load(path / OUR_TARGET)
     for key, number in (("pad_token_id", Text.pad), ("decoder_start_token_id", Text.start), ("eos_token_id", Text.end)):
         if config[key] != number:
             raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
@@ -90,3 +95,21 @@ def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> 
         MarianText(source, source, vocab, numbers | {"unk": vocab["<unk>"]}),
         MarianText(target, joiner, target_vocab, numbers | {"unk": target_vocab["<unk>"]}),
     )
+
+
+def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """The translator in a Marian folder."""
+    from ..tasks.translate import Translator
+    from ..training.optimise import device
+
+    try:
+        ours = transformer.from_marian(config)
+    except (ValueError, KeyError) as error:
+        raise Mistake(f"{path / 'config.json'}: {error}") from error
+    model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
+    stored = path / "generation_config.json"
+    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
+    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
+    run = change(run, overrides)
+    source, target = tokenizers(path, config)
+    return Translator(run, model, source, target, device(run.device), filters(generation))

@@ -47,7 +47,7 @@ def misfits(c: Any) -> list[str]:
     return [words for words, misfit in found.items() if misfit]
 
 
-def write(system: Any, draft: Path) -> None:
+def write(system: Any, draft: Path, precision: str) -> None:
     """Everything of the folder but its README."""
     run: Run = system.run
     twin, c = as_marian(system.model, run.model)

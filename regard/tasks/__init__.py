@@ -1,6 +1,6 @@
 """What models are for. A task turns data into losses for the loop, and texts into predictions for people.
 
-A task's module has `prepare`, for training, and `restore`, for use.
+A task's module has `prepare`, for training, `restore`, for use, and `sized`, for a model without any data.
 """
 
 from importlib import import_module
@@ -21,3 +21,9 @@ def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, 
 def restore(run: Run, folder: Path, device: Any) -> Any:
     """What people use, but for the weights."""
     return import_module(TASKS[run.task]).restore(run, folder, device)
+
+
+def sized(run: Run) -> Run:
+    """The run as it would be if its tokenizer learnt as much as it may."""
+    found: Run = import_module(TASKS[run.task]).sized(run)
+    return found

@@ -300,6 +300,12 @@ def restore(run: Run, folder: Path, device: torch.device) -> Translator:
     return Translator(run, _model(run), source, target, device)
 
 
+def sized(run: Run) -> Run:
+    vocab = run.model.vocab or run.tokenizer.vocab
+    target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
+    return run.model_copy(update={"model": run.model.model_copy(update={"vocab": vocab, "target_vocab": target})})
+
+
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     """A part of the data: the files named for it, else the embedded dates. Test data may hold several references."""
     sides = getattr(run.data, name) if sides is None else sides

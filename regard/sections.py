@@ -1,0 +1,222 @@
+"""The sections of a run: what can be set of data, tokenizer, training and decoding, and which of them a task has."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from .settings import settings_of, split, with_kind
+
+
+class Base(BaseModel):
+    """A group of settings. A union of groups told apart by `kind` is a slot: a plain string there means its kind."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kinds(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        known = settings_of(cls)
+        return {name: with_kind(value, known[name]) if name in known else value for name, value in values.items()}
+
+
+def _words(value: Any) -> Any:
+    value = split(value) if isinstance(value, str) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(str(each) if isinstance(each, int) else each for each in value)
+
+
+def _sides(value: Any) -> Any:
+    value = split(value) if isinstance(value, str) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple((str(each),) if isinstance(each, str | PathLike) else each for each in value)
+
+
+Words: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Sides: TypeAlias = Annotated[tuple[tuple[str, ...], ...], BeforeValidator(_sides)]
+"""The sides of an example, each a tuple of file patterns."""
+
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Data(Base):
+    """What every task can be told of its files."""
+
+    train: Sides = ()  # nothing: the embedded data
+    valid: Sides = ()
+    test: Sides = ()
+    invalid: Literal["refuse", "skip"] = "refuse"
+    max_tokens: Positive = 256  # longest side of an example
+    workers: Count = 0  # threads reading ahead
+
+
+class PairData(Data):
+    format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
+    columns: Words = ()  # TSV column numbers from 1, or field names
+    packed: bool = False
+    locales: Annotated[tuple[str, str], BeforeValidator(_words)] = ("en", "de")  # of the embedded data
+    examples: Positive = 20000  # embedded training pairs
+
+
+class Tokenizer(Base):
+    kind: Literal["bpe", "unigram", "word", "char", "byte"] = "bpe"
+    vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
+    joint: bool = True
+    normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
+    symbols: Words = ()  # kept whole
+
+
+class Noam(Base):
+    kind: Literal["noam"] = "noam"
+
+
+class Cosine(Base):
+    kind: Literal["cosine"] = "cosine"
+    floor: Share = 0.0  # of the peak
+
+
+class Linear(Base):
+    kind: Literal["linear"] = "linear"
+    floor: Share = 0.0  # of the peak
+
+
+class Constant(Base):
+    kind: Literal["constant"] = "constant"
+
+
+class Stable(Base):
+    """Warm-up, stable, decay."""
+
+    kind: Literal["wsd"] = "wsd"
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.2  # share of the steps
+
+
+class Adam(Base):
+    kind: Literal["adam"] = "adam"
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    eps: Annotated[float, Field(gt=0)] = 1e-9
+    decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class AdamW(Base):
+    kind: Literal["adamw"] = "adamw"
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | Stable, Field(discriminator="kind")]
+Optimiser: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
+
+
+class Train(Base):
+    steps: Count = 0  # steps, epochs, minutes: the first that is reached ends the training, 0 is no limit
+    epochs: Count = 0
+    minutes: Annotated[float, Field(ge=0)] = 0.0
+    seed: Count = 1
+    lr: Annotated[float, Field(gt=0)] = 5e-4  # the peak
+    warmup: Count = 400
+    schedule: Schedule = Noam()
+    optimiser: Optimiser = Adam()
+    tokens: Positive = 4096  # of one update, over all its pieces, padding not counted
+    batch: Count = 0  # items of one update; overrides tokens
+    accumulate: Positive = 1
+    precision: Literal["fp32", "bf16"] = "fp32"
+    clip: Annotated[float, Field(ge=0)] = 1.0  # 0: off
+    smoothing: Share = 0.1
+    average: Count = 0  # last checkpoints whose mean is tried at the end; 0: none
+    ema: Share = 0.0  # decay of a moving average of the weights, which is then evaluated and kept; 0: none
+    compile: bool = False
+    deterministic: bool = False
+    save_every: Positive = 500
+    keep: Positive = 3
+    eval_every: Positive = 500
+    metric: str = "loss"  # one of the task's
+    patience: Count = 0  # evaluations without a better one; 0: never stop early
+    log_every: Positive = 20
+    tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> "Train":
+        if self.schedule.kind in ("cosine", "linear", "wsd") and self.steps == 0:
+            raise ValueError(
+                f"train.schedule={self.schedule.kind} falls towards the last update and train.steps is 0; "
+                "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
+            )
+        return self
+
+
+class Decode(Base):
+    kind: Literal["greedy", "beam", "sample"] = "beam"
+    beam: Positive = 5
+    length_penalty: float = 1.0
+    nbest: Positive = 1  # of sampling: how many samples
+    max_tokens: Count = 0  # 0: by each row's source length
+    stop: Literal["exact", "first", "heuristic"] = "exact"
+    temperature: float = 1.0  # temperature, top_k, top_p and seed are of sampling
+    top_k: Count = 0  # 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Count = 1
+    prefix: str = ""  # how every output begins
+    must: Words = ()  # phrases that every output says
+    avoid: Words = ()  # phrases that none says
+    split: bool = False  # translate sentence by sentence
+    batch: Positive = 64  # sentences at once
+
+    @field_validator("temperature")
+    @classmethod
+    def _warm(cls, value: float) -> float:
+        if value <= 0:
+            raise ValueError(
+                f"decode.temperature is {value:g}; expected more than 0 (decode.kind=greedy takes the likeliest)"
+            )
+        return value
+
+    @field_validator("must", "avoid")
+    @classmethod
+    def _said(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(phrase.strip() for phrase in value):
+            raise ValueError("a phrase of it is empty; expected words, with a comma between phrases")
+        return value
+
+    @model_validator(mode="after")
+    def _enough(self) -> "Decode":
+        if self.kind == "greedy" and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} and greedy search finds one; use decode.kind=beam")
+        if self.kind == "beam" and self.nbest > self.beam:
+            raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
+        if self.split and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} and decode.split joins one translation per sentence; use 1")
+        return self
+
+    @model_validator(mode="after")
+    def _of_this_kind(self) -> "Decode":
+        for name, none in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+            value = getattr(self, name)
+            if self.kind != "sample" and value != none:
+                raise ValueError(
+                    f"decode.{name} is {value:g} and decode.kind={self.kind} draws nothing; use decode.kind=sample"
+                )
+        if self.must and self.kind != "beam":
+            raise ValueError(f"decode.must needs a beam and decode.kind is {self.kind}; use decode.kind=beam")
+        if self.must and self.split:
+            raise ValueError("decode.must cannot say which sentence of decode.split is meant; use one of the two")
+        return self
+
+
+class Sections(NamedTuple):
+    """What a task is set up by, and the figures on valid data among which train.metric chooses."""
+
+    data: type[Data]
+    decode: type[Base]
+    metrics: tuple[str, ...]
+
+
+TASKS = {"translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact"))}
