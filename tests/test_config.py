@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from regard import config, recipes
 from regard.config import Decode, Tokenizer, Train, change, difference, read, resolve
 from regard.errors import Mistake
-from regard.sections import AdamW, Cosine, Noam, Stable
+from regard.sections import Adam, AdamW, Cosine, Noam, Stable
 from regard.sections import PairData as Data
 from regard.settings import flat, split
 
@@ -143,8 +143,8 @@ def test_settings_of_a_section_survive_another_kind():
 
 
 def test_a_setting_without_a_kind_belongs_to_the_default_kind():
-    assert resolve("translate", {"train.optimiser.decay": 0.5}).run.train.optimiser == sections.Adam(decay=0.5)
-    assert Train.model_validate({"optimiser": {"decay": 0.5}}).optimiser == sections.Adam(decay=0.5)
+    assert resolve("translate", {"train.optimiser.decay": 0.5}).run.train.optimiser == Adam(decay=0.5)
+    assert Train.model_validate({"optimiser": {"decay": 0.5}}).optimiser == Adam(decay=0.5)
     assert Train.model_validate({"optimiser": "adamw"}).optimiser == AdamW()
 
 
