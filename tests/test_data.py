@@ -595,9 +595,9 @@ def test_pair_obeys_the_tokenizers_own_control():
 def test_pair_packs():
     made = pair([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
     assert made.source.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
-    assert made.target_in.tolist() == [[START, 10, 11, 12, START], [START, 9, PAD, PAD, PAD]]
-    assert made.target_out.tolist() == [[10, 11, 12, END, END], [9, END, PAD, PAD, PAD]]
-    assert made.target_segments.tolist() == [[0, 0, 0, 0, 1], [0, 0, -1, -1, -1]]
+    assert made.target_in.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
+    assert made.target_out.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
+    assert made.target_segments.tolist() == [[0, 0, 0, 0, 1, -1], [0, 0, -1, -1, -1, -1]]
     assert made.source_segments.max() == 1 and made.target_segments.shape == made.target_in.shape
     assert torch.equal(made.source_segments >= 0, made.source_real)
     assert torch.equal(made.target_segments >= 0, made.target_real)

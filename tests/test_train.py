@@ -69,6 +69,8 @@ class Update:
 class Task:
     """Every symbol is to be turned into another; rows have different lengths."""
 
+    steady = False
+
     def __init__(self, **train: Any) -> None:
         defaults = {"steps": 20, "lr": 1e-2, "warmup": 5, "save_every": 5, "eval_every": 5, "tensorboard": False}
         self.run: Any = SimpleNamespace(train=Train(**{**defaults, **train}), device="cpu")

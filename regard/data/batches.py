@@ -31,6 +31,7 @@ class Pair:
     target_in: Tensor  # (batch, target_tokens)
     target_out: Tensor
     target_real: Tensor
+    target_places: Tensor | None = None  # padded only: where the real target tokens stand in the flat table
     source_segments: Tensor | None = None  # packed only: the sequence each token belongs to in its row, -1 on padding
     target_segments: Tensor | None = None
     source_at: Tensor | None = None  # packed only: the place of each token in its sequence
@@ -64,21 +65,26 @@ def pair(
     return _pair(ended, [np.asarray([*text, target.end]) for text in targets], source, target, width)
 
 
-def _pair(sources: list[Ids], targets: list[Ids], source: Tokenizer, target: Tokenizer, width: int) -> Pair:
+def _pair(
+    sources: list[Ids], targets: list[Ids], source: Tokenizer, target: Tokenizer, width: int, least: int = 0
+) -> Pair:
+    """Packed tables are `width` wide and have `least` rows or more: where shapes stay, code is compiled once."""
     lengths = np.array([[len(x), len(y)] for x, y in zip(sources, targets, strict=True)])
     rows, starts, segments = pack(lengths, width) if width else one_each(len(lengths))
-    read = Places(lengths[:, 0], rows, starts[:, 0], segments)
-    written = Places(lengths[:, 1], rows, starts[:, 1], segments)
+    read = Places(lengths[:, 0], rows, starts[:, 0], segments, (least, width))
+    written = Places(lengths[:, 1], rows, starts[:, 1], segments, (least, width))
     ends = np.concatenate(targets)
     shifted = np.roll(ends, 1)
     shifted[written.at == 0] = target.start  # where the roll brought the END of the text before
     packed = [table for places in (read, written) for table in places.tables()] if width else []
+    spots = None if width else torch.from_numpy(np.ravel_multi_index(written.where, written.shape))
     return Pair(
         read.laid(np.concatenate(sources), source.pad),
         read.laid(np.ones(len(read.at), bool), False),
         written.laid(shifted, target.pad),
         written.laid(ends, target.pad),
         written.laid(np.ones(len(written.at), bool), False),
+        spots,
         *packed[::2],
         *packed[1::2],
     )
@@ -87,11 +93,13 @@ def _pair(sources: list[Ids], targets: list[Ids], source: Tokenizer, target: Tok
 class Places:
     """Where the tokens of some texts, one after the other, go in a table of rows."""
 
-    def __init__(self, lengths: np.ndarray, rows: np.ndarray, starts: np.ndarray, segments: np.ndarray) -> None:
+    def __init__(
+        self, lengths: np.ndarray, rows: np.ndarray, starts: np.ndarray, segments: np.ndarray, least: tuple[int, int]
+    ) -> None:
         self.at = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
         self.segments = np.repeat(segments, lengths)
         self.where = np.repeat(rows, lengths), np.repeat(starts, lengths) + self.at
-        self.shape = int(rows.max()) + 1, int((starts + lengths).max())
+        self.shape = max(int(rows.max()) + 1, least[0]), max(int((starts + lengths).max()), least[1])
 
     def laid(self, values: np.ndarray, empty: int) -> Tensor:
         table = np.full(self.shape, empty, bool if values.dtype == bool else np.int64)
@@ -259,10 +267,11 @@ class Batcher:
     def _update(self, pool: Pool, group: np.ndarray, index: int) -> Update:
         lengths = pool.lengths[group]
         width = self.data.max_tokens if self.data.packed else 0
+        least = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
         pieces = []
         for run in share(lengths, self.train.accumulate):
             sources, targets = ([side[i] for i in group[run]] for side in (pool.sources, pool.targets))
-            pieces.append(_pair(sources, targets, self.source, self.target, width))
+            pieces.append(_pair(sources, targets, self.source, self.target, width, least))
         count = sum(len(pool.targets[i]) for i in group)
         return Update(pieces, index, int(lengths.sum()), count, pool.chosen[group].tolist())
 

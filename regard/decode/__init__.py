@@ -4,8 +4,9 @@ from .beams import Hypothesis, Settings
 from .constraints import Must, Phrase
 from .ensemble import Ensemble
 from .filters import Filter, Forbid, ForcedEnd, Opening, Renormalise, Suppress, Temperature, TopK, TopP
+from .record import Decodable
 from .sample import Draw
-from .search import Decodable, search
+from .search import search
 
 __all__ = [
     "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "Must", "Opening", "Phrase",

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 Stop = Literal["exact", "first", "heuristic"]
 KEEP = 0.75  # rows that have ended are dropped when no more than this share still runs: each drop copies the caches
+FEW = 0.1  # the same for a fixed cache: a recorded step would have to be recorded anew, and gains little by fewer rows
 
 
 class Past(Protocol):
     """What a step rule needs of a cache, or of a bundle of them."""
+
+    fixed: bool  # are its tensors where they were for as long as no row is dropped?
 
     def branch(self, beams: int, steps: int) -> None: ...
     def follow(self, origin: Tensor) -> None: ...
@@ -79,10 +82,11 @@ class Walk(ABC):
         last = self.limits[self.row] <= self.step  # (rows,)
         token, origin = self.split(scores, last)
         going = ~(last | self.settled())
-        if not going.any():
+        count = int(going.sum())  # the one look at the device that a step costs
+        if not count:
             return None
         self.open = self.open.masked_fill(~going[:, None], -torch.inf)  # an ended row offers nothing while it waits
-        if going.float().mean() <= KEEP:
+        if count <= (FEW if self.cache.fixed else KEEP) * len(going):
             rows = going.nonzero()[:, 0]
             token, origin = token[rows], origin if origin is None else origin[rows]
             self.select(rows)

@@ -14,7 +14,7 @@ class Bundle:
     """The caches of the members, moved together."""
 
     def __init__(self, caches: Sequence[Any]) -> None:
-        self.caches = caches
+        self.caches, self.fixed = caches, all(cache.fixed for cache in caches)
 
     @property
     def lengths(self) -> Tensor:

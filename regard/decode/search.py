@@ -1,20 +1,12 @@
 """The loop that all ways of decoding share: read tokens, let the step rule choose the next, until it has enough."""
 
-from typing import Any, Protocol
-
 import torch
 from torch import Tensor
 
 from .beams import Beams, Hypothesis, Past, Settings, Walk
 from .constraints import Constrained
+from .record import Decodable, Recorded
 from .sample import Samples
-
-
-class Decodable(Protocol):
-    """`start(…)` differs by family (a source, frames, or only rows); a search is handed the cache it returned."""
-
-    def step(self, tokens: Tensor, cache: Any, real: Tensor | None = None) -> Tensor:
-        """Read tokens (rows, tokens), remember them, return logits (rows, tokens, vocab)."""
 
 
 @torch.no_grad()
@@ -23,9 +15,11 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Continue prompts (rows, tokens), ragged if `real` says so, by at most `limits` (rows,) tokens, END counted.
 
-    A preallocated cache must have room for the prompt, and its beams are given room for the longest limit here.
+    A preallocated cache must have room for the prompt, and its beams are given room for the longest limit here; on a
+    GPU the step is then recorded once and replayed.
     """
     walk = rule(settings, cache, limits)
+    model = Recorded(model) if cache.fixed and prompt.is_cuda else model
     scores = last_of(model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): the prompt is one beam
     if walk.width > 1:
         cache.branch(walk.width, int(limits.max()))

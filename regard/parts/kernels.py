@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from . import flex
 from .masks import Mask
 from .memory import DenseBook, DenseSlots, Memory
 
@@ -55,11 +56,19 @@ class Softmax(Kernel):
         drop = self.dropout if self.training else 0.0
         if bias is None and mask.flag:
             return F.scaled_dot_product_attention(q, k, v, None, drop, is_causal=True, scale=self.scale)
+        if bias is None and not drop and flex.serves(mask, q.device):
+            return flex.mixed(q, k, v, mask, self.scale)
         seen = hidden(mask, bias, q, k)
         if seen is None or not q.is_cuda:
             return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
         with sdpa_kernel(MASKED):
             return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+
+    def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
+        if flex.serves(mask, device):
+            flex.blocked(mask, queries, keys, device)
+        else:
+            super().prepare(mask, queries, keys, device)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, queries, keys), each row summing to one, or to zero where nothing is visible."""

@@ -169,7 +169,7 @@ class Stack(nn.Module):
                 made[kind] = kind[0](rows, device, *kind[1:])
             books.append(made[kind])
             memories.append(layer.attention.memory(made[kind], rows))
-        cache = Cache(rows, device, memories, books)
+        cache = Cache(rows, device, memories, books, capacity is not None)
         if source is not None:
             cache.cross = Cross(None, mask, memories=tuple(layer.cross.remember(source) for layer in self.layers))
         return cache

@@ -83,9 +83,16 @@ class Book:
 class Cache:
     """How far each row is, one memory per layer, and the book that each of them is kept by."""
 
-    def __init__(self, rows: int, device: torch.device, layers: list[Memory], books: list[Book] | None = None) -> None:
-        """`books` has one entry per layer; layers of one kind name the same book."""
-        self.layers, self.beams = layers, 0
+    def __init__(
+        self,
+        rows: int,
+        device: torch.device,
+        layers: list[Memory],
+        books: list[Book] | None = None,
+        fixed: bool = False,
+    ) -> None:
+        """`books` has one entry per layer; layers of one kind name the same book. `fixed`: nothing in it ever grows."""
+        self.layers, self.beams, self.fixed = layers, 0, fixed
         self.cross: Cross | None = None
         self.books = books or [Book()] * len(layers)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)

@@ -75,9 +75,12 @@ class Seeker:
         self, ids: list[list[int]], texts: list[str], how: Decode, wishes: list[Wish] | None
     ) -> list[list[Hypothesis]]:
         batch = self.pair(ids, [[] for _ in ids])
-        with torch.no_grad():
-            cache = self.model.start(batch.source, Mask(keys=batch.source_real))
         settings, limits = self._settings(how, texts), self._limits(batch, how, wishes)
+        # Preallocated on a GPU, where a fixed step can be recorded; elsewhere a cache that grows looks at fewer keys.
+        room = int(limits.max()) + max((len(wish.prefix) for wish in wishes or ()), default=0) + 1
+        with torch.no_grad():
+            mask = Mask(keys=batch.source_real)
+            cache = self.model.start(batch.source, mask, room if self.device.type == "cuda" else None)
         if wishes is None:
             return search(self.model, cache, batch.target_in, limits, settings)
         own, must = filters(wishes, self.wording, self.device), phrases(wishes, self.wording, self.device)

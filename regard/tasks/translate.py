@@ -241,7 +241,7 @@ class Lesson:
 
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
-        self.model = translator.model
+        self.model, self.steady = translator.model, self.run.data.packed
         self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
 
     def facts(self) -> list[str]:
@@ -256,11 +256,13 @@ class Lesson:
         return self.batcher.updates(epoch, index)
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
-        """Summed over the real target tokens; only they go through the vocabulary."""
+        """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
         batch = batch.to(self.translator.device)
-        real = batch.target_real
-        logits = model.logits(states(model, batch)[real])  # (tokens, vocab)
-        return smoothed(logits, batch.target_out[real], smoothing=self.run.train.smoothing)
+        found, targets, real = states(model, batch), batch.target_out, batch.target_real
+        if batch.target_places is not None:
+            found, targets = found.flatten(0, 1)[batch.target_places], targets.flatten()[batch.target_places]
+            return smoothed(model.logits(found), targets, smoothing=self.run.train.smoothing)
+        return smoothed(model.logits(found), targets, real, self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:

@@ -23,6 +23,7 @@ class Task(Protocol):
     """What the loop asks of a task."""
 
     run: Run
+    steady: bool  # has every piece the same shape, but for few?
 
     def updates(self, epoch: int, index: int) -> Iterator[Any]: ...
 

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config import Optimiser
 from ..errors import Mistake
+from .kinds import Task
 
 
 def device(name: str) -> torch.device:
@@ -32,6 +33,13 @@ def device(name: str) -> torch.device:
 def autocast(where: torch.device, precision: str) -> AbstractContextManager[object]:
     """bf16: products in bfloat16, everything delicate and the weights themselves in float32."""
     return torch.autocast(where.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def compiled(task: Task, where: torch.device) -> Callable[..., Tensor]:
+    """The task's loss, compiled; steady shapes on a GPU are recorded as CUDA graphs besides."""
+    if not task.steady:
+        return torch.compile(task.loss, dynamic=True)
+    return torch.compile(task.loss, dynamic=False, mode="reduce-overhead" if where.type == "cuda" else None)
 
 
 @contextmanager
