@@ -1,13 +1,19 @@
 """What only a GPU can show. On a machine without one these are skipped, and their CPU sides run in the other tests."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.decode import Settings, search
+from regard.data.batches import pair
+from regard.data.tokenizers import Text
+from regard.decode import Draw, Settings, Suppress, TopK, search
 from regard.families import transformer
 from regard.parts import Feed, Layer, Mask, Residual, Softmax, Stack, slots
+from regard.tasks.translate import Lesson
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -89,6 +95,56 @@ def test_the_same_texts_as_on_the_cpu():
             [[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))]
         )
     assert found[0] == found[1]
+
+
+WAYS = {
+    "greedy": Settings(2, 1, stop="first"),
+    "exact": Settings(2, 4, nbest=2),
+    "heuristic": Settings(2, 5, 0.7, 2, "heuristic", (Suppress([0, 1]),)),
+    "first": Settings(2, 3, stop="first"),
+    "samples": Settings(2, nbest=3),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_recorded_steps_find_the_same_texts(way):
+    """Over a fixed cache whole steps are replayed; rows of unlike limits end at unlike times, and few are left."""
+    model, rows = a_model(), 30
+    source, lengths = torch.randint(3, 97, (rows, 9)), torch.cat([torch.full((28,), 6), torch.tensor([40, 45])])
+    found = []
+    for device, capacity in (("cpu", None), ("cuda", 64)):
+        model.to(device)
+        settings = WAYS[way]
+        if way == "samples":
+            settings = replace(settings, draw=Draw(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),)))
+        with torch.no_grad():
+            cache = model.start(source.to(device), capacity=capacity)
+        prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
+        best = search(model, cache, prompt, lengths.to(device), settings)
+        found.append([[(each.tokens, each.ended) for each in some] for some in best])
+    assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
+
+
+def test_packed_rows_learn_the_same_when_compiled():
+    """FlexAttention with segments, inside a compiled loss, gives the loss and the gradients of plain attention."""
+    rng = torch.Generator().manual_seed(3)
+    texts = [
+        torch.randint(4, 97, (int(n),), generator=rng).tolist() for n in torch.randint(2, 40, (48,), generator=rng)
+    ]
+    batch = pair(texts[:24], texts[24:], Text, Text, 128).to("cuda")
+    task = SimpleNamespace(
+        translator=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
+    )
+    model, found = a_model().cuda(), []
+    for loss_of in (Lesson.loss, torch.compile(Lesson.loss, dynamic=False)):
+        model.zero_grad()
+        loss = loss_of(task, model, batch)
+        loss.backward()
+        found.append((loss.item(), [each.grad.clone() for each in model.parameters()]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    largest = max(float(each.norm()) for each in found[0][1])
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        assert (a - b).norm() <= 1e-3 * a.norm() + 1e-4 * largest  # a key's bias has no gradient but rounding
 
 
 @torch.no_grad()

@@ -193,3 +193,73 @@ def test_growing_and_preallocated_caches_give_the_same_beams(marian):
     assert [[each.tokens for each in best] for best in found[0]] == [
         [each.tokens for each in best] for best in found[1]
     ]
+
+
+@pytest.mark.parametrize("stop", ["exact", "heuristic", "first", "samples"])
+@torch.no_grad()
+def test_a_step_can_be_recorded(stop):
+    """From the second step of a shape on, everything that lives between steps stays where it is in memory."""
+    from regard.decode import Draw
+    from regard.decode.search import rule
+
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
+    cache, limits = model.start(torch.randint(3, 31, (4, 5)), capacity=30), torch.tensor([12, 12, 12, 12])
+    draw = Draw(torch.arange(12).view(4, 3)) if stop == "samples" else None
+    walk = rule(Settings(2, 3, stop="exact" if draw else stop, filters=(Suppress([2]),), draw=draw), cache, limits)
+    scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
+    cache.branch(3, 12)
+    tokens, seen = walk.take(scores), []
+
+    def held() -> dict[str, int]:
+        owners = {"walk": walk, "pool": getattr(walk, "pool", None), "cache": cache, "book": cache.books[0]}
+        owners |= {f"layer {i}": layer for i, layer in enumerate(cache.layers)}
+        return {
+            f"{owner}.{name}": value.data_ptr()
+            for owner, each in owners.items() if each is not None
+            for name, value in vars(each).items() if isinstance(value, Tensor) and name != "to"
+        }  # fmt: skip
+
+    for _ in range(6):
+        tokens = walk.take(model.step(tokens, cache))
+        seen.append(held())
+    assert walk.recordable and {"walk.open", "walk.said", "walk.going", "walk.now", "book.kin"} <= set(seen[0])
+    assert all(each == seen[0] for each in seen)
+    assert int(walk.now) == walk.step == 7
+
+
+@torch.no_grad()
+def test_another_search_takes_the_place_of_a_recorded_one():
+    """What a search works on can be moved to the tensors of another one of the same shapes, and it goes on as it was."""
+    from regard.decode.record import bring, hanging, outline
+    from regard.decode.search import rule
+
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
+    sources = [torch.randint(3, 31, (4, 5)) for _ in range(2)]
+    limits = torch.tensor([9, 12, 7, 3])
+
+    def begun(source: Tensor):
+        cache = model.start(source, Mask(keys=torch.ones_like(source, dtype=torch.bool)), capacity=30)
+        walk = rule(Settings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
+        scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
+        cache.branch(3, walk.longest)
+        tokens = walk.advance(scores)
+        return walk, cache, walk.advance(model.step(tokens, cache))
+
+    def ended(walk, cache, tokens):
+        while tokens is not None:
+            tokens = walk.advance(model.step(tokens, cache))
+        return walk.results()
+
+    wanted = ended(*begun(sources[1]))
+    first, second = begun(sources[0]), begun(sources[1])
+    places = [[*hanging({"walk": walk, "cache": cache})] for walk, cache, _ in (first, second)]
+    assert [outline(place) for place in places[0]] == [outline(place) for place in places[1]]
+    before, after = ([place for place in some if isinstance(place.value, Tensor)] for some in places)
+    paths = {place.path for place in before}
+    assert {".walk.open", ".walk.said", ".walk.now", ".walk.row", ".walk.pool.tokens", ".walk.cache.lengths"} <= paths
+    assert sum(path.endswith((".k", ".v")) for path in paths) == 8  # of two layers, their own and the source's
+    bring(after, [place.value for place in before])
+    assert second[0].said is first[0].said and second[1].layers[0].k is first[1].layers[0].k
+    assert ended(*second) == wanted and ended(*begun(sources[0])) != wanted

@@ -193,7 +193,7 @@ def test_a_sample_depends_on_seed_text_and_number_only():
 
 
 def test_noise_is_gumbel_and_neighbours_are_unlike():
-    noise = gumbel(keys([f"t{i}" for i in range(40)], 5, 1, CPU), 3, 500)
+    noise = gumbel(keys([f"t{i}" for i in range(40)], 5, 1, CPU), torch.tensor(3), 500)
     assert noise.isfinite().all()
     assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
     assert noise.var().item() == pytest.approx(math.pi**2 / 6, abs=0.02)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .sample import Draw
 
 Stop = Literal["exact", "first", "heuristic"]
+ROUND = 16  # searches of about the same length have the same shapes
 KEEP = 0.75  # rows that have ended are dropped when no more than this share still runs: each drop copies the caches
 FEW = 0.1  # the same for a fixed cache: a recorded step would have to be recorded anew, and gains little by fewer rows
 
@@ -56,16 +57,25 @@ class Hypothesis:
 class Walk(ABC):
     """The open hypotheses of all rows that still run. A step rule says which go on, and keeps those that have ended."""
 
+    blind = True  # does a step the same whatever was said before, but for tensors?
+
     def __init__(self, settings: Settings, width: int, cache: Past, limits: Tensor) -> None:
         self.settings, self.width, self.cache, self.limits = settings, width, cache, limits
         rows, device = len(limits), limits.device
+        self.longest = -(-int(limits.max()) // ROUND) * ROUND  # room for so many tokens
         self.row = torch.arange(rows, device=device)  # which input row each running row is
         self.open = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
-        self.said = torch.zeros(rows, 1, 0, dtype=torch.long, device=device)
+        self.said = torch.zeros(rows, 1, self.longest, dtype=torch.long, device=device)  # of which `step` are said
+        self.going = torch.ones(rows, dtype=torch.bool, device=device)
         self.step = 0
+        self.now = torch.zeros((), dtype=torch.long, device=device)  # the same, where recorded steps can count it
+
+    @property
+    def recordable(self) -> bool:
+        return self.blind and all(getattr(filter, "blind", False) for filter in self.settings.filters)
 
     @abstractmethod
-    def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor | None]:
+    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor | None]:
         """From Σ log p (rows, beams, vocab): the next tokens (rows, width), and whom each continues; None: itself."""
 
     @abstractmethod
@@ -77,37 +87,50 @@ class Walk(ABC):
 
     def advance(self, logits: Tensor) -> Tensor | None:
         """Take the scores of the next token; return the tokens to read next, or None when every row has ended."""
-        scores = self._log_probabilities(logits) + self.open[:, :, None]  # (rows, beams, vocab)
+        return self.narrowed(self.take(logits))
+
+    def take(self, logits: Tensor) -> Tensor:
+        """The tokens to read next. It never looks at the device, and tensors stay where they are: it is recordable."""
+        moment, opened, said = self.moment(), self.open, self.said
+        scores = self._log_probabilities(logits, moment) + opened[:, :, None]  # (rows, beams, vocab)
         self.step += 1
-        last = self.limits[self.row] <= self.step  # (rows,)
-        token, origin = self.split(scores, last)
-        going = ~(last | self.settled())
-        count = int(going.sum())  # the one look at the device that a step costs
-        if not count:
-            return None
-        self.open = self.open.masked_fill(~going[:, None], -torch.inf)  # an ended row offers nothing while it waits
-        if count <= (FEW if self.cache.fixed else KEEP) * len(going):
-            rows = going.nonzero()[:, 0]
-            token, origin = token[rows], origin if origin is None else origin[rows]
-            self.select(rows)
-            self.cache.select(rows)
+        self.now += 1
+        last = self.limits[self.row] <= self.now  # (rows,)
+        token, origin = self.split(scores, last, moment)
+        self.going = hold(self.going, ~(last | self.settled()))
+        # An ended row offers nothing while it waits.
+        self.open = hold(opened, self.open.masked_fill(~self.going[:, None], -torch.inf))
+        self.said = hold(said, self.said)
         if origin is not None and self.width > 1 and self.step > 1:  # after the prompt all continue the same past
             self.cache.follow(origin)
         return token
 
+    def narrowed(self, token: Tensor) -> Tensor | None:
+        """Drop rows that have ended, where that is worth it; None when all have."""
+        count = int(self.going.sum())  # the one look at the device that a step costs
+        if not count:
+            return None
+        if count <= (FEW if self.cache.fixed else KEEP) * len(token):
+            rows = self.going.nonzero()[:, 0]
+            token = token[rows]
+            self.select(rows)
+            self.cache.select(rows)
+        return token
+
     def select(self, rows: Tensor) -> None:
         """Only these still run."""
-        self.row, self.open, self.said = self.row[rows], self.open[rows], self.said[rows]
+        self.row, self.open, self.said, self.going = (
+            each[rows] for each in (self.row, self.open, self.said, self.going)
+        )
 
-    def _log_probabilities(self, logits: Tensor) -> Tensor:
+    def _log_probabilities(self, logits: Tensor, moment: Moment) -> Tensor:
         scores = logits.float().log_softmax(-1)
-        moment = self.moment()
         for filter in self.settings.filters:
             scores = filter(scores, moment)
         return scores
 
     def moment(self) -> Moment:
-        return Moment(self.step, self.limits[self.row] - self.step, self.said, self.row)
+        return Moment(self.step, self.limits[self.row] - self.now, self.said[:, :, : self.step], self.row)
 
 
 class Beams(Walk):
@@ -116,28 +139,28 @@ class Beams(Walk):
     def __init__(self, settings: Settings, cache: Past, limits: Tensor, width: int | None = None) -> None:
         super().__init__(settings, width or settings.beam, cache, limits)
         kept = settings.nbest if settings.stop == "exact" else settings.beam
-        self.pool = Pool(len(limits), kept, int(limits.max()), settings.length_penalty, limits.device)
+        self.pool = Pool(len(limits), kept, self.longest, settings.length_penalty, limits.device)
 
-    def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor]:
         return self._split_all(scores, last) if self.settings.stop == "exact" else self._split_top(scores, last)
 
     def _split_all(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Every hypothesis may end here, however unlikely: with a beam that holds all prefixes nothing is lost."""
-        self.pool.add(self.row, self.said, scores[:, :, self.settings.end], True)
+        self.pool.add(self.row, self.said, self.now - 1, scores[:, :, self.settings.end], True)
         scores[:, :, self.settings.end] = -torch.inf
         self.open, token, origin = top(scores, self.settings.beam)
-        self.said = extend(self.said, origin, token)
-        self.pool.add(self.row, self.said, self.open.masked_fill(~last[:, None], -torch.inf), False)
+        self.said = extend(self.said, self.now, origin, token)
+        self.pool.add(self.row, self.said, self.now, self.open.masked_fill(~last[:, None], -torch.inf), False)
         return token, origin
 
     def _split_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Twice as many candidates as beams: those that end among the better half enter the pool, the rest go on."""
         beam, end = self.settings.beam, self.settings.end
         best, token, origin = top(scores, 2 * beam)
-        said, ended = extend(self.said, origin, token), token == end
+        said, ended = extend(self.said, self.now, origin, token), token == end
         better = torch.arange(best.size(1), device=best.device) < beam
-        self.pool.add(self.row, said[:, :, :-1], best.masked_fill(~(ended & better), -torch.inf), True)
-        self.pool.add(self.row, said, best.masked_fill(~(last[:, None] & ~ended & better), -torch.inf), False)
+        self.pool.add(self.row, said, self.now - 1, best.masked_fill(~(ended & better), -torch.inf), True)
+        self.pool.add(self.row, said, self.now, best.masked_fill(~(last[:, None] & ~ended & better), -torch.inf), False)
         best = best.masked_fill(ended, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
         self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
@@ -149,7 +172,7 @@ class Beams(Walk):
         worst = self.pool.worst(self.row)
         if self.settings.stop == "first":
             return worst > -torch.inf
-        alpha, length = self.settings.length_penalty, torch.full_like(worst, self.step)
+        alpha, length = self.settings.length_penalty, self.now.to(worst)
         if self.settings.stop == "exact":  # log p only falls, so a longer text can gain by its length alone
             length = self.limits[self.row].to(worst) if alpha > 0 else length + 1
         return self.open.amax(1) / length**alpha <= worst
@@ -166,6 +189,12 @@ class Beams(Walk):
         ]
 
 
-def extend(said: Tensor, origin: Tensor, token: Tensor) -> Tensor:
+def extend(said: Tensor, now: Tensor, origin: Tensor, token: Tensor) -> Tensor:
+    """said (rows, beams, longest) of those each one continues, with `token` (rows, new) as number `now`."""
     past = said.gather(1, origin[:, :, None].expand(-1, -1, said.size(2)))
-    return torch.cat([past, token[:, :, None]], 2)
+    return past.scatter(2, (now - 1).expand(*token.shape, 1), token[:, :, None])
+
+
+def hold(held: Tensor, new: Tensor) -> Tensor:
+    """The new values at the old place, if they fit there: recorded steps keep their addresses."""
+    return held.copy_(new) if held.shape == new.shape else new

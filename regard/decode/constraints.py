@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .beams import Beams, Past, Settings, extend
+from .filters import Moment
 from .pool import even, top
 
 NONE = 2**20  # more than any phrases have
@@ -148,6 +149,8 @@ class Constrained(Beams):
     Where no text can, those that say most of the phrases are kept.
     """
 
+    blind = False
+
     def __init__(self, settings: Settings, must: Must, cache: Past, limits: Tensor) -> None:
         self.widths = settings.beam + must.tokens  # (rows,) each row's own
         super().__init__(settings, cache, limits, int(self.widths.max()))
@@ -157,23 +160,21 @@ class Constrained(Beams):
         super().select(rows)
         self.widths, self.must, self.progress = self.widths[rows], self.must.select(rows), self.progress.select(rows)
 
-    def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor]:
         end, exact = self.settings.end, self.settings.stop == "exact"
         before, lacked, ending = self.said, self._unsaid(), scores[:, :, end].clone()
         scores[:, :, end] = ending.masked_fill((lacked > 0) | exact, -torch.inf)
         best, token, origin, progress = self._in_turn(scores)
         ended, place = token == end, torch.arange(token.size(1), device=token.device)
         if exact:  # all that have said everything may end, however unlikely
-            self.pool.add(self.row, before, ending.masked_fill(lacked > 0, -torch.inf), True)
+            self.pool.add(self.row, before, self.now - 1, ending.masked_fill(lacked > 0, -torch.inf), True)
         else:  # as in plain search: twice as many candidates, of which those that end among the better half do end
-            better = ended & (place < self.widths[:, None])
-            self.pool.add(
-                self.row, extend(before, origin, token)[:, :, :-1], best.masked_fill(~better, -torch.inf), True
-            )
+            better, said = ended & (place < self.widths[:, None]), extend(before, self.now, origin, token)
+            self.pool.add(self.row, said, self.now - 1, best.masked_fill(~better, -torch.inf), True)
         best, order = best.masked_fill(ended, -torch.inf), ended.long().argsort(dim=1, stable=True)[:, : self.width]
         self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
         self.open = self.open.masked_fill(place[: self.width] >= self.widths[:, None], -torch.inf)
-        self.said, self.progress = extend(before, origin, token), progress.pick(order)
+        self.said, self.progress = extend(before, self.now, origin, token), progress.pick(order)
         self._at_the_limit(before, ending, lacked, last)
         return token, origin
 
@@ -183,16 +184,16 @@ class Constrained(Beams):
     def _at_the_limit(self, before: Tensor, ending: Tensor, lacked: Tensor, last: Tensor) -> None:
         """Keep what is cut off there and has said everything; where nothing has, what has said most."""
         cut, lacks = self.open.masked_fill(~last[:, None], -torch.inf), self._unsaid()
-        self.pool.add(self.row, self.said, cut.masked_fill(lacks > 0, -torch.inf), False)
+        self.pool.add(self.row, self.said, self.now, cut.masked_fill(lacks > 0, -torch.inf), False)
         in_need = last & (self.pool.scores[self.row].amax(1) == -torch.inf)
         if not in_need.any():
             return
-        offers = (before, ending, lacked, True), (self.said, cut, lacks, False)
-        counts = [unsaid.masked_fill(scores == -torch.inf, NONE) for _, scores, unsaid, _ in offers]
+        offers = (before, self.now - 1, ending, lacked, True), (self.said, self.now, cut, lacks, False)
+        counts = [unsaid.masked_fill(scores == -torch.inf, NONE) for _, _, scores, unsaid, _ in offers]
         least = torch.cat(counts, 1).amin(1)[:, None]
-        for said, scores, unsaid, ended in offers:
+        for said, length, scores, unsaid, ended in offers:
             chosen = in_need[:, None] & (unsaid == least)
-            self.pool.add(self.row, said, scores.masked_fill(~chosen, -torch.inf), ended)
+            self.pool.add(self.row, said, length, scores.masked_fill(~chosen, -torch.inf), ended)
 
     def _in_turn(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Progress]:
         """The candidates in the order in which the beam is shared out, twice as many as it has places."""
@@ -222,8 +223,8 @@ class Constrained(Beams):
 
     def _before(self) -> Tensor | None:
         """(rows, beams) the last token."""
-        if self.said.size(2):
-            return self.said[:, :, -1]
+        if self.step > 1:  # this one counted
+            return self.said[:, :, self.step - 2]
         return None if self.must.given is None else self.must.given[:, -1:]
 
 

@@ -22,12 +22,16 @@ class Moment:
 
 
 class Filter(Protocol):
+    """One with `blind = True` does not look at `said`, nor at `step` after the first: its steps can be recorded."""
+
     def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
         """(rows, beams, vocab) log-probabilities in and out; minus infinity forbids. It may write in place."""
 
 
 class Suppress:
     """Tokens that are never said: padding, a checkpoint's bad words."""
+
+    blind = True
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = torch.tensor(tokens, dtype=torch.long)
@@ -78,6 +82,8 @@ class Forbid:
 class Opening:
     """The first token of these rows (bool) is one of those allowed (vocab, bool)."""
 
+    blind = True
+
     def __init__(self, rows: Tensor, allowed: Tensor) -> None:
         self.rows, self.refused = rows, ~allowed
 
@@ -89,6 +95,8 @@ class Opening:
 
 class ForcedEnd:
     """The last token that a row may say is END, whatever the model would rather say."""
+
+    blind = True
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -103,6 +111,8 @@ class ForcedEnd:
 class Renormalise:
     """Make what the other filters left a distribution again, as some checkpoints ask."""
 
+    blind = True
+
     def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
         return scores.log_softmax(-1)
 
@@ -112,6 +122,8 @@ class Renormalise:
 
 class Temperature:
     """Below 1 the likely becomes likelier, above 1 everything more alike."""
+
+    blind = True
 
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
@@ -123,6 +135,8 @@ class Temperature:
 class TopK:
     """Only the `count` likeliest, and what is as likely as the last of them."""
 
+    blind = True
+
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -133,6 +147,8 @@ class TopK:
 
 class TopP:
     """Only the likeliest that together reach `share` of the probability (1904.09751); the likeliest always stays."""
+
+    blind = True
 
     def __init__(self, share: float) -> None:
         self.share = share

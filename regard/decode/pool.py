@@ -38,15 +38,14 @@ class Pool:
         self.lengths = torch.zeros(rows, size, dtype=torch.long, device=device)
         self.ended = torch.zeros(rows, size, dtype=torch.bool, device=device)
 
-    def add(self, rows: Tensor, said: Tensor, logprobs: Tensor, ended: bool) -> None:
-        """Offer said (rows, new, length), without END, with its Σ log p (rows, new); minus infinity is no offer."""
-        length = said.size(2)
-        offered = logprobs / (length + ended) ** self.length_penalty  # END counts
-        if not (offered > self.scores[rows].amin(1, keepdim=True)).any():
-            return
+    def add(self, rows: Tensor, said: Tensor, length: Tensor, logprobs: Tensor, ended: bool) -> None:
+        """Offer the first `length` of said (rows, new, longest), without END, with their Σ log p (rows, new); minus
+        infinity is no offer."""
+        offered = logprobs / (length + ended).to(logprobs) ** self.length_penalty  # END counts
+        if not said.is_cuda and not (offered > self.scores[rows].amin(1, keepdim=True)).any():
+            return  # on a GPU to look would cost more than to go on
         scores = torch.cat([self.scores[rows], offered], 1)
         best, order = scores.topk(self.size)
-        said = F.pad(said, (0, self.tokens.size(2) - length))
 
         def kept(old: Tensor, new: Tensor) -> Tensor:
             return torch.cat([old[rows], new], 1).gather(1, order)
@@ -54,7 +53,7 @@ class Pool:
         whole = order[:, :, None].expand(-1, -1, said.size(2))
         self.tokens[rows] = torch.cat([self.tokens[rows], said], 1).gather(1, whole)
         self.logprobs[rows] = kept(self.logprobs, logprobs)
-        self.lengths[rows] = kept(self.lengths, torch.full_like(offered, length, dtype=torch.long))
+        self.lengths[rows] = kept(self.lengths, length.expand_as(offered))
         self.ended[rows] = kept(self.ended, torch.full_like(offered, ended, dtype=torch.bool))
         self.scores[rows] = best
 

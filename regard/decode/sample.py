@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .beams import Hypothesis, Past, Settings, Walk
-from .filters import Filter, Temperature, TopK, TopP
+from .beams import Hypothesis, Past, Settings, Walk, extend
+from .filters import Filter, Moment, Temperature, TopK, TopP
 
 
 @dataclass(frozen=True)
@@ -44,26 +44,31 @@ class Samples(Walk):
         rows, samples = draw.keys.shape
         super().__init__(settings, samples, cache, limits)
         self.draw, device = draw, limits.device
-        self.tokens = torch.zeros(rows, samples, int(limits.max()), dtype=torch.long, device=device)
+        self.own = torch.arange(samples, device=device)
+        self.tokens = torch.zeros(rows, samples, self.longest, dtype=torch.long, device=device)
         self.lengths = torch.zeros(rows, samples, dtype=torch.long, device=device)
         self.logprobs = torch.full((rows, samples), -torch.inf, device=device)
         self.over = torch.zeros(rows, samples, dtype=torch.bool, device=device)
         self.ended = torch.zeros(rows, samples, dtype=torch.bool, device=device)
 
-    def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor | None]:
+    @property
+    def recordable(self) -> bool:
+        return super().recordable and all(getattr(filter, "blind", False) for filter in self.draw.filters)
+
+    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor | None]:
         scores = scores.expand(-1, self.width, -1)
         shaped = scores
         for filter in self.draw.filters:
-            shaped = filter(shaped, self.moment())
-        token = (shaped + gumbel(self.draw.keys[self.row], self.step, scores.size(2))).argmax(-1)
+            shaped = filter(shaped, moment)
+        token = (shaped + gumbel(self.draw.keys[self.row], self.now, scores.size(2))).argmax(-1)
         self.open = scores.gather(2, token[:, :, None])[:, :, 0]
         self._keep(token, last)
-        self.said = torch.cat([self.said.expand(-1, self.width, -1), token[:, :, None]], 2)
+        self.said = extend(self.said, self.now, self.own[: self.said.size(1)].expand_as(token), token)
         return token, None
 
     def _keep(self, token: Tensor, last: Tensor) -> None:
         row, ended = self.row, token == self.settings.end
-        self.tokens[row, :, self.step - 1] = token
+        self.tokens[row] = extend(self.tokens[row], self.now, self.own.expand_as(token), token)
         running = ~self.over[row]
         now = running & (ended | last[:, None] | (self.open == -torch.inf))  # where all is forbidden, nothing follows
         self.lengths[row] += running & ~ended
@@ -93,10 +98,10 @@ class Samples(Walk):
 # --- random numbers by counting (SplitMix64): each depends on its key, step and token, on nothing before it ----------
 
 
-def gumbel(keys: Tensor, step: int, vocab: int) -> Tensor:
+def gumbel(keys: Tensor, step: Tensor, vocab: int) -> Tensor:
     """(rows, samples, vocab) noise."""
     tokens = torch.arange(1, vocab + 1, device=keys.device)
-    now = keys + keys.new_full((), step) * STRIDE  # in 64 bits, where products wrap
+    now = keys + step * STRIDE  # in 64 bits, where products wrap
     numbers = mixed(mixed(now)[:, :, None] + tokens * STRIDE)
     uniform = ((numbers >> 41 & 2**23 - 1) + 0.5) / 2**23  # 23 bits and a half fit a float32: never 0, never 1
     return -(-uniform.log()).log()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .beams import Beams, Hypothesis, Past, Settings, Walk
 from .constraints import Constrained
-from .record import Decodable, Recorded
+from .record import Decodable, Plain, Recorded
 from .sample import Samples
 
 
@@ -19,15 +19,16 @@ def search(
     GPU the step is then recorded once and replayed.
     """
     walk = rule(settings, cache, limits)
-    model = Recorded(model) if cache.fixed and prompt.is_cuda else model
     scores = last_of(model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): the prompt is one beam
     if walk.width > 1:
-        cache.branch(walk.width, int(limits.max()))
-    while True:
-        tokens = walk.advance(scores)  # (rows, width)
-        if tokens is None:
-            return walk.results()
-        scores = model.step(tokens, cache)
+        cache.branch(walk.width, walk.longest)
+    kind = Recorded if prompt.is_cuda and cache.fixed and walk.recordable else Plain
+    one, tokens = kind(model, walk, cache), walk.advance(scores)  # (rows, width)
+    while tokens is not None:
+        tokens = one.step(tokens)
+    found = walk.results()
+    one.put_back()  # only now: another search may write where this one's results stood
+    return found
 
 
 def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:

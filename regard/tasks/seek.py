@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..config import Decode
 from ..data.batches import Pair, pair, sorted_batches
 from ..data.tokenizers import Tokenizer
 from ..decode import Filter, Hypothesis, Settings, search
+from ..decode.beams import ROUND
 from ..decode.sample import drawing
 from ..decode.wishes import ROUNDS, Asked, Wish, Wording, filters, phrases, prompts
 from ..errors import Mistake
@@ -76,11 +78,8 @@ class Seeker:
     ) -> list[list[Hypothesis]]:
         batch = self.pair(ids, [[] for _ in ids])
         settings, limits = self._settings(how, texts), self._limits(batch, how, wishes)
-        # Preallocated on a GPU, where a fixed step can be recorded; elsewhere a cache that grows looks at fewer keys.
-        room = int(limits.max()) + max((len(wish.prefix) for wish in wishes or ()), default=0) + 1
         with torch.no_grad():
-            mask = Mask(keys=batch.source_real)
-            cache = self.model.start(batch.source, mask, room if self.device.type == "cuda" else None)
+            cache = self._start(batch, int(limits.max()) + max((len(wish.prefix) for wish in wishes or ()), default=0))
         if wishes is None:
             return search(self.model, cache, batch.target_in, limits, settings)
         own, must = filters(wishes, self.wording, self.device), phrases(wishes, self.wording, self.device)
@@ -91,6 +90,15 @@ class Seeker:
             [replace(each, tokens=[*wish.prefix, *each.tokens]) for each in best]
             for wish, best in zip(wishes, found, strict=True)
         ]
+
+    def _start(self, batch: Pair, room: int) -> Any:
+        """On a GPU with room for so many tokens, in rounded shapes: a step can then be recorded, and used again.
+        Elsewhere a cache that grows looks at fewer keys."""
+        if self.device.type != "cuda":
+            return self.model.start(batch.source, Mask(keys=batch.source_real))
+        more = -batch.source.size(1) % ROUND
+        source, real = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_real, (0, more))
+        return self.model.start(source, Mask(keys=real), (room // ROUND + 2) * ROUND)
 
     def _limits(self, batch: Pair, how: Decode, wishes: list[Wish] | None) -> Tensor:
         lengths = batch.source_real.sum(1)
