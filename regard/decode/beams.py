@@ -63,6 +63,7 @@ class Walk(ABC):
         self.open = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
         self.said = torch.zeros(rows, 1, 0, dtype=torch.long, device=device)
         self.step = 0
+        self.over = False
 
     @abstractmethod
     def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -83,6 +84,7 @@ class Walk(ABC):
         token, origin = self.split(scores, last)
         going = ~(last | self.settled())
         if not going.any():
+            self.over = True
             return None
         self.open = self.open.masked_fill(~going[:, None], -torch.inf)  # an ended row offers nothing while it waits
         if going.float().mean() <= KEEP:
