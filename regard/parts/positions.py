@@ -36,6 +36,7 @@ NOWHERE = Where()
 
 class Positions(nn.Module):
     biased = False  # does it add to scores? a kernel without scores refuses it at build time
+    context: int | None = None  # how many places it knows; None: any number
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         return x
@@ -55,13 +56,22 @@ class Learned(Positions):
 
     def __init__(self, tokens: int, width: int, skip: int = 0) -> None:
         super().__init__()
-        self.table, self.skip = nn.Embedding(tokens + skip, width), skip
+        self.table, self.skip, self.context = nn.Embedding(tokens + skip, width), skip, tokens
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         if at is None:
+            if self.context is not None and x.size(1) > self.context:
+                raise ValueError(beyond(x.size(1), self.context))
             return x + self.table.weight[self.skip : self.skip + x.size(1)]
         placed: Tensor = x + self.table(at + self.skip)
         return placed
+
+
+def beyond(tokens: int, context: int) -> str:
+    return (
+        f"a text of {tokens} tokens is longer than the {context} places that learned positions know; "
+        "shorten it, or train with more (model.positions.tokens) or with model.positions.kind=rotary or sinusoid"
+    )
 
 
 class Waves(Positions):

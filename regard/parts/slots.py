@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from . import efficient, feed, kernels, positions
-from .attention import Attention
+from .attention import Attention, uneven
 from .feed import Activation
 
 FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
@@ -98,7 +98,7 @@ class Sinusoid:
     layout: positions.Layout = "interleaved"
     __pydantic_config__: ClassVar[Any] = FORBID
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Sinusoid(width, self.layout)
 
 
@@ -111,7 +111,7 @@ class Learned:
     def __post_init__(self) -> None:
         at_least(1, self.tokens, "model.positions.tokens")
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Learned(self.tokens, width)
 
 
@@ -121,8 +121,8 @@ class Rotary:
     base: float = 10000.0
     __pydantic_config__: ClassVar[Any] = FORBID
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
-        return positions.Rotary(width // heads, self.base)
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
+        return positions.Rotary(head_width or width // heads, self.base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class Buckets:
         at_least(4, self.buckets, "model.positions.buckets")
         at_least(self.buckets, self.far, "model.positions.far")
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Bucketed(heads, self.buckets, self.far, causal)
 
 
@@ -172,8 +172,8 @@ class Feed:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Feed(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, bias: bool = True) -> nn.Module:
+        return feed.Feed(width, inner, self.act, bias, self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,5 +186,34 @@ class Gated:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Gated(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, bias: bool = False) -> nn.Module:
+        return feed.Gated(width, inner, self.act, bias, self.dropout)
+
+
+# --- What cannot be together, said before anything is built --------------------------------------------------------
+
+
+def fit(positions: Any, width: int, heads: int, head_width: int = 0) -> None:
+    """Refuse widths that do not divide into heads, or not into the pairs that these positions turn."""
+    if not head_width and width % heads:
+        raise ValueError(f"{uneven(width, heads)} (model.width)")
+    if isinstance(positions, Sinusoid) and width % 2:
+        raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
+    each = head_width or width // heads
+    if isinstance(positions, Rotary) and each % 2:
+        use = f"model.head_width={each + 1}" if head_width else f"model.width={width + heads} or other model.heads"
+        raise ValueError(f"rotary positions need an even width per head, not {each}; use {use}")
+
+
+def causal(attention: Any, positions: Any) -> None:
+    """Refuse an attention that sees later tokens, or that has no scores for the positions to add to."""
+    if isinstance(attention, Window) and attention.globals:
+        raise ValueError(
+            f"model.attention.globals is {attention.globals}: global tokens see later ones, which this model must not; "
+            "use 0"
+        )
+    if isinstance(positions, Buckets) and isinstance(attention, Window | Favor):
+        raise ValueError(
+            f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
+            "use rotary, learned or sinusoid"
+        )
