@@ -65,8 +65,29 @@ class PairData(Data):
     examples: Positive = 20000  # embedded training pairs
 
 
+class TextData(Data):
+    """Running text, for language models."""
+
+    max_tokens: Positive = 256  # of a window, in training and in evaluation
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    document: Literal["file", "line", "blank", "stream"] = "file"  # blank: up to an empty line; stream: see corpus.py
+    holdout: Share = 0.0  # of data.train, from its end, is the valid part if data.valid names none
+    stride: Count = 0  # of evaluation: tokens from window to window; 0: windows do not overlap
+    cache: str = ""  # folder of encoded texts; nothing: the user's own
+    verify: bool = False  # compare all of a file with what was encoded, not only its size, time and samples
+
+    @model_validator(mode="after")
+    def _covering(self) -> "TextData":
+        if self.stride > self.max_tokens:
+            raise ValueError(
+                f"data.stride is {self.stride}, above data.max_tokens={self.max_tokens}, and would pass over tokens; "
+                "use less, or 0 for windows that do not overlap"
+            )
+        return self
+
+
 class Tokenizer(Base):
-    kind: Literal["bpe", "unigram", "word", "char", "byte"] = "bpe"
+    kind: Literal["bpe", "unigram", "word", "space", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
     normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
