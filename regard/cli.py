@@ -82,7 +82,9 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="RUN|KEY=VALUE", help="Runs to compare with the first; settings for all of them."),
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; else the run's data.test.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; else the run's data.test.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
@@ -142,7 +144,7 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="FILE|KEY=VALUE",
-            help="SOURCE and TARGET (else stdin: source, tab, target), or for a language model files of lines; settings.",
+            help="SOURCE and TARGET (else stdin: source, tab, target), for a language model files of lines; settings.",
         ),
     ] = None,
     details: Details = False,

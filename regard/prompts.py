@@ -24,7 +24,9 @@ def asked(lines: Iterable[str], field: str | None) -> Iterator[tuple[str, Record
             continue
         found = _record(line, field)
         if found is None:
-            raise Mistake(f"line {number} is no JSON object with text as {field!r}, and the first line is one: {line[:60]}")
+            raise Mistake(
+                f"line {number} is no JSON object with text as {field!r}, and the first line is one: {line[:60]}"
+            )
         yield found[field], found
 
 

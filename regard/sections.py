@@ -255,7 +255,7 @@ class TextDecode(Search):
     @classmethod
     def _something(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(value):
-            raise ValueError('a string of it is empty; expected some text, such as decode.until=\'["\\n"]\'')
+            raise ValueError("a string of it is empty; expected some text, such as decode.until='[\"\\n\"]'")
         return value
 
 
@@ -267,4 +267,7 @@ class Sections(NamedTuple):
     metrics: tuple[str, ...]
 
 
-TASKS = {"translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact"))}
+TASKS = {
+    "language": Sections(TextData, TextDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
+    "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+}

@@ -4,7 +4,17 @@ from .beams import Hypothesis, Settings
 from .constraints import Must, Phrase
 from .ensemble import Ensemble
 from .filters import (
-    Filter, Forbid, ForcedEnd, MinP, Opening, Renormalise, RepetitionPenalty, Suppress, Temperature, TopK, TopP,
+    Filter,
+    Forbid,
+    ForcedEnd,
+    MinP,
+    Opening,
+    Renormalise,
+    RepetitionPenalty,
+    Suppress,
+    Temperature,
+    TopK,
+    TopP,
 )  # fmt: skip
 from .sample import Draw
 from .search import Decodable, search, steps
@@ -12,6 +22,6 @@ from .stops import Stops
 
 __all__ = [
     "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "MinP", "Must", "Opening",
-    "Phrase", "Renormalise", "RepetitionPenalty", "Settings", "Stops", "Suppress", "Temperature", "TopK", "TopP", "search",
-    "steps",
+    "Phrase", "Renormalise", "RepetitionPenalty", "Settings", "Stops", "Suppress", "Temperature", "TopK", "TopP",
+    "search", "steps",
 ]  # fmt: skip

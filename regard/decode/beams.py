@@ -41,7 +41,9 @@ class Settings:
     filters: tuple[Filter, ...] = field(default=())
     draw: "Draw | None" = None  # sample instead of searching
     must: "Must | None" = None  # search among the texts that say these phrases
-    raw: tuple[Filter, ...] = field(default=())  # over the scores as the model gives them, before they are probabilities
+    raw: tuple[Filter, ...] = field(
+        default=()
+    )  # over the scores as the model gives them, before they are probabilities
     stops: "Stops | None" = None  # strings that end a text
 
 
@@ -63,7 +65,7 @@ class Walk(ABC):
         self.open = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
         self.said = torch.zeros(rows, 1, 0, dtype=torch.long, device=device)
         self.step = 0
-        self.over = False
+        self.finished = False
 
     @abstractmethod
     def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -84,7 +86,7 @@ class Walk(ABC):
         token, origin = self.split(scores, last)
         going = ~(last | self.settled())
         if not going.any():
-            self.over = True
+            self.finished = True
             return None
         self.open = self.open.masked_fill(~going[:, None], -torch.inf)  # an ended row offers nothing while it waits
         if going.float().mean() <= KEEP:

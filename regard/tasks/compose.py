@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config import Run, change
 from ..data.batches import sorted_batches
-from ..data.tokenizers import Tokenizer
+from ..data.tokenizers import Tokenizer, unknown
 from ..decode import Ensemble, Filter, Hypothesis, RepetitionPenalty, Settings, Stops, search, steps
 from ..decode.filters import NOTHING
 from ..decode.sample import drawing
@@ -54,6 +54,18 @@ class Composer:
         members = self.model.members if isinstance(self.model, Ensemble) else [self.model]
         return min((member.context for member in members if member.context is not None), default=None)
 
+    @property
+    def opening(self) -> int:
+        """What is read before the first token of a text: in a stream, the end of the line before."""
+        return self.tokenizer.end if self.run.data.document == "stream" else self.tokenizer.start
+
+    def refuse_long(self, tokens: int, what: str) -> None:
+        if (context := self.context) is not None and tokens > context:
+            raise Mistake(
+                f"{what} has {tokens:,} tokens and the model's context is {context:,}; shorten it, or train with a "
+                "longer context (model.positions.tokens) or with positions that have no end (model.positions=rotary)"
+            )
+
     def stream(self, prompt: str, **decode: Any) -> Iterator[str]:
         """The continuation in pieces, as they come: never half a character, never a part of a string that stops it.
         A beam knows its text only at the end."""
@@ -65,7 +77,7 @@ class Composer:
     def _stream(self, prompt: str, ids: list[int], how: TextDecode) -> Iterator[str]:
         teller, batch = Teller(self.tokenizer.decode, ids, how.until), self._batch([prompt], [ids], how)
         for walk in steps(self.model, self._start(1), *batch):
-            if how.kind != "beam" and not walk.over and (piece := teller.hear(int(walk.said[0, 0, -1]))):
+            if how.kind != "beam" and not walk.finished and (piece := teller.hear(int(walk.said[0, 0, -1]))):
                 yield piece
         found = [self._said(ids, each, how) for each in walk.results()[0]]
         yield from filter(None, (said.text[teller.told :] for said in found))
@@ -87,14 +99,9 @@ class Composer:
     def _prompts(self, texts: Sequence[str], how: TextDecode) -> list[list[int]]:
         """Tokens to begin with, START before them if asked for; it stands for an empty prompt in any case."""
         found = self.encoded(texts)
-        found = [[self.tokenizer.start, *ids] if how.begin or not ids else ids for ids in found]
-        context = self.context
+        found = [[self.opening, *ids] if how.begin or not ids else ids for ids in found]
         for number, ids in enumerate(found, 1):
-            if context is not None and len(ids) > context:
-                raise Mistake(
-                    f"prompt {number} has {len(ids):,} tokens and the model's context is {context:,}; shorten it, or train with "
-                    "a longer context or with positions that have no end, such as rotary"
-                )
+            self.refuse_long(len(ids), f"prompt {number}")
         return found
 
     def encoded(self, texts: Sequence[str]) -> list[list[int]]:
@@ -102,10 +109,9 @@ class Composer:
         found = self.tokenizer.encode(list(texts))
         for text, ids in zip(texts, found, strict=True):
             if self.run.tokenizer.kind == "char" and self.tokenizer.unk in ids:
-                strange = [letter for letter in sorted(set(text)) if self.tokenizer.unk in self.tokenizer.encode([letter])[0]]
+                strange = ", ".join(map(repr, unknown(self.tokenizer, text)[:5]))
                 raise Mistake(
-                    f"a text has {', '.join(map(repr, strange[:5]))}, which the run's vocabulary of characters lacks; "
-                    "leave it out, or train with tokenizer.kind=byte or bpe"
+                    f"the run's vocabulary of characters lacks {strange}; leave it out, or train with another tokenizer"
                 )
         return found
 

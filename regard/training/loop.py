@@ -17,7 +17,7 @@ from .checkpoint import State
 from .kinds import Outcome, Remembering, Seen, Task, Update
 from .progress import Journal, Record, Stop, display
 
-LOWER = ("loss", "perplexity", "bits_per_byte")  # figures of which less is better
+LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
 PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
 
 
