@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config import Run
 
-TASKS = {"translate": "regard.tasks.translate"}
+TASKS = {"language": "regard.tasks.language", "translate": "regard.tasks.translate"}
 
 
 def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:

@@ -33,6 +33,8 @@ Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 class Translator(Seeker):
     """A model with its vocabularies. It makes no difference to a sentence which others are translated with it."""
 
+    sides = 2  # of an example: source and target
+
     def __init__(
         self,
         run: Run,
