@@ -40,8 +40,8 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        slots.fit(self.positions, self.width, self.heads, self.head_width)
-        slots.causal(self.attention, self.positions)
+        slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
+        slots.refuse_unseemly(self.attention, self.positions)
         if self.key_heads and self.heads % self.key_heads:
             raise ValueError(
                 f"{self.heads} heads cannot share {self.key_heads} key heads evenly; use a divisor (model.key_heads)"

@@ -26,7 +26,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        slots.fit(slots.Sinusoid(), self.width, self.heads)
+        slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
         return self
 
 

@@ -40,7 +40,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        slots.fit(self.positions, self.width, self.heads)
+        slots.refuse_uneven(self.width, self.heads, self.positions)
         return self
 
 

@@ -39,7 +39,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        slots.fit(slots.Sinusoid(), self.width, self.heads)
+        slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
         if not self.attention.scaled:
             raise ValueError(
                 "model.attention.scaled is false, and relative positions scale their scores; leave it true"

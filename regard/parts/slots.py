@@ -25,6 +25,36 @@ def at_least(least: int, value: int, key: str) -> None:
         raise ValueError(f"{key} is {value}; expected at least {least}")
 
 
+def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> None:
+    """A width that its heads, or these positions, cannot divide."""
+    if not head_width and width % heads:
+        raise ValueError(f"{uneven(width, heads)} (model.width)")
+    if isinstance(places, Sinusoid) and width % 2:
+        raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
+    if isinstance(places, Rotary) and (head_width or width // heads) % 2:
+        other = (
+            f"{head_width + 1} (model.head_width)"
+            if head_width
+            else f"model.width={width + heads} or other model.heads"
+        )
+        raise ValueError(
+            f"rotary positions need an even width per head, not {head_width or width // heads}; use {other}"
+        )
+
+
+def refuse_unseemly(attention: Any, places: Any) -> None:
+    """Where nothing later may be seen: an attention that sees it, or has no scores for these positions to add to."""
+    if isinstance(attention, Window) and attention.globals:
+        raise ValueError(
+            f"model.attention.globals is {attention.globals}, and global tokens see later ones; expected 0"
+        )
+    if isinstance(places, Buckets) and isinstance(attention, Window | Favor):
+        raise ValueError(
+            f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
+            "use rotary, learned or sinusoid"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dense:
     """Ordinary attention. `scaled=false` leaves out the 1/√head_width."""
@@ -172,8 +202,8 @@ class Feed:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, bias: bool = True) -> nn.Module:
-        return feed.Feed(width, inner, self.act, bias, self.dropout)
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Feed(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,34 +216,5 @@ class Gated:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, bias: bool = False) -> nn.Module:
-        return feed.Gated(width, inner, self.act, bias, self.dropout)
-
-
-# --- What cannot be together, said before anything is built --------------------------------------------------------
-
-
-def fit(positions: Any, width: int, heads: int, head_width: int = 0) -> None:
-    """Refuse widths that do not divide into heads, or not into the pairs that these positions turn."""
-    if not head_width and width % heads:
-        raise ValueError(f"{uneven(width, heads)} (model.width)")
-    if isinstance(positions, Sinusoid) and width % 2:
-        raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
-    each = head_width or width // heads
-    if isinstance(positions, Rotary) and each % 2:
-        use = f"model.head_width={each + 1}" if head_width else f"model.width={width + heads} or other model.heads"
-        raise ValueError(f"rotary positions need an even width per head, not {each}; use {use}")
-
-
-def causal(attention: Any, positions: Any) -> None:
-    """Refuse an attention that sees later tokens, or that has no scores for the positions to add to."""
-    if isinstance(attention, Window) and attention.globals:
-        raise ValueError(
-            f"model.attention.globals is {attention.globals}: global tokens see later ones, which this model must not; "
-            "use 0"
-        )
-    if isinstance(positions, Buckets) and isinstance(attention, Window | Favor):
-        raise ValueError(
-            f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
-            "use rotary, learned or sinusoid"
-        )
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Gated(width, inner, self.act, dropout=self.dropout, **linear)
