@@ -25,9 +25,10 @@ SPACES = (
 )
 MARKS = r"!-/:-@\[-`{-~"
 SOLID = r"!-&(-/:-@\[-`{-~"  # without the apostrophe, which belongs to the letters after it in 's and 'll
-REST = rf"(?:\S++|[^\S{SPACES}][{SPACES}]*+)++|[{SPACES}]++"
-WORDS = re.compile(rf"[{SPACES}]*+(?:{REST})")
-PIECES = re.compile(rf"[{SPACES}]*+(?:[A-Za-z0-9]++(?=[{MARKS}{SPACES}]|\Z)|[{MARKS}]*[{SOLID}](?=[A-Za-z0-9])|{REST})")
+LONG = rf"(?:\S++|[^\S{SPACES}][{SPACES}]*+)++"  # up to the next of SPACES; over other ones it goes on
+SHORT = rf"[A-Za-z0-9]++(?=[{MARKS}{SPACES}]|\Z)|[{MARKS}]*[{SOLID}](?=[A-Za-z0-9])"
+WORDS = re.compile(rf"[{SPACES}]*+(?:{LONG})|[{SPACES}]++")
+PIECES = re.compile(rf"[{SPACES}]*+(?:{SHORT}|{LONG})|[{SPACES}]++")
 SEAM = re.compile(rf"(?<=\S)(?=[{SPACES}])")
 SPARE = re.compile(
     rf"(?<=[A-Za-z0-9])(?=[{MARKS}])|(?<=[{SOLID}])(?=[A-Za-z0-9])|(?<=[。！？，、；：])(?=[^\W\d_])"
