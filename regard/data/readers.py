@@ -25,7 +25,7 @@ from . import Examples, Lazy
 BLOCK = 1 << 24  # bytes looked at together while a file is scanned
 HANDLES = 64  # files kept open at a time, far below any system's limit
 FINE, BLANK, INVALID, HEADER = 0, 1, 2, 3  # what the scan found in a line
-UNPACKERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 Check = Callable[[int, int, str], int]  # (file, line, text) -> one of the four above; ValueError says what is wrong
 

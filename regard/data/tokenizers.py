@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ class Text:
         added = backend.get_added_tokens_decoder()
         self.symbols = {number: token.content for number, token in added.items() if number >= len(SPECIALS)}
         self._bytes = bytes_of(backend)
+        self._glue = " " if spaced(backend) else ""  # between symbols and words
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -63,14 +64,17 @@ class Text:
             ) from error
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return ["".join(self._decoded(row)) for row in rows]
+        return [self._glue.join(self._decoded(row)) for row in rows]
 
     def _decoded(self, row: Sequence[int]) -> Iterator[str]:
         """Symbols are taken out first: the library would read the letters of `<café>` as bytes."""
         kept = [number for number in row if number not in (PAD, START, END)]
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
             numbers = list(group)
-            yield self.backend.decode(numbers, skip_special_tokens=False) if symbol is None else symbol * len(numbers)
+            if symbol is None:
+                yield self.backend.decode(numbers, skip_special_tokens=False)
+            else:
+                yield self._glue.join([symbol] * len(numbers))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
@@ -106,8 +110,19 @@ def load(path: Path) -> Text:
     return Text(backend)
 
 
-def learn(settings: config.Tokenizer, texts: Sequence[str]) -> Text:
-    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte."""
+def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The characters or words of `text` that the tokenizer does not know, each once, in their order."""
+    if not isinstance(tokenizer, Text) or tokenizer.unk not in tokenizer.encode([text])[0]:
+        return []
+    found = tokenizer.backend.encode(text, add_special_tokens=False)
+    places = [place for number, place in zip(found.ids, found.offsets, strict=True) if number == tokenizer.unk]
+    names = [text[slice(*place)] for place in places]
+    return list(dict.fromkeys(name.strip() or name for name in names))
+
+
+def learn(settings: config.Tokenizer, texts: Iterable[str]) -> Text:
+    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte. A sequence that is too
+    long is sampled; anything else is read from its beginning to its end."""
     symbols = tuple(dict.fromkeys(settings.symbols))
     vocab = settings.vocab - len(symbols)
     _refuse(settings, vocab)
@@ -131,7 +146,7 @@ def _refuse(settings: config.Tokenizer, vocab: int) -> None:
         if symbol in SPECIALS or not symbol.strip():
             reason = "stands for control already" if symbol.strip() else "is empty"
             raise Mistake(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
-    least = {"bpe": BYTES, "unigram": BYTES + 1, "word": 1, "char": 1, "byte": 0}[settings.kind]
+    least = {"bpe": BYTES, "unigram": BYTES + 1, "word": 1, "space": 1, "char": 1, "byte": 0}[settings.kind]
     if settings.kind != "byte" and vocab < least + len(SPECIALS):
         parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS)} for control"
         if settings.symbols:
@@ -148,6 +163,7 @@ def _blank(settings: config.Tokenizer) -> Backend:
         "bpe": models.BPE,
         "unigram": models.Unigram,
         "word": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
+        "space": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "char": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "byte": lambda: models.BPE({name: number for number, name in enumerate([*SPECIALS, *letters()])}, []),
     }
@@ -162,11 +178,15 @@ def _blank(settings: config.Tokenizer) -> Backend:
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
         return backend
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=settings.kind != "byte")
+    bare = pre_tokenizers.ByteLevel(add_prefix_space=settings.kind == "space", use_regex=False)
+    if settings.kind == "space":  # a word brings one space along, so that `</s>` in a text is not the control symbol
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bare])
+    else:
+        backend.pre_tokenizer = bare if settings.kind == "byte" else pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    if settings.kind == "word":
-        spaced = decoders.Replace(SPECIALS[UNK], " " + SPECIALS[UNK])
-        backend.decoder = decoders.Sequence([spaced, decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    if settings.kind in ("word", "space"):
+        apart = decoders.Replace(Regex(f"^{SPECIALS[UNK]}$"), " " + SPECIALS[UNK])
+        backend.decoder = decoders.Sequence([apart, decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return backend
 
 
@@ -179,10 +199,13 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
     return trainers.WordLevelTrainer(**common)
 
 
-def _sample(texts: Sequence[str], symbols: Sequence[str]) -> Iterator[list[str]]:
+def _sample(texts: Iterable[str], symbols: Sequence[str]) -> Iterator[list[str]]:
     """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not to be learnt from."""
-    count = min(len(texts), SAMPLE)
     cut = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
+    if not isinstance(texts, Sequence):
+        yield from (cut.split(text) for text in texts)
+        return
+    count = min(len(texts), SAMPLE)
     for first in range(0, count, 1000):
         places = range(first, min(first + 1000, count))
         yield [part for place in places for part in cut.split(texts[place * len(texts) // count])]
@@ -210,8 +233,14 @@ def letters() -> list[str]:
     return [chr(byte if byte in seen else next(unseen)) for byte in range(BYTES)]
 
 
+def spaced(backend: Backend) -> bool:
+    """Is this the kind `space`?"""
+    cuts = backend.pre_tokenizer
+    return isinstance(cuts, pre_tokenizers.Sequence) and isinstance(cuts[0], pre_tokenizers.WhitespaceSplit)
+
+
 def bytes_of(backend: Backend) -> dict[str, int]:
     """The byte of each letter, if the tokens of this tokenizer are made of such letters."""
-    if not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+    if not spaced(backend) and not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
         return {}
     return {letter: byte for byte, letter in enumerate(letters())}

@@ -17,6 +17,7 @@ from .pool import Pool, top
 if TYPE_CHECKING:
     from .constraints import Must
     from .sample import Draw
+    from .stops import Stops
 
 Stop = Literal["exact", "first", "heuristic"]
 ROUND = 16  # searches of about the same length have the same shapes
@@ -44,6 +45,8 @@ class Settings:
     filters: tuple[Filter, ...] = field(default=())
     draw: "Draw | None" = None  # sample instead of searching
     must: "Must | None" = None  # search among the texts that say these phrases
+    raw: tuple[Filter, ...] = field(default=())  # over the model's own scores, before they are probabilities
+    stops: "Stops | None" = None  # strings that end a text
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,12 @@ class Walk(ABC):
         self.going = torch.ones(rows, dtype=torch.bool, device=device)
         self.step = 0
         self.now = torch.zeros((), dtype=torch.long, device=device)  # the same, where recorded steps can count it
+        self.finished = False
 
     @property
     def recordable(self) -> bool:
-        return self.blind and all(getattr(filter, "blind", False) for filter in self.settings.filters)
+        filters = self.settings.raw + self.settings.filters
+        return self.blind and self.settings.stops is None and all(getattr(each, "blind", False) for each in filters)
 
     @abstractmethod
     def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor | None]:
@@ -109,6 +114,7 @@ class Walk(ABC):
         """Drop rows that have ended, where that is worth it; None when all have."""
         count = int(self.going.sum())  # the one look at the device that a step costs
         if not count:
+            self.finished = True
             return None
         if count <= (FEW if self.cache.fixed else KEEP) * len(token):
             rows = self.going.nonzero()[:, 0]
@@ -124,10 +130,18 @@ class Walk(ABC):
         )
 
     def _log_probabilities(self, logits: Tensor, moment: Moment) -> Tensor:
-        scores = logits.float().log_softmax(-1)
+        scores = logits.float()
+        for filter in self.settings.raw:
+            scores = filter(scores, moment)
+        scores = scores.log_softmax(-1)
         for filter in self.settings.filters:
             scores = filter(scores, moment)
         return scores
+
+    def stopped(self, said: Tensor, asked: Tensor) -> Tensor:
+        """(rows, new) bool: which of the hypotheses `said` (rows, new, longest) asked for say a stop string."""
+        stops = self.settings.stops
+        return torch.zeros_like(asked) if stops is None else stops(said[:, :, : self.step], self.row, asked)
 
     def moment(self) -> Moment:
         return Moment(self.step, self.limits[self.row] - self.now, self.said[:, :, : self.step], self.row)
@@ -150,7 +164,10 @@ class Beams(Walk):
         scores[:, :, self.settings.end] = -torch.inf
         self.open, token, origin = top(scores, self.settings.beam)
         self.said = extend(self.said, self.now, origin, token)
-        self.pool.add(self.row, self.said, self.now, self.open.masked_fill(~last[:, None], -torch.inf), False)
+        stopped = self.stopped(self.said, self.open > -torch.inf)
+        over = self.open.masked_fill(~(last[:, None] | stopped), -torch.inf)
+        self.pool.add(self.row, self.said, self.now, over, False)
+        self.open = self.open.masked_fill(stopped, -torch.inf)
         return token, origin
 
     def _split_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,8 +177,10 @@ class Beams(Walk):
         said, ended = extend(self.said, self.now, origin, token), token == end
         better = torch.arange(best.size(1), device=best.device) < beam
         self.pool.add(self.row, said, self.now - 1, best.masked_fill(~(ended & better), -torch.inf), True)
-        self.pool.add(self.row, said, self.now, best.masked_fill(~(last[:, None] & ~ended & better), -torch.inf), False)
-        best = best.masked_fill(ended, -torch.inf)
+        stopped = self.stopped(said, (best > -torch.inf) & ~ended)
+        over = (last[:, None] | stopped) & ~ended & better
+        self.pool.add(self.row, said, self.now, best.masked_fill(~over, -torch.inf), False)
+        best = best.masked_fill(ended | stopped, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
         self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
         self.said = said.gather(1, order[:, :, None].expand(-1, -1, said.size(2)))
@@ -171,7 +190,7 @@ class Beams(Walk):
         """Can no open hypothesis enter the row's pool any more?"""
         worst = self.pool.worst(self.row)
         if self.settings.stop == "first":
-            return worst > -torch.inf
+            return (worst > -torch.inf) | (self.open.amax(1) == -torch.inf)
         alpha, length = self.settings.length_penalty, self.now.to(worst)
         if self.settings.stop == "exact":  # log p only falls, so a longer text can gain by its length alone
             length = self.limits[self.row].to(worst) if alpha > 0 else length + 1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .beams import Past, Walk
 
-LOOK = 4  # steps between two looks at whether all have ended
+LOOK = 4  # steps between two looks of `search` at whether all have ended
 
 
 class Decodable(Protocol):
@@ -22,8 +22,8 @@ class Decodable(Protocol):
 class Plain:
     """A step of a search."""
 
-    def __init__(self, model: Decodable, walk: Walk, cache: Past) -> None:
-        self.model, self.walk, self.cache = model, walk, cache
+    def __init__(self, model: Decodable, walk: Walk, cache: Past, look: int = 1) -> None:
+        self.model, self.walk, self.cache, self.look = model, walk, cache, look
 
     def step(self, tokens: Tensor) -> Tensor | None:
         """Read these; the tokens to read next, or None when every row has ended."""
@@ -53,7 +53,7 @@ class Recorded(Plain):
             return super().step(tokens)
         self.recording.graph.replay()
         self.walk.step += 1
-        if self.walk.step % LOOK and self.walk.step < self.walk.longest:
+        if self.walk.step % self.look and self.walk.step < self.walk.longest:
             return self.recording.tokens
         return self.walk.narrowed(self.recording.tokens)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .beams import Hypothesis, Past, Settings, Walk, extend
-from .filters import Filter, Moment, Temperature, TopK, TopP
+from .filters import Filter, MinP, Moment, Temperature, TopK, TopP
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ def drawing(texts: list[str], how: Any, device: torch.device) -> Draw:
     shape: list[Filter] = [Temperature(how.temperature)]
     shape += [TopK(how.top_k)] if how.top_k else []
     shape += [TopP(how.top_p)] if how.top_p < 1 else []
+    shape += [MinP(how.min_p)] if how.min_p else []
     return Draw(keys(texts, how.nbest, how.seed, device), tuple(shape))
 
 
@@ -62,8 +63,8 @@ class Samples(Walk):
             shaped = filter(shaped, moment)
         token = (shaped + gumbel(self.draw.keys[self.row], self.now, scores.size(2))).argmax(-1)
         self.open = scores.gather(2, token[:, :, None])[:, :, 0]
-        self._keep(token, last)
         self.said = extend(self.said, self.now, self.own[: self.said.size(1)].expand_as(token), token)
+        self._keep(token, last)
         return token, None
 
     def _keep(self, token: Tensor, last: Tensor) -> None:
@@ -71,6 +72,7 @@ class Samples(Walk):
         self.tokens[row] = extend(self.tokens[row], self.now, self.own.expand_as(token), token)
         running = ~self.over[row]
         now = running & (ended | last[:, None] | (self.open == -torch.inf))  # where all is forbidden, nothing follows
+        now |= self.stopped(self.said, running & ~now)
         self.lengths[row] += running & ~ended
         self.logprobs[row] = torch.where(now, self.open, self.logprobs[row])
         self.ended[row] |= now & ended

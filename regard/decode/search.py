@@ -1,15 +1,16 @@
 """The loop that all ways of decoding share: read tokens, let the step rule choose the next, until it has enough."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from .beams import Beams, Hypothesis, Past, Settings, Walk
 from .constraints import Constrained
-from .record import Decodable, Plain, Recorded
+from .record import LOOK, Decodable, Plain, Recorded
 from .sample import Samples
 
 
-@torch.no_grad()
 def search(
     model: Decodable, cache: Past, prompt: Tensor, limits: Tensor, settings: Settings, real: Tensor | None = None
 ) -> list[list[Hypothesis]]:
@@ -18,17 +19,34 @@ def search(
     A preallocated cache must have room for the prompt, and its beams are given room for the longest limit here; on a
     GPU the step is then recorded once and replayed.
     """
+    return next(walk.results() for walk in steps(model, cache, prompt, limits, settings, real, LOOK) if walk.finished)
+
+
+@torch.no_grad()
+def steps(
+    model: Decodable,
+    cache: Past,
+    prompt: Tensor,
+    limits: Tensor,
+    settings: Settings,
+    real: Tensor | None = None,
+    look: int = 1,
+) -> Iterator[Walk]:
+    """What `search` does, step by step: the same walk each time, one token further.
+
+    On a GPU, where to look makes the device wait, only every `look` steps it is seen whether all rows have ended.
+    """
     walk = rule(settings, cache, limits)
     scores = last_of(model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): the prompt is one beam
     if walk.width > 1:
         cache.branch(walk.width, walk.longest)
     kind = Recorded if prompt.is_cuda and cache.fixed and walk.recordable else Plain
-    one, tokens = kind(model, walk, cache), walk.advance(scores)  # (rows, width)
+    one, tokens = kind(model, walk, cache, look), walk.advance(scores)  # (rows, width)
     while tokens is not None:
+        yield walk
         tokens = one.step(tokens)
-    found = walk.results()
+    yield walk
     one.put_back()  # only now: another search may write where this one's results stood
-    return found
 
 
 def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:

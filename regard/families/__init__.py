@@ -3,7 +3,12 @@
 from importlib import import_module
 from types import ModuleType
 
-FAMILIES = {"transformer": "regard.families.transformer"}
+FAMILIES = {
+    "transformer": "regard.families.transformer",
+    "lm": "regard.families.lm",
+    "gpt": "regard.families.gpt",
+    "xl": "regard.families.xl",
+}
 
 
 def family(name: str) -> ModuleType:

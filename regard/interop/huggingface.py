@@ -15,7 +15,13 @@ from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
 
-READERS = {"marian": "regard.interop.marian"}  # by model_type: a module whose `system` makes what people use
+READERS = {  # by model_type: a module whose `system` makes what people use
+    "marian": "regard.interop.marian",
+    "gpt2": "regard.interop.gpt2",
+    "llama": "regard.interop.llama",
+    "mistral": "regard.interop.llama",
+    "qwen2": "regard.interop.llama",
+}
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
@@ -33,9 +39,10 @@ def weights(path: Path) -> dict[str, Tensor]:
     elif (path / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
+        name = (read_json(path / "config.json").get("architectures") or ["AutoModel"])[0]
         raise Mistake(
             f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it with transformers: "
-            f"AutoModelForSeq2SeqLM.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+            f"{name}.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     else:
         raise Mistake(f"{path} has no model.safetensors; a Hugging Face folder needs its weights beside config.json")

@@ -20,7 +20,7 @@ def serves(mask: Mask, device: torch.device) -> bool:
 
 def mixed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
     blocks = blocked(mask, q.size(2), k.size(2), q.device)
-    found: Tensor = flex_attention(q, k, v, block_mask=blocks, scale=scale)
+    found: Tensor = flex_attention(q, k, v, block_mask=blocks, scale=scale, enable_gqa=q.size(1) != k.size(1))
     return found
 
 
