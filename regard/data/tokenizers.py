@@ -1,7 +1,8 @@
 """Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text.
 
-Four control symbols come first in every vocabulary. A task may ask for more, `learn(…, control=(MASK,))`, which come
-last; `mask` and `sentinels` tell their numbers. No text is ever read as control: a task puts `<mask>` in by its number.
+Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, `learn(…, control=(MASK,))`,
+which come last; `mask` tells the number. No text is ever read as control: a task puts `<mask>` in by its number. T5's
+sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
 """
 
 import itertools
@@ -26,6 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, START, END, UNK = range(4)
 MASK = "<mask>"  # stands for a word that is to be guessed
+SENTINEL = re.compile(r"<extra_id_\d+>")
 LETTERS = 1000  # that a wordpiece vocabulary knows, at most
 SAMPLE = 1_000_000  # texts that a tokenizer is learnt from, at most
 BYTES = 256
@@ -46,7 +48,11 @@ class Tokenizer(Protocol):
 
 
 class Text:
-    """A learnt tokenizer. Nothing in a user's text is ever control: `</s>` there is four characters like any others."""
+    """A tokenizer of ours. Nothing in a user's text is ever control: `</s>` there is four characters like any others.
+
+    Control is known by its names. What is learnt here has it first; a borrowed vocabulary has it where it pleases, and
+    one without `<s>` starts with `<pad>`, as T5 does.
+    """
 
     pad, start, end, unk = PAD, START, END, UNK
 
@@ -55,10 +61,13 @@ class Text:
         self.backend = backend
         self.size = backend.get_vocab_size()
         added = backend.get_added_tokens_decoder()
-        self.symbols = {number: token.content for number, token in added.items() if number >= len(SPECIALS)}
         control = {token.content: number for number, token in added.items() if token.special}
+        self.pad, self.end, self.unk = (control[SPECIALS[number]] for number in (PAD, END, UNK))
+        self.start = control.get(SPECIALS[START], self.pad)
         self.mask: int | None = control.get(MASK)
-        self.sentinels = sentinels(control)
+        self.symbols = {number: token.content for number, token in added.items() if token.content not in SPECIALS}
+        numbers = {name: number for number, name in self.symbols.items()}
+        self.sentinels = [numbers[name] for place in range(len(numbers)) if (name := sentinel(place)) in numbers]
         self._bytes = bytes_of(backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -77,7 +86,7 @@ class Text:
 
     def _decoded(self, row: Sequence[int]) -> Iterator[str]:
         """Symbols are taken out first: the library would read the letters of `<café>` as bytes."""
-        kept = [number for number in row if number not in (PAD, START, END)]
+        kept = [number for number in row if number not in (self.pad, self.start, self.end)]
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
             numbers = list(group)
             yield self.backend.decode(numbers, skip_special_tokens=False) if symbol is None else symbol * len(numbers)
@@ -88,7 +97,7 @@ class Text:
 
     def _piece(self, number: int) -> str:
         token = self.backend.id_to_token(number) or SPECIALS[UNK]
-        if number < len(SPECIALS) or number in self.symbols:
+        if token in SPECIALS or number in self.symbols:
             return token
         if self._bytes:
             data = bytes(self._bytes[letter] for letter in token)
@@ -103,12 +112,8 @@ class Text:
             draft.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
 
 
-def sentinels(control: Mapping[str, int]) -> list[int]:
-    """T5's marks, the first, the second …: each stands for a span that was left out of a text."""
-    return [control[name] for number in range(len(control)) if (name := sentinel(number)) in control]
-
-
 def sentinel(number: int) -> str:
+    """What T5 calls the mark that stands for the first, the second … span left out of a text."""
     return f"<extra_id_{number}>"
 
 
@@ -120,8 +125,9 @@ def load(path: Path) -> Text:
         raise Mistake(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
     except Exception as error:  # the library raises nothing more special
         raise Mistake(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
-    if [backend.token_to_id(name) for name in SPECIALS] != [PAD, START, END, UNK]:
-        raise Mistake(f"{path} is no tokenizer of this program: {' '.join(SPECIALS)} are not its first four entries")
+    control = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    if missing := {*SPECIALS} - {SPECIALS[START]} - control:
+        raise Mistake(f"{path} is no tokenizer of this program: {' '.join(sorted(missing))} is not among its control")
     return Text(backend)
 
 
@@ -147,7 +153,7 @@ def learn(settings: config.Tokenizer, texts: Sequence[str], control: Sequence[st
                 f"tokenizer.symbols: {symbol!r} is the name of another piece; choose a longer one, such as <{symbol}>"
             )
     backend.add_tokens([AddedToken(symbol, special=False, normalized=False) for symbol in symbols])
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in control])
+    backend.add_tokens([AddedToken(name, special=not SENTINEL.fullmatch(name), normalized=False) for name in control])
     return Text(backend)
 
 
