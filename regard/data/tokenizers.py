@@ -1,8 +1,8 @@
 """Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text.
 
-Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, `learn(…, control=(MASK,))`,
-which come last; `mask` tells the number. No text is ever read as control: a task puts `<mask>` in by its number. T5's
-sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
+Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, which come last:
+`learn(…, control=(MASK,))`; `mask` then tells the number. No text is read as control: a task puts `<mask>` in by its
+number. T5's sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 

@@ -6,6 +6,7 @@ from types import ModuleType
 FAMILIES = {
     "transformer": "regard.families.transformer",
     "bert": "regard.families.bert",
+    "t5": "regard.families.t5",
 }
 
 

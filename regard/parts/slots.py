@@ -185,8 +185,8 @@ class Feed:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Feed(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Feed(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +199,8 @@ class Gated:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Gated(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Gated(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
