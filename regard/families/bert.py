@@ -212,7 +212,7 @@ def names(c: Config) -> dict[str, str | Rule]:
         "words.into": "cls.predictions.transform.dense",
         "words.norm": "cls.predictions.transform.LayerNorm",
         "words.out.weight": first("cls.predictions.decoder.weight", *([table] if c.tied else [])),
-        "words.out.bias": first("cls.predictions.bias", "cls.predictions.decoder.bias"),
+        "words.out.bias": first(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
         "next": "cls.seq_relationship",
         "classes": "classifier",
     }

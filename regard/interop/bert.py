@@ -66,7 +66,8 @@ def plain(name: str) -> str:
 def unused(c: bert.Config) -> tuple[str, ...]:
     """Tensors that transformers passes over, too: places in order, and heads that this model is not said to have."""
     heads = {"cls.predictions": c.head == "words", "cls.seq_relationship": c.follow, "classifier": bool(c.labels)}
-    return (r"embeddings\.position_ids", *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
+    spare = [] if c.tied else [r"cls\.predictions\.bias"]  # the decoder then has one of its own
+    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
 
 
 # --- sentence-transformers -------------------------------------------------------------------------------------------
