@@ -12,17 +12,16 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config import Base
 from ..interop.weights import Rule, first, under
-from ..parts import Layer, Mask, Residual, Stack, initialise, normal, ones, slots, zeros
+from ..parts import Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
+from ..parts.init import initialise, normal, ones, zeros
+from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Config(Base):
@@ -34,7 +33,7 @@ class Config(Base):
     heads: Positive = 8
     layers: Positive = 4
     inner: Positive = 2048
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Share = 0.1
     prenorm: bool = False  # norm first; the paper's is last
     head: Literal["none", "words", "class", "tag"] = "none"
     labels: Count = 0  # of the heads class and tag
@@ -77,7 +76,7 @@ class Words(nn.Module):
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.head, self.context = c.head, getattr(c.positions, "tokens", None)  # the most positions; None: any number
+        self.head = c.head
         self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
         norm = partial(c.norm.build, c.width)
         self.norm, self.dropout = norm(), nn.Dropout(c.dropout)
@@ -100,6 +99,10 @@ class Model(nn.Module):
         initialise(self, INITIAL)
         if self.words is not None and c.tied:
             self.words.out.weight = self.embed.weight
+
+    @property
+    def context(self) -> int | None:
+        return self.encoder.context  # the most positions; None: any number
 
     def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
         x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))

@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config import Base
 from ..interop.weights import Rule, first, under
-from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, initialise, normal, ones, slots, zeros
+from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule as Start
+from ..parts.init import initialise, normal, ones, zeros
+from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
-Positions = Annotated[slots.Buckets | slots.Sinusoid, Field(discriminator="kind")]
+Positions = Annotated[slots.Buckets | slots.Sinusoid | slots.Learned | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 Norm = Annotated[slots.RMSNorm | slots.LayerNorm, Field(discriminator="kind")]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Config(Base):
@@ -33,7 +32,7 @@ class Config(Base):
     layers: Positive = 8
     decoder_layers: Count = 0  # 0: as many as `layers`
     inner: Positive = 1024
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Share = 0.1
     tied: bool = False  # the output's table is the target's, and its input × width^-½
     attention: Attention = slots.Dense(scaled=False, dropout=0.1)
     positions: Positions = slots.Buckets()
@@ -42,7 +41,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        slots.refuse_uneven(self.width, 1, self.positions)  # heads have a width of their own
+        slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
         return self
 
 
@@ -68,15 +67,16 @@ class Model(nn.Module):
         residual = lambda: Residual(norm(), dropout=c.dropout)  # noqa: E731
         attend = partial(c.attention.build, c.width, c.heads, head_width=c.head_width, bias=False)
         feed = partial(c.feed.build, c.width, c.inner, bias=False)
+        places = partial(c.positions.build, c.width, c.heads, head_width=c.head_width)
         self.encoder = Stack(
             [Layer(attend(), feed(), residual) for _ in range(c.layers)],
             norm(),
-            c.positions.build(c.width, c.heads, causal=False),
+            places(causal=False),
         )
         self.decoder = Stack(
             [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
             norm(),
-            c.positions.build(c.width, c.heads, causal=True),
+            places(causal=True),
             causal=True,
         )
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)

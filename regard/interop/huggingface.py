@@ -19,6 +19,10 @@ READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
     "bert": "regard.interop.bert",
     "t5": "regard.interop.t5",
+    "gpt2": "regard.interop.gpt2",
+    "llama": "regard.interop.llama",
+    "mistral": "regard.interop.llama",
+    "qwen2": "regard.interop.llama",
 }
 
 
