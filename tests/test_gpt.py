@@ -9,6 +9,7 @@ import transformers as hf
 from causal import END, TEXTS
 from safetensors.torch import load_file, save_file
 
+import regard
 from regard.errors import Mistake
 from regard.families import gpt
 from regard.files import read_json
@@ -359,3 +360,28 @@ def test_what_cannot_be(change, words):
     with pytest.raises(ValueError, match="Value error") as error:
         gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **change})
     assert words in str(error.value)
+
+
+# --- a folder in use -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@torch.no_grad()
+def test_a_folder_writes_as_transformers_does(kind, tmp_path):
+    """From its own tokenizer, with START where the folder puts it; batches are padded on the left there."""
+    path, theirs = getattr(causal, kind)(tmp_path / kind)
+    ours = regard.load(path, device="cpu", decode={"max_tokens": 8})
+    text = hf.AutoTokenizer.from_pretrained(path, padding_side="left")
+    text.pad_token = text.eos_token
+    prompts = ["The cat sees", "the", "unseen wörds, 日本"]
+    batch = text(prompts, return_tensors="pt", padding=True)
+    made = theirs.generate(**batch, max_new_tokens=8, do_sample=False, pad_token_id=text.pad_token_id)
+    said = text.batch_decode(made[:, batch.input_ids.size(1) :], skip_special_tokens=True)
+    assert ours.predict(prompts) == said and len(set(said)) == 3
+    assert (ours.run.decode.kind, ours.run.decode.begin) == ("greedy", kind == "llama")
+    (found,) = ours.score([prompts[0]], details=True)
+    ids = torch.tensor(
+        [[ours.tokenizer.start, *text(prompts[0], add_special_tokens=False).input_ids, ours.tokenizer.end]]
+    )
+    logprobs = theirs(ids).logits[0, :-1].log_softmax(-1)
+    assert found["logprobs"] == pytest.approx(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist(), abs=1e-4)

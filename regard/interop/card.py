@@ -14,16 +14,29 @@ from ..files import read_json
 from ..metrics import signature
 from ..settings import flat
 
-FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
+FIGURES = (
+    "bleu",
+    "chrf",
+    "ter",
+    "exact",
+    "loss",
+    "perplexity",
+    "word_perplexity",
+    "bits_per_byte",
+    "bits_per_character",
+)
 TEXT = ("bleu", "chrf", "ter")
 
 
-def card(system: Any, folder: Path, name: str, library: str, figures: Mapping[str, Any] | None, averaged: int) -> str:
-    """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
+def card(
+    system: Any, folder: Path, name: str, library: str, export: Any, figures: Mapping[str, Any] | None, averaged: int
+) -> str:
+    """README.md for what `export` made of the run in `folder`; `figures` are of a test, where there was one."""
     about = read_json(folder / "run.json")
-    head = [f"library_name: {library}", "pipeline_tag: translation", "tags:", "- translation", "- regard"]
+    kind = export.pipeline
+    head = [f"library_name: {library}", f"pipeline_tag: {kind}", "tags:", f"- {kind}", "- regard"]
     lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
-    lines += section("Use", USES[library](system).strip("\n").splitlines())
+    lines += section("Use", export.use(system).strip("\n").splitlines())
     lines += section("Data", data(folder))
     lines += section("Training", training(about, averaged))
     valid = [] if averaged else of_valid(folder, system.run, about.get("weights", {}).get("step"))
@@ -35,8 +48,9 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 
 def languages(run: Run) -> list[str]:
-    """Known only of the embedded data; of files nobody said."""
-    return [] if run.data.train else ["language:", *(f"- {locale.partition('_')[0]}" for locale in run.data.locales)]
+    """Known only of the embedded pairs; of other texts nobody said."""
+    locales = () if run.data.train else getattr(run.data, "locales", ())
+    return ["language:", *(f"- {locale.partition('_')[0]}" for locale in locales)] if locales else []
 
 
 def data(folder: Path) -> list[str]:
@@ -72,7 +86,9 @@ def shown(value: Any) -> str:
     """As it is written on the command line; of files the names, not where they lay."""
     if isinstance(value, list):
         return ",".join(Path(each[0]).name if isinstance(each, list) else str(each) for each in value)
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return Path(value).name if Path(value).is_absolute() else value
+    return json.dumps(value)
 
 
 def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
@@ -80,9 +96,11 @@ def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
     known = [event for event in events(folder) if event.get("event") == "valid" and event.get("step") == step]
     if not known:
         return []
-    right = answers(run)
-    signatures = {name: signature(name, right) for name in TEXT if name in known[-1] and right}
-    return ["On the validation data, by greedy search:", "", *table(known[-1], signatures), ""]
+    texts = [name for name in TEXT if name in known[-1]]
+    right = answers(run) if texts else []
+    signatures = {name: signature(name, right) for name in texts if right}
+    how = ", by greedy search" if texts else ""
+    return [f"On the validation data{how}:", "", *table(known[-1], signatures), ""]
 
 
 def answers(run: Run) -> list[list[str]]:
@@ -99,8 +117,10 @@ def answers(run: Run) -> list[list[str]]:
 def of_test(figures: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return []
-    signatures = {name: figures[f"{name} signature"] for name in TEXT}
-    return [f"On {figures['examples']:,} test examples:", "", *table(figures, signatures)]
+    signatures = {name: figures[f"{name} signature"] for name in TEXT if name in figures}
+    counts = [f"{figures[name]:,} test {name}" for name in ("examples", "tokens") if name in figures]
+    policy = f" ({figures['policy']})" if "policy" in figures else ""
+    return [f"On {counts[0]}{policy}:", "", *table(figures, signatures)]
 
 
 def table(figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
@@ -150,6 +170,3 @@ print(target.decode([target.token_to_id(token) for token in found[0].hypotheses[
 The model adds END to the source by itself. END counts in the length that a score is divided by, and a beam search ends
 as in regard with `decode.stop=first`.
 """
-
-
-USES = {"transformers": with_transformers, "ctranslate2": with_ctranslate2}

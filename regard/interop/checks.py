@@ -1,5 +1,7 @@
 """An export checks itself before it says done: the same tokens, logits and texts as the run, on a few sentences."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,19 +119,22 @@ def check_marian(system: Any, draft: Path, precision: str) -> str:
     if find_spec("transformers") is not None:
         import transformers
 
-        apart = max(apart, _check_transformers(sample, draft, transformers, tally))
+        with hushed(transformers):
+            apart = max(apart, _compare_transformers(sample, draft, transformers, tally))
         who.append(f"transformers {transformers.__version__}")
     told = f"{tally}, logits apart by {apart:.1g}"
     return f"{len(sample.texts)} sentences with {' and '.join(who)}: {told}"
 
 
-def _check_transformers(sample: Sample, draft: Path, hf: Any, tally: Tally) -> float:
+@contextmanager
+def hushed(hf: Any) -> Iterator[None]:
+    """Without the bars and warnings of transformers."""
     quiet = hf.utils.logging
     shown, level = quiet.is_progress_bar_enabled(), quiet.get_verbosity()
     quiet.disable_progress_bar()
     quiet.set_verbosity_error()
     try:
-        return _compare_transformers(sample, draft, hf, tally)
+        yield
     finally:
         quiet.set_verbosity(level)
         if shown:
