@@ -76,8 +76,6 @@ def test_the_run_folder_is_whole(run):
 
 def test_a_prompt_is_continued_as_it_comes(run, capsys, monkeypatch):
     pieces: list[str] = []
-    original = regard.tasks.language.Writer.stream if hasattr(regard, "tasks") else None
-    assert original is None or callable(original)
     how = ("decode.max_tokens=20", "decode.temperature=0.7")
     code, out, err = said(capsys, "predict", run, "--prompt", "the cat", *how)
     writer = regard.load(run, dict(each.split("=") for each in how))
@@ -175,7 +173,7 @@ def test_other_families_train_and_write(family, files, capsys, tmp_path):
     )  # fmt: skip
     assert code == 0
     code, out, _ = said(capsys, "eval", tmp_path / "run", "--data", files / "valid.txt")
-    assert code == 0 and ("policy memory 150, segments of 64" if family == "xl" else "policy non-overlapping 64") in out
+    assert code == 0 and ("policy memory 64, segments of 64" if family == "xl" else "policy non-overlapping 64") in out
     code, out, _ = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
     assert code == 0 and out.endswith("\n")
 
@@ -274,17 +272,14 @@ def test_a_cache_that_cannot_be_written_and_a_text_that_changed(files, capsys, t
     text.write_bytes((files / "train.txt").read_bytes())
     settings = ("train", "language", f"data.train={text}", *TINY, "train.steps=4")
     code, _, err = said(capsys, *settings, f"data.cache={tmp_path}/taken", "--out", tmp_path / "a")
-    assert (
-        code == 0
-        and f"the cache {tmp_path}/taken cannot be written" in err
-        and "(data.cache)" not in err.split("\n")[0][:5]
-    )
+    assert code == 0 and f"the cache {tmp_path}/taken cannot be written" in err
     assert said(capsys, *settings, "--out", tmp_path / "b")[0] == 0
     with text.open("a") as file:
         file.write("the bird never sees the old house.\n")
     refused(capsys, *settings, "train.steps=5", "--resume", "--out", tmp_path / "b", words="data.train is not what")
     code, _, err = said(capsys, *settings, "--out", tmp_path / "c")
     assert code == 0
+    assert said(capsys, *settings, f"data.train={files}/valid.txt,{text}", "--out", tmp_path / "d")[0] == 0
 
 
 def test_runs_over_other_texts_cannot_be_compared(run, files, capsys, tmp_path):
