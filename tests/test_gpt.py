@@ -142,6 +142,7 @@ def test_a_tokenizer_that_opens_a_text(tmp_path):
     ours, theirs = tokenizer(path, {}), hf.AutoTokenizer.from_pretrained(path)
     assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
     assert (ours.start, ours.end, ours.pad, ours.opens) == (0, 1, 1, True)
+    assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
     other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
     assert not other.opens
     with pytest.raises(Mistake, match="half a surrogate pair"):
@@ -334,6 +335,7 @@ def test_learned_positions_refuse_what_is_longer():
     model.step(tokens[:, :8], cache, real)
     for _ in range(4):  # the first row may have ended, and waits for the second
         model.step(tokens[:, :1], cache)
+    assert cache.read == 7  # the device was asked once, when the first row was full; what the second has left is known
     wanted = model(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1))[0, -1]
     assert (model.step(tokens[:, :1], cache)[1, 0] - wanted).abs().max() < 1e-5
     cache.select(torch.tensor([1]))
