@@ -255,7 +255,7 @@ class TextDecode(Search):
     @classmethod
     def _something(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(value):
-            raise ValueError("a string of it is empty; expected some text, such as decode.until='[\"\\n\"]'")
+            raise ValueError('decode.until has an empty string; expected some text, such as ["\\n"]')
         return value
 
 

@@ -20,7 +20,8 @@ KEPT = 2_000_000  # examples; so many or fewer stay in memory once they are enco
 TYPICAL = 32  # tokens of an example, for guessing how many make an update
 
 Ids = np.ndarray  # one text, int32
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ class Corpus:
         self.end, self.pad = tokenizer.end, tokenizer.pad
         self.start = tokenizer.end if self.stream else tokenizer.start
         self._found = found
+        if self.words == self.stream * self.counts["documents"]:
+            told = "; ".join(self.report()) or "there are only spaces"
+            raise Mistake(f"{self.name} holds no text ({told}); give at least one word")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,11 +46,6 @@ class Corpus:
     def fingerprint(self) -> str:
         """Stands for the content: equal texts have it equal, wherever they lie."""
         return self._found.fingerprint
-
-    def need_some(self, key: str) -> None:
-        if not self.words:
-            told = "; ".join(self.report()) or "all of it is empty"
-            raise Mistake(f"{key}: {self.name} holds no text ({told}); give at least one word")
 
     def report(self) -> list[str]:
         """What was left out, mended or is unknown, in plain sentences; nothing if all was well."""
@@ -82,40 +80,44 @@ class Window:
     first: int = 0  # the number of the first row, where rows go on and an update has several pieces
     count: int = 0  # of the predictions
 
+    @property
+    def full(self) -> bool:
+        """Do all predictions count? Known without asking the device."""
+        return self.count == self.tokens.numel()
+
     def to(self, device: torch.device | str) -> "Window":
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: value.to(device) for name, value in tensors.items() if isinstance(value, Tensor)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: own.to(device) for name, own in values.items() if isinstance(own, Tensor)}
         return replace(self, **moved)
 
 
-def window(corpus: Corpus, begins: np.ndarray, width: int, real: np.ndarray | None = None, **more: Any) -> Window:
-    """Rows of `width` tokens to predict, from these on; where `real` is False nothing is shown."""
+def window(
+    corpus: Corpus, begins: np.ndarray, width: int, real: np.ndarray | None = None, fresh: np.ndarray | None = None
+) -> Window:
+    """Rows of `width` tokens to predict, from these places on; those of `real` count. With `fresh`, the rows are read
+    with a memory, for which a document's border is no border."""
     places = begins[:, None] + np.arange(-1, width)
     rows = corpus.ids[places.clip(0, len(corpus) - 1)].astype(np.int64)
-    tokens, targets, places = rows[:, :-1].copy(), rows[:, 1:], places[:, 1:]
-    heads = places == 0
+    tokens, targets, places = rows[:, :-1].copy(), rows[:, 1:].copy(), places[:, 1:]
+    heads, shown = places == 0, places < len(corpus)
     if not corpus.stream:
         heads |= tokens == corpus.end
     tokens[heads] = corpus.start
-    if real is None:
-        real = np.ones(tokens.shape, bool)
-    shown = places < len(corpus)
     tokens[~shown] = targets[~shown] = corpus.pad
-    tables = {"tokens": tokens, "targets": targets, "real": real}
-    if not corpus.stream and (heads & shown)[:, 1:].any() and "fresh" not in more:
-        place = np.broadcast_to(np.arange(width), tokens.shape)
-        since = np.maximum.accumulate(np.where(heads, place, 0), 1)
-        tables["at"] = place - since
+    real = shown if real is None else real & shown
+    tables: dict[str, Any] = {"tokens": tokens, "targets": targets, "real": real, "fresh": fresh}
+    if not corpus.stream and fresh is None and heads[:, 1:].any():
+        place = np.arange(width)
+        tables["at"] = place - np.maximum.accumulate(np.where(heads, place, 0), 1)
         tables["segments"] = np.where(shown, heads.cumsum(1), -1)
-    made = {name: torch.from_numpy(np.ascontiguousarray(table)) for name, table in tables.items()}
-    return Window(**made, **more, count=int(real.sum()))
+    made: dict[str, Any] = {name: torch.from_numpy(table) for name, table in tables.items() if table is not None}
+    return Window(**made, count=int(real.sum()))
 
 
 class Cut:
     """What both ways to train have in common: so many windows of so many tokens for each update."""
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
-        corpus.need_some("data.train")
         self.corpus, self.train = corpus, train
         self.width = min(data.max_tokens, len(corpus))
         self.rows = train.batch or max(train.tokens // self.width, 1)
@@ -129,12 +131,11 @@ class Cut:
             )
         return range(index, count // rows * rows, rows)
 
-    def _update(self, begins: np.ndarray, index: int, **more: Any) -> Update:
-        cuts = np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins)))
+    def _update(self, begins: np.ndarray, index: int, fresh: np.ndarray | None = None) -> Update:
         pieces = []
-        for some in cuts:
-            own = {name: torch.from_numpy(value[some]) for name, value in more.items()}
-            pieces.append(window(self.corpus, begins[some], self.width, first=int(some[0]), **own))
+        for some in np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins))):
+            own = None if fresh is None else fresh[some]
+            pieces.append(replace(window(self.corpus, begins[some], self.width, fresh=own), first=int(some[0])))
         tokens = begins.size * self.width
         return Update(pieces, index, tokens, tokens, begins.tolist())
 
@@ -180,7 +181,7 @@ def evaluation(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> 
         some = begins[first : first + rows]
         places = some[:, None] + np.arange(width)
         new = (places >= some[:, None] + width - stride) | (some[:, None] == 0)
-        yield window(corpus, some, width, new & (places < len(corpus)))
+        yield window(corpus, some, width, new)
 
 
 def recalled(corpus: Corpus, context: int, rows: int = 1) -> Iterator[Window]:
@@ -199,5 +200,5 @@ def recalled(corpus: Corpus, context: int, rows: int = 1) -> Iterator[Window]:
             return
         width = min(context, int((until - at).max()))
         real = at[:, None] + np.arange(width) < until[:, None]
-        yield window(corpus, at, width, real, fresh=torch.from_numpy(fresh))
+        yield window(corpus, at, width, real, fresh)
         at = np.minimum(at + width, until)

@@ -25,8 +25,8 @@ from .tokenizers import Tokenizer, unknown
 FORMAT = 1  # of these files, and of the way texts are read and cut: another one makes old files useless
 HEAD = 4096  # bytes before the numbers
 JOB = 1 << 18  # characters that a thread encodes together
-NAMED = 5  # unknown words or characters that are named
-KINDS = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4"), "I64": np.dtype("<i8")}
+NAMED, LENGTH = 5, 40  # unknown words or characters that are named, and how much of each
+KINDS: dict[str, Any] = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4"), "I64": np.dtype("<i8")}
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Stored:
 
     ids: np.ndarray
     ends: np.ndarray
-    counts: dict[str, int]
+    counts: Counter[str]
     fingerprint: str
     unknown: list[str]
     told: list[str] = field(default_factory=list)  # how this file came about, if that is worth saying
@@ -44,20 +44,19 @@ class Stored:
 
 def stored(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) -> Stored:
     """The numbers of these texts, from the cache if they are there. What cannot be cached goes to `spare`."""
-    request = f"{FORMAT} {identity(tokenizer)} {texts.request()}"
+    request = f"{__version__} {FORMAT} {identity(tokenizer)} {texts.request()}"
     name = hashlib.blake2b(request.encode(), digest_size=16).hexdigest() + ".safetensors"
     wanted, state = folder_of(texts.data.cache), texts.state()
     told: list[str] = []
     for folder in [wanted, *([spare] if spare else [])]:
-        found = opened(folder / name, state, told)
+        found = opened(folder / name, state, told, texts.data.verify)
         if found:
             return found
     folder, keeper = _writable(wanted, spare, told)
     write(folder / name, texts, tokenizer, state)
-    if texts.state() != state:
-        raise Mistake(f"{texts.name} was changed while it was being read; leave it alone and start again")
     found = opened(folder / name, state, [])
-    assert found
+    if texts.state() != state or not found:  # nothing is found if another process has already seen the change
+        raise Mistake(f"{texts.name} was changed while it was being read; leave it alone and start again")
     found.told, found.folder = told, keeper
     return found
 
@@ -77,7 +76,7 @@ def identity(tokenizer: Tokenizer) -> str:
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
-def opened(path: Path, state: str, told: list[str]) -> Stored | None:
+def opened(path: Path, state: str, told: list[str], verify: bool = False) -> Stored | None:
     """What lies at `path`, if it is whole and of this state of the files; if not, `told` learns why."""
     try:
         with open(path, "rb") as file:
@@ -85,7 +84,10 @@ def opened(path: Path, state: str, told: list[str]) -> Stored | None:
             size = os.fstat(file.fileno()).st_size
         tables = json.loads(head[8:])
         notes = tables["__metadata__"]
+        counts, names = (json.loads(notes[name]) for name in ("counts", "unknown"))
         ids, ends = (_mapped(path, tables[name], size) for name in ("ids", "ends"))
+        if verify and fingerprint(_digest(path, ids), len(ends)) != notes["fingerprint"]:
+            raise ValueError("not what was written")
     except OSError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -94,8 +96,24 @@ def opened(path: Path, state: str, told: list[str]) -> Stored | None:
     if notes["state"] != state:
         told.append("the files have changed since they were last encoded; they were encoded anew")
         return None
-    counts, names = (json.loads(notes[name]) for name in ("counts", "unknown"))
-    return Stored(ids, ends, counts, notes["fingerprint"], names)
+    return Stored(ids, ends, Counter(counts), notes["fingerprint"], names)
+
+
+def fingerprint(digest: Any, texts: int) -> str:
+    """Stands for the numbers, which the digest has seen, and for how many texts they make."""
+    digest.update(b"%d" % texts)
+    found: str = digest.hexdigest()
+    return found
+
+
+def _digest(path: Path, tokens: np.ndarray) -> Any:
+    """Of the numbers in a file of the cache."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        file.seek(HEAD)
+        for first in range(0, tokens.nbytes, JOB):
+            digest.update(file.read(min(JOB, tokens.nbytes - first)))
+    return digest
 
 
 def _mapped(path: Path, table: dict[str, Any], size: int) -> np.ndarray:
@@ -140,28 +158,25 @@ class Batch:
 def write(path: Path, texts: Documents, tokenizer: Tokenizer, state: str) -> None:
     encoder = Encoder(tokenizer)
     counts, names = Counter[str](), dict[str, None]()
-    digest = hashlib.blake2b(digest_size=16)
-    seams = encoder.seams
-    jobs = _jobs(texts.parts(seams.place if seams else None))
+    digest, stream = hashlib.blake2b(digest_size=16), texts.data.document == "stream"
+    jobs = _jobs(texts.parts(encoder.seams.place if encoder.seams else None))
     with replacing(path) as draft, open(draft, "wb") as file, tempfile.TemporaryFile() as ends:
         file.seek(HEAD)
-        with closing(ahead(lambda job: _batch(encoder, job, texts.data.document), jobs, threads())) as batches:
+        with closing(ahead(lambda job: _batch(encoder, job, stream), jobs, threads())) as batches:
             for batch in batches:
-                file.write(batch.ids)
                 digest.update(batch.ids)
-                ends.write((batch.ends + counts["tokens"]).tobytes())
+                file.write(batch.ids)
+                if not stream:
+                    ends.write((batch.ends + counts["tokens"]).tobytes())
                 counts.update(batch.counts)
-                for text in batch.strange:
-                    if len(names) < NAMED:
-                        names.update(dict.fromkeys(unknown(tokenizer, text)[: NAMED - len(names)]))
-        if texts.data.document == "stream":  # one text
-            ends.truncate(0)
-            ends.seek(0)
-            ends.write(np.array([counts["tokens"]][: counts["tokens"]], KINDS["I64"]).tobytes())
+                if len(names) < NAMED:
+                    found = [name[:LENGTH] for text in batch.strange for name in unknown(tokenizer, text)]
+                    names.update(dict.fromkeys(found[: NAMED - len(names)]))
+        if stream and counts["tokens"]:  # one text
+            ends.write(np.array([counts["tokens"]], KINDS["I64"]).tobytes())
         counts.update(texts.counts)
-        digest.update(b"%d" % counts["documents"])
         tables = _tail(file, ends, counts["tokens"], encoder.code)
-        notes = {"format": f"{FORMAT}", "regard": __version__, "state": state, "fingerprint": digest.hexdigest()}
+        notes = {"state": state, "fingerprint": fingerprint(digest, tables["ends"]["shape"][0])}
         notes |= {"counts": json.dumps(counts), "unknown": json.dumps(list(names))}
         head = json.dumps({"__metadata__": notes} | tables).encode()
         file.seek(0)
@@ -187,26 +202,27 @@ def _jobs(parts: Iterator[Part]) -> Iterator[list[Part]]:
         yield job
 
 
-def _batch(encoder: Encoder, job: list[Part], document: str) -> Batch:
-    tokenizer, rows = encoder.tokenizer, encoder.encode(job)
-    end = np.array([tokenizer.end], np.dtype(encoder.code)).tobytes()
-    ids = b"".join(
-        piece for part, row in zip(job, rows, strict=True) for piece in ((row, end) if part.last else (row,))
+def _batch(encoder: Encoder, job: list[Part], stream: bool) -> Batch:
+    rows, code = encoder.encode(job), np.dtype(encoder.code)
+    ids = np.frombuffer(b"".join(rows), code)
+    behind = np.array([len(row) for row in rows]).cumsum() // code.itemsize
+    strange = (ids == encoder.tokenizer.unk).nonzero()[0]
+    texts = [job[number].text for number in np.unique(np.searchsorted(behind, strange[:NAMED], side="right"))]
+    last = behind[[part.last for part in job]]
+    ids = np.insert(ids, last, encoder.tokenizer.end)
+    counts = _counts(job, len(last) if stream else 0)
+    counts.update(tokens=len(ids), documents=len(last), unknown=len(strange))
+    return Batch(ids.tobytes(), last + np.arange(1, len(last) + 1), counts, texts)
+
+
+def _counts(job: list[Part], lines: int) -> Counter[str]:
+    """Of the raw text, and of so many ends of lines, for which END stands."""
+    cut = sum(part.inner and bool(part.text) and not part.text[0].isspace() for part in job)  # words in two parts
+    return Counter(
+        bytes=len("".join(part.text for part in job).encode("utf-8")) + lines,
+        characters=sum(len(part.text) for part in job) + lines,
+        words=sum(len(part.text.split()) for part in job) + lines - cut,
     )
-    lengths = np.array([len(row) // len(end) + part.last for part, row in zip(job, rows, strict=True)])
-    ends = lengths.cumsum()[[part.last for part in job]]
-    texts = [part.text for part in job]
-    counts = Counter(tokens=int(lengths.sum()), documents=len(ends), characters=sum(map(len, texts)))
-    counts["bytes"] = len("".join(texts).encode("utf-8"))
-    counts["words"] = sum(len(text.split()) for text in texts)
-    counts["words"] -= sum(part.inner and not part.text[:1].isspace() and bool(part.text) for part in job)  # cut in two
-    if document == "stream":  # where END stands for the end of a line
-        for name in ("bytes", "characters", "words"):
-            counts[name] += len(ends)
-    unknown = (np.frombuffer(ids, encoder.code) == tokenizer.unk).nonzero()[0]
-    counts["unknown"] = len(unknown)
-    strange = np.unique(np.searchsorted(lengths.cumsum(), unknown[:NAMED], side="right"))
-    return Batch(ids, ends, counts, [texts[number] for number in strange])
 
 
 def _tail(file: IO[bytes], ends: IO[bytes], tokens: int, code: str) -> dict[str, Any]:
