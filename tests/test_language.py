@@ -3,16 +3,18 @@
 import json
 import math
 import warnings
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import causal
 import marian
 import pytest
 import torch
 from torch.nn import functional as F
 
 import regard
-from regard.config import resolve
+from regard.config import change, resolve
 from regard.data.corpus import Corpus, evaluation
 from regard.errors import Mistake
 from regard.tasks.language import Lesson, Writer, part, prepare
@@ -20,7 +22,7 @@ from regard.tasks.reading import figures, measured, spans
 
 SMALL: dict[str, Any] = {
     "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "model.dropout": 0.0, "device": "cpu",
-    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 4, "train.tensorboard": False, "train.smoothing": 0.0,
+    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 16, "train.tensorboard": False, "train.smoothing": 0.0,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "learned": {"model.positions.tokens": 24},
@@ -64,10 +66,10 @@ def lessons(files, cache):
     return lesson
 
 
-def teach(lesson: Lesson, steps: int = 60) -> None:
+def teach(lesson: Lesson, epochs: int = 6) -> None:
     """So that what is written are words, and depends on what was read."""
-    optimiser = torch.optim.Adam(lesson.model.parameters(), 4e-3)
-    for _, update in zip(range(steps), lesson.updates(99, 0), strict=False):
+    optimiser = torch.optim.Adam(lesson.model.parameters(), 5e-3)
+    for update in chain(*(lesson.updates(100 + epoch, 0) for epoch in range(epochs))):
         for piece in update.pieces:
             (lesson.loss(lesson.model, piece) / update.count).backward()
         optimiser.step()
@@ -97,7 +99,7 @@ def test_a_continuation_is_its_own(family, how, lessons):
     assert whole == writer.predict(PROMPTS, batch=2, **asked)
     assert whole[::-1] == writer.predict(PROMPTS[::-1], batch=4, **asked)
     texts = [text for each in whole for text in (each if isinstance(each, list) else [each])]
-    assert len(set(texts)) > 3 and all(isinstance(text, str) for text in texts)
+    assert len(set(texts)) > 1 and all(isinstance(text, str) for text in texts)
 
 
 @pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
@@ -294,7 +296,8 @@ def test_figures_over_documents_are_those_of_their_scores(lessons, files):
     total = sum(writer.score(lines))
     size = len("".join(lines))
     assert told["tokens"] == sum(map(len, writer.tokenizer.encode(lines))) + len(lines)
-    whole = lessons("rotary", data__max_tokens=2000, data__document="line").writer.evaluate(((f"{files}/test.txt",),))
+    run = change(writer.run, {"data.max_tokens": 10**5})
+    whole = Writer(run, writer.model, writer.tokenizer, writer.device).evaluate(((f"{files}/test.txt",),))
     assert whole["loss"] * whole["tokens"] == pytest.approx(-total, rel=1e-5)
     assert whole["bits_per_byte"] == pytest.approx(-total / math.log(2) / size, rel=1e-5) and whole["bytes"] == size
     assert whole["perplexity"] == pytest.approx(math.exp(whole["loss"]))
@@ -382,7 +385,9 @@ def gradients(lesson: Lesson) -> tuple[float, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("family", ["learned", "xl"])
 def test_accumulation_gives_the_gradients_of_one_big_batch(family, lessons):
     """Also with memory, which every piece has of its own rows."""
-    (loss, whole), (other, parts) = gradients(lessons(family)), gradients(lessons(family, train__accumulate=3))
+    one, several = lessons(family), lessons(family, train__accumulate=3)
+    several.model.load_state_dict(one.model.state_dict())
+    (loss, whole), (other, parts) = gradients(one), gradients(several)
     assert loss == pytest.approx(other, rel=1e-6)
     largest = max(each.abs().max() for each in whole.values())
     for name, each in whole.items():
@@ -463,3 +468,67 @@ def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, 
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes(), name
     epochs = {json.loads(path.read_text())["epoch"] for path in (tmp_path / "whole").glob("checkpoints/*/state.json")}
     assert len(epochs) > 1
+
+
+# --- beside others ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.7])
+def test_greedy_text_is_that_of_transformers(penalty, tmp_path):
+    path, theirs = causal.gpt2(tmp_path / "gpt2")
+    writer = regard.load(path, {"decode.kind": "greedy", "device": "cpu"})
+    prompts = ["the old cat", "a bird never likes the red house, and today", "x", "the dog the dog the dog", ""]
+    ids = [row or [writer.tokenizer.start] for row in writer.tokenizer.encode(prompts)]
+    tokens, real = causal.ragged(ids, left=True)
+    made = theirs.generate(
+        tokens, attention_mask=real.long(), do_sample=False, max_new_tokens=15, pad_token_id=0, eos_token_id=0,
+        repetition_penalty=penalty,
+    )[:, tokens.size(1) :].tolist()  # fmt: skip
+    wanted = [row[: row.index(0)] if 0 in row else row for row in made]
+    found = writer.predict(prompts, details=True, max_tokens=15, repetition_penalty=penalty)
+    assert [each["text"] for each in found] == writer.tokenizer.decode(wanted)
+    assert [each["pieces"] for each in found] == [writer.tokenizer.pieces(row) for row in wanted]
+    assert found[0]["prompt_pieces"] == writer.tokenizer.pieces(ids[0])  # no START: GPT-2 has none before a prompt
+    if penalty == 1:
+        whole = torch.tensor([[writer.tokenizer.start, *ids[1], writer.tokenizer.end]])
+        mean = theirs(whole, labels=whole).loss.item()
+        assert writer.score(prompts[1]) == pytest.approx(-mean * (whole.size(1) - 1), rel=1e-5)
+
+
+def test_an_ensemble_is_the_mean_of_probabilities(lessons, files):
+    one, other = lessons("learned").writer, lessons("lm").writer
+    writer = Writer.together({"a": one, "b": other})
+    assert writer.context == 24
+    text = "the cat sees the bird."
+    wanted = [
+        math.log((math.exp(a) + math.exp(b)) / 2)
+        for a, b in zip(*(each.score(text, details=True)["logprobs"] for each in (one, other)), strict=True)
+    ]
+    assert writer.score(text, details=True)["logprobs"] == pytest.approx(wanted, abs=1e-4)
+    prompts = ["the cat", "", "a bird likes the"]
+    assert Writer.together({"a": one, "c": one}).predict(prompts, kind="greedy", max_tokens=9) == one.predict(
+        prompts, kind="greedy", max_tokens=9
+    )
+    told = [each.evaluate(((f"{files}/test.txt",),))["loss"] for each in (one, other, writer)]
+    assert told[2] < max(told)
+    with pytest.raises(Mistake, match="a and b have different vocabularies"):
+        Writer.together(
+            {
+                "a": one,
+                "b": lessons("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30).writer,
+            }
+        )
+
+
+def test_look_sees_the_past_alone(lessons, tmp_path):
+    for family in FAMILIES:
+        view = lessons(family).writer.look("the cat", " sees")
+        assert view.pieces[0] == "□" and "".join(view.pieces[1:]).replace("▁", " ") == "the cat sees"
+        weights = view.weights()
+        assert weights.shape == (len(view.pieces), len(view.pieces))
+        assert torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-5)
+        assert weights.triu(1).abs().max() < 1e-6
+    view.save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(Mistake, match="nothing to look at"):
+        lessons("lm").writer.look(" ")

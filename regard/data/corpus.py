@@ -36,6 +36,9 @@ class Corpus:
         self.end, self.pad = tokenizer.end, tokenizer.pad
         self.start = tokenizer.end if self.stream else tokenizer.start
         self._found = found
+        if self.words == self.stream * self.counts["documents"]:
+            told = "; ".join(self.report()) or "there are only spaces"
+            raise Mistake(f"{self.name} holds no text ({told}); give at least one word")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,11 +46,6 @@ class Corpus:
     def fingerprint(self) -> str:
         """Stands for the content: equal texts have it equal, wherever they lie."""
         return self._found.fingerprint
-
-    def need_some(self, key: str) -> None:
-        if not self.words:
-            told = "; ".join(self.report()) or "all of it is empty"
-            raise Mistake(f"{key}: {self.name} holds no text ({told}); give at least one word")
 
     def report(self) -> list[str]:
         """What was left out, mended or is unknown, in plain sentences; nothing if all was well."""
@@ -120,7 +118,6 @@ class Cut:
     """What both ways to train have in common: so many windows of so many tokens for each update."""
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
-        corpus.need_some("data.train")
         self.corpus, self.train = corpus, train
         self.width = min(data.max_tokens, len(corpus))
         self.rows = train.batch or max(train.tokens // self.width, 1)

@@ -62,7 +62,7 @@ class Documents:
 
     def sample(self) -> Iterator[str]:
         """Text to learn a tokenizer from: all there is or, of more than SAMPLE characters, evenly spaced parts."""
-        step = -(-sum(len(text) for text, _ in self._units()) // SAMPLE)
+        step = 1 + sum(len(text) for text, _ in self._units()) // SAMPLE
         for number, part in enumerate(self.parts(ANY.place)):
             if number % step == 0:
                 yield part.text
@@ -97,7 +97,7 @@ class Documents:
         number = at = 0
         for text, last in self._all():
             ours = len(text) if number < border else min(max(within - at, 0), len(text)) * (number == border)
-            over = number >= border and at + len(text) >= within  # has all of the first half been seen?
+            over = (number, at + len(text)) >= (border, within)  # has all of the first half been seen?
             if not self.half.held:
                 if number < border or ours:
                     yield text[:ours], last or over
@@ -139,6 +139,7 @@ class Documents:
 class Block(NamedTuple):
     data: bytes
     line: int  # the number of its first line
+    before: int  # bytes of that line in the block before
 
 
 class Reader:
@@ -205,7 +206,7 @@ class Reader:
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Every line with its number, but for those that are no text."""
-        for data, first in self._blocks(lines=True):
+        for data, first, _ in self._blocks(lines=True):
             if not wrong(data):
                 lines = self._text(data).split("\n")
                 yield from enumerate(lines if lines[-1] else lines[:-1], first)
@@ -220,7 +221,7 @@ class Reader:
 
     def _blocks(self, lines: bool) -> Iterator[Block]:
         """Whole lines; where only characters need be whole, a long line is cut."""
-        first, rest = 1, b""
+        first, before, rest = 1, 0, b""
         with opened(self.path) as raw, UNPACKERS.get(self.path.suffix.lower(), nullcontext)(raw) as file:
             while data := _read(file, max(BLOCK, len(rest)), self.path):
                 if first == 1 and not rest and data.startswith(BOM):
@@ -230,10 +231,11 @@ class Reader:
                 if not cut and not lines:
                     cut = _characters(rest)
                 if cut:
-                    yield Block(rest[:cut], first)
+                    yield Block(rest[:cut], first, before)
+                    before = 0 if rest[cut - 1] == 10 else before + cut
                     first, rest = first + rest.count(b"\n", 0, cut), rest[cut:]
         if rest:
-            yield Block(rest, first)
+            yield Block(rest, first, before)
 
     def _text(self, data: bytes) -> str:
         if crlf := data.count(b"\r\n"):
@@ -243,7 +245,7 @@ class Reader:
 
     def _refused(self, block: Block) -> Mistake:
         for number, line in enumerate(block.data.split(b"\n"), block.line):
-            if why := wrong(line):
+            if why := wrong(line, block.before if number == block.line else 0):
                 return self._mistake(number, why)
         raise AssertionError("the block is text")
 
@@ -292,13 +294,12 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
 def documents(data: TextData, part: str, sides: Sides | None = None) -> Documents:
     """The part train, valid or test of the data: the files named for it, what is held out of data.train, or else the
     embedded sources. `sides` names other files."""
-    sides = getattr(data, part) if sides is None else sides
-    half = None
-    if not sides and not data.train:
+    if sides is None and not getattr(data, part) and not data.train:
         return Documents(source.files(part), data.model_copy(update=source.READ), source.name(part))
-    if data.holdout and not data.valid and part != "test":
-        half = Half(part == "valid", data.holdout)
-        sides = data.train
+    half = None
+    if sides is None and part != "test" and data.holdout and not data.valid:
+        half, sides = Half(part == "valid", data.holdout), data.train
+    sides = sides or getattr(data, part)
     if not sides:
         more = ", or hold out a share of data.train (data.holdout)" if part == "valid" else ""
         raise Mistake(f"this run has no {part} data; name some, such as data.{part}=folder{more}")

@@ -224,8 +224,8 @@ def opened(path: Path) -> IO[bytes]:
         raise Mistake(f"{path} cannot be read ({error.strerror}); check its name and permissions") from error
 
 
-def wrong(data: bytes) -> str:
-    """Why these bytes are no text; nothing if they are."""
+def wrong(data: bytes, before: int = 0) -> str:
+    """Why these bytes of a line, after so many others, are no text; nothing if they are."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "this is UTF-16, and UTF-8 is needed"
     if b"\0" in data:
@@ -233,7 +233,7 @@ def wrong(data: bytes) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} of the line is 0x{data[error.start]:02x}, which is not valid UTF-8"
+        return f"byte {before + error.start + 1} of the line is 0x{data[error.start]:02x}, which is not valid UTF-8"
     return ""
 
 

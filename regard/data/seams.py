@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 from .tokenizers import Tokenizer
 
 LIMIT = 1 << 20  # characters without a seam after which a text is cut all the same
-KNOWN = 1 << 18  # words, or
-HELD = 1 << 23  # characters of words, that are remembered at a time
+KNOWN = 1 << 17  # words, or
+HELD = 1 << 22  # characters of words, that are remembered twice over
 NEAR = 1 << 10  # characters from the end of a text that are looked at first
 
-SPACES = (
-    r" \t\n\r"  # spaces for everybody; of others, such as NBSP and \x1c, Python and the tokenizers think differently
-)
+SPACES = " \t\n\r"  # for everybody; of others, such as \x1c and NBSP, Python and the tokenizers think differently
 MARKS = r"!-/:-@\[-`{-~"
 SOLID = r"!-&(-/:-@\[-`{-~"  # without the apostrophe, which belongs to the letters after it in 's and 'll
 LONG = rf"(?:\S++|[^\S{SPACES}][{SPACES}]*+)++"  # up to the next of SPACES; over other ones it goes on
@@ -93,7 +91,7 @@ def seams(tokenizer: Tokenizer) -> Seams | None:
     guard = any(form["type"] == "Prepend" for form in forms)
     kinds = [cut["type"] for cut in _steps(cuts, "pretokenizers")]
     if kinds == ["ByteLevel"] and not cuts["add_prefix_space"] and cuts["use_regex"]:
-        return Seams(PIECES, SPARE, guard, symbols)
+        return Seams(WORDS if guard else PIECES, SPARE, guard, symbols)  # the guard cannot stand before half a word
     single = kinds == ["ByteLevel"] and not cuts["add_prefix_space"] and model.get("merges") == []
     if single or kinds == ["Split"] and cuts["pattern"] == {"Regex": r"[\s\S]"}:
         return Seams(WORDS, None, guard, symbols)
@@ -115,36 +113,43 @@ class Encoder:
         self.tokenizer, self.seams = tokenizer, seams(tokenizer)
         self.code = "H" if tokenizer.size <= 1 << 16 else "I"
         self._known: dict[str, bytes] = {}
+        self._old: dict[str, bytes] = {}
         self._held = 0
 
     def encode(self, parts: Sequence[Part]) -> list[bytes]:
         """The numbers of each part; END is not among them."""
         if self.seams is None:
             return self._plain([part.text for part in parts])
-        words, symbols = self.seams.words, self.seams.symbols
-        texts = [self._spaced(part) for part in parts] if self.seams.guard else [part.text for part in parts]
-        cut = [[text] if symbols and symbols.search(text) else words.findall(text) for text in texts]
-        known = self._known
-        new = [word for word in dict.fromkeys(chain.from_iterable(cut)) if word not in known]
+        find, symbols = self.seams.words.findall, self.seams.symbols
+        odd = [bool(symbols and symbols.search(part.text)) for part in parts]  # not looked up, for their sake
+        cut = [[] if alone else find(self._spaced(part)) for part, alone in zip(parts, odd, strict=True)]
+        if len(self._known) > KNOWN or self._held > HELD:  # what is not asked for until the next time is forgotten
+            self._known, self._old, self._held = {}, self._known, 0
+        known, old = self._known, self._old  # another thread may put others in their place
+        new = set(chain.from_iterable(cut)).difference(known)  # a dictionary is only asked, not gone through
         self._held += sum(map(len, new))
-        if len(known) + len(new) > KNOWN or self._held > HELD:  # another thread may still be using the old one
-            known = self._known = {}
-            self._held = 0
-            new = list(dict.fromkeys(chain.from_iterable(cut)))
-        known.update(zip(new, self._guarded(new) if self.seams.guard else self._plain(new), strict=True))
-        return [b"".join(map(known.__getitem__, found)) for found in cut]
+        known.update((word, old[word]) for word in new if word in old)
+        unseen = [word for word in new if word not in old]
+        known.update(zip(unseen, self._inner(unseen), strict=True))
+        rows = [b"".join(map(known.__getitem__, words)) for words in cut]
+        for number, part in enumerate(parts):
+            if odd[number]:
+                (rows[number],) = self._inner([part.text]) if part.inner else self._plain([part.text])
+        return rows
 
     def _plain(self, texts: list[str]) -> list[bytes]:
         return [array(self.code, row).tobytes() for row in self.tokenizer.encode(texts)]
 
-    def _guarded(self, texts: list[str]) -> list[bytes]:
-        """A word that stands before each takes the tokenizer's space on itself, and is then left out."""
+    def _inner(self, texts: list[str]) -> list[bytes]:
+        """Of texts that begin at a seam. A guard before each takes the tokenizer's space, and is then left out."""
+        assert self.seams
+        if not self.seams.guard:
+            return self._plain(texts)
         rows = self.tokenizer.encode(["x" + text for text in texts])
         return [array(self.code, row[1:]).tobytes() for row in rows]
 
-    @staticmethod
-    def _spaced(part: Part) -> str:
+    def _spaced(self, part: Part) -> str:
         """The text with the space that the tokenizer would put before it, if it stood alone."""
-        if not part.text or part.inner and part.text[0] in " \t\n\r":
-            return part.text
-        return " " + part.text
+        assert self.seams
+        seam = part.inner and part.text[:1] in SPACES
+        return part.text if seam or not part.text or not self.seams.guard else " " + part.text

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ class Stored:
 
     ids: np.ndarray
     ends: np.ndarray
-    counts: dict[str, int]
+    counts: Counter[str]
     fingerprint: str
     unknown: list[str]
     told: list[str] = field(default_factory=list)  # how this file came about, if that is worth saying
@@ -54,10 +54,9 @@ def stored(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) ->
             return found
     folder, keeper = _writable(wanted, spare, told)
     write(folder / name, texts, tokenizer, state)
-    if texts.state() != state:
-        raise Mistake(f"{texts.name} was changed while it was being read; leave it alone and start again")
     found = opened(folder / name, state, [])
-    assert found
+    if texts.state() != state or not found:  # nothing is found if another process has already seen the change
+        raise Mistake(f"{texts.name} was changed while it was being read; leave it alone and start again")
     found.told, found.folder = told, keeper
     return found
 
@@ -87,7 +86,7 @@ def opened(path: Path, state: str, told: list[str], verify: bool = False) -> Sto
         notes = tables["__metadata__"]
         counts, names = (json.loads(notes[name]) for name in ("counts", "unknown"))
         ids, ends = (_mapped(path, tables[name], size) for name in ("ids", "ends"))
-        if verify and fingerprint(_digest(path, ids), counts) != notes["fingerprint"]:
+        if verify and fingerprint(_digest(path, ids), len(ends)) != notes["fingerprint"]:
             raise ValueError("not what was written")
     except OSError:
         return None
@@ -97,12 +96,12 @@ def opened(path: Path, state: str, told: list[str], verify: bool = False) -> Sto
     if notes["state"] != state:
         told.append("the files have changed since they were last encoded; they were encoded anew")
         return None
-    return Stored(ids, ends, counts, notes["fingerprint"], names)
+    return Stored(ids, ends, Counter(counts), notes["fingerprint"], names)
 
 
-def fingerprint(digest: Any, counts: Mapping[str, int]) -> str:
-    """Stands for the numbers, which the digest has seen, and how many documents they make."""
-    digest.update(b"%d" % counts["documents"])
+def fingerprint(digest: Any, texts: int) -> str:
+    """Stands for the numbers, which the digest has seen, and for how many texts they make."""
+    digest.update(b"%d" % texts)
     found: str = digest.hexdigest()
     return found
 
@@ -177,7 +176,7 @@ def write(path: Path, texts: Documents, tokenizer: Tokenizer, state: str) -> Non
             ends.write(np.array([counts["tokens"]], KINDS["I64"]).tobytes())
         counts.update(texts.counts)
         tables = _tail(file, ends, counts["tokens"], encoder.code)
-        notes = {"state": state, "fingerprint": fingerprint(digest, counts)}
+        notes = {"state": state, "fingerprint": fingerprint(digest, tables["ends"]["shape"][0])}
         notes |= {"counts": json.dumps(counts), "unknown": json.dumps(list(names))}
         head = json.dumps({"__metadata__": notes} | tables).encode()
         file.seek(0)
@@ -211,8 +210,8 @@ def _batch(encoder: Encoder, job: list[Part], stream: bool) -> Batch:
     texts = [job[number].text for number in np.unique(np.searchsorted(behind, strange[:NAMED], side="right"))]
     last = behind[[part.last for part in job]]
     ids = np.insert(ids, last, encoder.tokenizer.end)
-    counts = _counts(job, len(last) if stream else 0) + Counter(tokens=len(ids), documents=len(last))
-    counts["unknown"] = len(strange)
+    counts = _counts(job, len(last) if stream else 0)
+    counts.update(tokens=len(ids), documents=len(last), unknown=len(strange))
     return Batch(ids.tobytes(), last + np.arange(1, len(last) + 1), counts, texts)
 
 

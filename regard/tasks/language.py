@@ -245,9 +245,7 @@ def sized(run: Run) -> Run:
 
 def part(run: Run, name: str, tokenizer: Tokenizer, folder: Path | None, sides: Sides | None = None) -> Corpus:
     """A part of the data, encoded: the files named for it, else the embedded source texts."""
-    texts = corpus(documents(run.data, name, sides), tokenizer, folder / "cache" if folder else None)
-    texts.need_some(f"data.{name}")
-    return texts
+    return corpus(documents(run.data, name, sides), tokenizer, folder / "cache" if folder else None)
 
 
 def _with_vocab(run: Run, vocab: int) -> Run:
