@@ -224,8 +224,9 @@ def _in_pieces(backend: Backend, texts: Sequence[str], symbols: Sequence[str], v
     """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
     process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
     known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
-    cut = backend.pre_tokenizer.pre_tokenize_str  # type: ignore[union-attr]
-    inside = [f"##{letter}" for letter in sorted(known) if len(cut(f"a{letter}")) == 1]
+    assert backend.normalizer is not None and backend.pre_tokenizer is not None
+    tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+    inside = [f"##{letter}" for letter in sorted(known) if len(cut(tidy(f"a{letter}"))) == 1]
     alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
