@@ -153,7 +153,8 @@ def convert(
 
 
 def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
-    """Figures of several runs over the same examples, and sacrebleu's paired bootstrap of each against the first."""
+    """Figures of several runs over the same examples or texts; where texts were written for them, also sacrebleu's
+    paired bootstrap of each run against the first."""
     from .metrics import paired
 
     systems: list[dict[str, Any]] = []
@@ -164,6 +165,8 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
             raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
         systems.append({"run": str(path), **figures})
         answers.append(said)
+    if answers[0][0] is None:  # nothing was written: the figures are all there is to compare
+        return {"systems": systems}
     signatures, results = paired([found for found, _ in answers], answers[0][1])
     for system, result in zip(systems, results, strict=True):
         system["bootstrap"] = result

@@ -82,10 +82,12 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="RUN|KEY=VALUE", help="Runs to compare with the first; settings for all of them."),
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET; else the run's data.test.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; else the run's data.test.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a model on examples with known answers; several models also against the first, by paired bootstrap."""
+    """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from . import api
     from .config import sides
 
@@ -107,19 +109,31 @@ def predict(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (else stdin); settings.")
     ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Continue this text, shown as it comes (language models).")
+    ] = None,
     details: Details = False,
 ) -> None:
-    """Give the model's output for every line of the files or of stdin."""
+    """Give the model's output for every line of the files or of stdin, or for a prompt."""
     from . import api
+    from .prompts import asked
 
     changes, files = sorted_out(arguments or [])
+    if prompt is not None:
+        if files:
+            raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
+        print_continuation(api.load(run, changes), prompt, details)
+        return
     sources = opened(files)
     system = api.load(run, changes)
-    for chunk in chunks(line for source in sources for line in source):
-        if details:
-            print_records(system.predict(chunk, details=True))
+    lines = (line for source in sources for line in source)
+    for chunk in chunks(asked(lines, getattr(system, "field", None))):
+        texts = [text for text, _ in chunk]
+        found = system.predict(texts, details=True) if details else system.predict(texts)
+        if details or chunk[0][1] is not None:
+            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
         else:
-            sys.stdout.writelines(one_line(text) + "\n" for text in system.predict(chunk))
+            sys.stdout.writelines(one_line(text) + "\n" for text in found)
         sys.stdout.flush()
 
 
@@ -128,18 +142,21 @@ def score(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="SOURCE and TARGET (else stdin: source, tab, target); settings."),
+        typer.Argument(
+            metavar="FILE|KEY=VALUE",
+            help="SOURCE and TARGET (else stdin: source, tab, target), for a language model files of lines; settings.",
+        ),
     ] = None,
     details: Details = False,
 ) -> None:
-    """Give the natural-log probability of each target given its source."""
+    """Give the natural-log probability of each target given its source, or of each line for a language model."""
     from . import api
 
     changes, files = sorted_out(arguments or [])
-    pairs = paired(files)
+    sources = opened(files)
     system = api.load(run, changes)
-    for chunk in chunks(pairs):
-        values = system.score([source for source, _ in chunk], [target for _, target in chunk], details=details)
+    for chunk in chunks(examples(files, sources, system.sides)):
+        values = system.score(*map(list, zip(*chunk, strict=True)), details=details)
         if details:
             print_records(values)
         else:
@@ -243,11 +260,13 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
         raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
-def paired(files: list[str]) -> Iterator[tuple[str, str]]:
-    """(source, target) from two files, or from lines of stdin that hold both with a tab between."""
+def examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
+    """(text,) for every line; or (source, target) from two files, or from stdin with a tab between them."""
+    if sides == 1:
+        return ((line,) for source in sources for line in source)
     if len(files) not in (0, 2):
         raise Mistake(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
-    return side_by_side(files, *opened(files)) if files else at_tabs(*opened([]))
+    return side_by_side(files, *sources) if files else at_tabs(*sources)
 
 
 def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
@@ -287,6 +306,30 @@ def print_records(records: Iterable[Any]) -> None:
         print(json.dumps(plain, ensure_ascii=False))
 
 
+def answered(asked: dict[str, Any] | None, found: Any) -> Any:
+    """The answer; behind what was asked, if that was a record."""
+    if asked is None:
+        return found
+    return asked | (found if isinstance(found, dict) else {"text": found})
+
+
+def print_continuation(system: Any, prompt: str, details: bool) -> None:
+    """As it comes; several samples one after the other, a line `---` between them. On a terminal the prompt, which is
+    no output, stands before it."""
+    if not hasattr(system, "stream"):
+        raise Mistake("--prompt is for language models, and this run is none; give it lines of text instead")
+    if details:
+        print_records([system.predict(prompt, details=True)])
+    elif system.run.decode.nbest > 1:
+        print("\n---\n".join(system.predict(prompt)))
+    else:
+        if sys.stderr.isatty():
+            print(prompt, end="", file=sys.stderr, flush=True)
+        for piece in system.stream(prompt):
+            print(piece, end="", flush=True)
+        print()
+
+
 def print_figures(figures: dict[str, Any]) -> None:
     for name, value in figures.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
@@ -301,6 +344,8 @@ def print_comparison(found: dict[str, Any], as_json: bool) -> None:
     for system in systems:
         print_figures({name: value for name, value in system.items() if name != "bootstrap"})
         print()
+    if "signatures" not in found:
+        return
     print(f"paired bootstrap against {systems[0]['run']}")
     for name, signature in found["signatures"].items():
         for system in systems:

@@ -1,11 +1,11 @@
 """Examples to tensors: updates by a token budget, in an order that (seed, epoch) decides, padded or packed."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ KEPT = 2_000_000  # examples; so many or fewer stay in memory once they are enco
 TYPICAL = 32  # tokens of an example, for guessing how many make an update
 
 Ids = np.ndarray  # one text, int32
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Pair:
 class Update:
     """What one step of the optimiser sees, cut into pieces. The loss is divided by `count`, the predicted tokens."""
 
-    pieces: list[Pair]
+    pieces: list[Any]  # Pairs, or what else a task learns from
     index: int  # examples of the epoch that are done with after this update
     tokens: int  # of the longer side of each example
     count: int
@@ -267,13 +269,13 @@ class Batcher:
         return Update(pieces, index, int(lengths.sum()), count, pool.chosen[group].tolist())
 
 
-def ahead(work: Callable[[int], Pool], items: Sequence[int], workers: int) -> Generator[Pool, None, None]:
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:
     """`map`, with so many threads working ahead. They end with the iterator, however that ends."""
     if not workers:
         yield from map(work, items)
         return
     threads = ThreadPoolExecutor(workers, thread_name_prefix="data")
-    waiting: deque[Future[Pool]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(threads.submit(work, item))

@@ -1,4 +1,4 @@
-"""What one pass of an encoder–decoder looked at."""
+"""What one pass of a model looked at."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,8 @@ from .draw import draw
 
 @dataclass(frozen=True)
 class View:
+    """Of an encoder–decoder."""
+
     source: list[str]  # pieces read, END last
     target: list[str]  # pieces written, END last
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
@@ -27,3 +29,19 @@ class View:
 
     def save(self, path: Path) -> None:
         draw(path, self.cross(), self.target, self.source, "each row: where the decoder looks as it writes that piece")
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Of a model that reads one text."""
+
+    pieces: list[str]
+    maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
+
+    def weights(self) -> Tensor:
+        """(pieces, pieces): the mean over the heads of the middle layer."""
+        layers = list(self.maps.values())
+        return layers[len(layers) // 2].mean(0)
+
+    def save(self, path: Path) -> None:
+        draw(path, self.weights(), self.pieces, self.pieces, "each row: where the model looks as it reads that piece")
