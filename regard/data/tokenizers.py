@@ -304,7 +304,9 @@ def letters() -> list[str]:
 def spaced(backend: Backend) -> bool:
     """Is this the kind `space`?"""
     cuts = backend.pre_tokenizer
-    return isinstance(cuts, pre_tokenizers.Sequence) and isinstance(cuts[0], pre_tokenizers.WhitespaceSplit)
+    if not isinstance(cuts, pre_tokenizers.Sequence):
+        return False
+    return isinstance(cuts[0], pre_tokenizers.WhitespaceSplit) and isinstance(cuts[1], pre_tokenizers.ByteLevel)
 
 
 def bytes_of(backend: Backend) -> dict[str, int]:
