@@ -245,6 +245,7 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
 def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
     """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
     process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
+    texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
     known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
     assert backend.normalizer is not None and backend.pre_tokenizer is not None
     tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
