@@ -65,6 +65,24 @@ class PairData(Data):
     examples: Positive = 20000  # embedded training pairs
 
 
+class LabelData(Data):
+    """Texts with a label each. Longer ones than max_tokens, or than the model has positions, are cut."""
+
+    format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
+    columns: Words = ()  # text and label by number or name; or these two words in the order of the columns
+    locales: Words = ()  # of the embedded data; nothing: all of data.phrases.LOCALES
+    examples: Positive = 20000  # embedded training texts
+
+
+class TagData(Data):
+    """Sentences with a tag for each word. Longer ones are read in windows that overlap."""
+
+    format: Literal["auto", "conllu", "columns", "jsonl", "text"] = "auto"  # text has no tags: only to predict
+    column: str = ""  # of the tags: a name of CoNLL-U, a number from 1, a field; else upos, the last one, tags
+    overlap: Count = 32  # tokens that neighbouring windows share
+    examples: Positive = 4000  # embedded training sentences
+
+
 class Tokenizer(Base):
     kind: Literal["bpe", "unigram", "word", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
@@ -211,6 +229,15 @@ class Decode(Base):
         return self
 
 
+class Reading(Base):
+    """Of tasks whose model only reads."""
+
+    top: Positive = 1  # likeliest answers that are told
+    pooling: Literal["mean", "first"] = "mean"  # of embeddings: over all tokens, or the first one's
+    normalised: bool = True  # embeddings have length 1
+    batch: Positive = 64  # texts at once
+
+
 class Sections(NamedTuple):
     """What a task is set up by, and the figures on valid data among which train.metric chooses."""
 
@@ -219,4 +246,8 @@ class Sections(NamedTuple):
     metrics: tuple[str, ...]
 
 
-TASKS = {"translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact"))}
+TASKS = {
+    "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
+    "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),
+}
