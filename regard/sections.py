@@ -84,7 +84,7 @@ class TagData(Data):
 
 
 class Tokenizer(Base):
-    kind: Literal["bpe", "unigram", "word", "char", "byte"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
     normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"

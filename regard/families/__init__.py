@@ -3,7 +3,10 @@
 from importlib import import_module
 from types import ModuleType
 
-FAMILIES = {"transformer": "regard.families.transformer"}
+FAMILIES = {
+    "transformer": "regard.families.transformer",
+    "bert": "regard.families.bert",
+}
 
 
 def family(name: str) -> ModuleType:

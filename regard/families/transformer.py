@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..config import Base
 from ..interop.weights import Rule, first, row, under
 from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, glorot, initialise, normal, ones, slots, zeros
-from ..parts.attention import uneven
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
@@ -42,15 +41,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
-        if self.width % self.heads:
-            raise ValueError(f"{uneven(self.width, self.heads)} (model.width)")
-        if isinstance(self.positions, slots.Sinusoid) and self.width % 2:
-            raise ValueError(
-                f"sinusoidal positions need an even width, not {self.width}; use {self.width + 1} (model.width)"
-            )
-        if isinstance(self.positions, slots.Rotary) and self.width // self.heads % 2:
-            raise ValueError(f"rotary positions need an even width per head, not {self.width // self.heads}; "
-                             f"use model.width={self.width + self.heads} or other model.heads")  # fmt: skip
+        slots.refuse_uneven(self.width, self.heads, self.positions)
         return self
 
 

@@ -16,7 +16,7 @@ from tokenizers import decoders, processors
 from torch import Tensor
 
 from ..config import Run
-from ..data.tokenizers import SPECIALS, Text, bytes_of, letters
+from ..data.tokenizers import END, SPECIALS, Text, bytes_of, letters
 from ..families import transformer
 from ..files import write_json
 from ..parts import slots
@@ -175,7 +175,7 @@ def for_others(text: Text) -> Backend:
     whole = json.loads(text.backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["id"] != text.unk]
     backend = Backend.from_str(json.dumps(whole))
-    end = SPECIALS[text.end]
+    end = SPECIALS[END]
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]
     )

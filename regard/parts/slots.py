@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from . import efficient, feed, kernels, positions
-from .attention import Attention
+from .attention import Attention, uneven
 from .feed import Activation
 
 FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
@@ -23,6 +23,19 @@ def share(value: float, key: str) -> None:
 def at_least(least: int, value: int, key: str) -> None:
     if value < least:
         raise ValueError(f"{key} is {value}; expected at least {least}")
+
+
+def refuse_uneven(width: int, heads: int, places: Any) -> None:
+    """A width that its heads, or these positions, cannot divide."""
+    if width % heads:
+        raise ValueError(f"{uneven(width, heads)} (model.width)")
+    if isinstance(places, Sinusoid) and width % 2:
+        raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
+    if isinstance(places, Rotary) and width // heads % 2:
+        raise ValueError(
+            f"rotary positions need an even width per head, not {width // heads}; "
+            f"use model.width={width + heads} or other model.heads"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,3 +201,23 @@ class Gated:
 
     def build(self, width: int, inner: int) -> nn.Module:
         return feed.Gated(width, inner, self.act, dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """Sees `size` tokens, the neighbours on both sides: for encoders."""
+
+    kind: Literal["conv"] = "conv"
+    size: int = 3
+    act: Activation = "relu"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.feed.dropout")
+        at_least(1, self.size, "model.feed.size")
+        if self.size % 2 == 0:
+            raise ValueError(f"model.feed.size is {self.size}; expected an odd number, as many neighbours on each side")
+
+    def build(self, width: int, inner: int) -> nn.Module:
+        return feed.Convolution(width, inner, self.size, self.act, self.dropout)
