@@ -194,8 +194,8 @@ class Updates(ABC):
     # What a task says of its examples
 
     @abstractmethod
-    def encode(self, examples: list[tuple[Any, ...]]) -> Iterable[tuple[Ids, ...]]:
-        """Each example as numbers, the same in every epoch."""
+    def encode(self, chosen: list[int]) -> Iterable[Item]:
+        """Each of these examples as numbers, the same in every epoch."""
 
     @abstractmethod
     def piece(self, items: list[Item]) -> Any:
@@ -274,7 +274,7 @@ class Updates(ABC):
     def _encoded(self, chosen: np.ndarray) -> list[Item]:
         kept = {i: self._kept[i] if self._kept else None for i in chosen.tolist()}
         new = [i for i, item in kept.items() if item is None]
-        for i, item in zip(new, self.encode([self.examples[i] for i in new]), strict=True):
+        for i, item in zip(new, self.encode(new), strict=True):
             kept[i] = tuple(side.astype(np.int32).tobytes() for side in item)
             if self._kept:
                 self._kept[i] = kept[i]
@@ -297,10 +297,10 @@ class Batcher(Updates):
         super().__init__(examples, data, train)
         self.source, self.target = source, target
 
-    def encode(self, examples: list[tuple[Any, ...]]) -> Iterable[tuple[Ids, ...]]:
-        sides = []
+    def encode(self, chosen: list[int]) -> Iterable[Item]:
+        sides, texts = [], [self.examples[i] for i in chosen]
         for tokenizer, side in ((self.source, 0), (self.target, 1)):
-            rows = tokenizer.encode([example[side] for example in examples])
+            rows = tokenizer.encode([text[side] for text in texts])
             sides.append([np.array([*row, tokenizer.end]) for row in rows])
         return zip(*sides, strict=True)
 

@@ -167,6 +167,21 @@ class Labels:
         except (OSError, KeyError, TypeError) as error:
             raise Mistake(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
 
+    def refuse_unseen(self, examples: Examples, key: str) -> None:
+        """A label of valid data that training data have not: nobody could ever say it."""
+        for place in range(len(examples)):
+            right = examples[place][1]
+            for label in (right,) if isinstance(right, str) else right:
+                if label not in self.numbers:
+                    raise Mistake(
+                        f"{key}: {examples.where(place)} has the label {_short(label)}, which data.train never has; "
+                        f"expected {_some(self.names)}. Put it right, or set data.invalid=skip to leave it out"
+                    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" or another of {len(names)}" if len(names) > 12 else "")
+
 
 def _natural(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
@@ -183,9 +198,8 @@ def learnt(examples: Examples) -> Labels:
             f"swapped; {swap}"
         )
     if len(labels) == 1:
-        raise Mistake(
-            f"data.train: every label of {examples.name} is {_short(labels.names[0])}, and at least two are needed; {swap}"
-        )
+        every = f"every label of {examples.name} is {_short(labels.names[0])}"
+        raise Mistake(f"data.train: {every}, and at least two are needed; {swap}")
     return labels
 
 

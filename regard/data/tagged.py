@@ -148,10 +148,10 @@ class Records(Format):
 
     def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
         record = self.record(lines[0])
-        words = record.get("tokens", record.get("words"))
+        words: Any = record.get("tokens", record.get("words"))
         if not _listed(words):
             raise ValueError(f"no list of texts under 'tokens'; there is {', '.join(map(str, record)) or 'nothing'}")
-        tags = record.get(self.column) if tagged else ["_"] * len(words)
+        tags: Any = record.get(self.column) if tagged else ["_"] * len(words)
         if not _listed(tags):
             raise ValueError(f"no list of texts under {self.column!r}; there is {', '.join(record)} (data.column)")
         if len(tags) != len(words):

@@ -2,6 +2,6 @@
 
 from .draw import draw
 from .record import recording
-from .view import View
+from .view import Gaze, View
 
-__all__ = ["View", "draw", "recording"]
+__all__ = ["Gaze", "View", "draw", "recording"]

@@ -1,4 +1,4 @@
-"""What one pass of an encoder–decoder looked at."""
+"""What one pass of a model looked at."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,8 @@ from .draw import draw
 
 @dataclass(frozen=True)
 class View:
+    """Of an encoder–decoder."""
+
     source: list[str]  # pieces read, END last
     target: list[str]  # pieces written, END last
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
@@ -27,3 +29,16 @@ class View:
 
     def save(self, path: Path) -> None:
         draw(path, self.cross(), self.target, self.source, "each row: where the decoder looks as it writes that piece")
+
+
+@dataclass(frozen=True)
+class Gaze:
+    """Of a model that only reads."""
+
+    pieces: list[str]
+    maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
+
+    def save(self, path: Path) -> None:
+        """The mean over the heads of the last layer."""
+        last = list(self.maps.values())[-1].mean(0)
+        draw(path, last, self.pieces, self.pieces, "each row: where the last layer looks as it reads that piece")

@@ -1,7 +1,7 @@
 """Translation: sentence in, sentence out. `Translator` is what people use, `Lesson` is what the loop trains."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Decode, Run, Sides, change, family_of
+from ..config import Decode, Run, Sides, change
 from ..data import Examples
-from ..data.batches import Batcher, Pair, Update, sorted_batches
+from ..data.batches import Batcher, Pair, sorted_batches
 from ..data.made import make
 from ..data.readers import pairs, references
 from ..data.tokenizers import Text, Tokenizer, learn, load
@@ -24,6 +24,7 @@ from ..look import View, recording
 from ..metrics import signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
+from .course import Course, built, opened, refuse_missing, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
 
@@ -236,24 +237,13 @@ def states(model: Model, batch: Pair) -> Tensor:
 PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "must": ()}
 
 
-class Lesson:
+class Lesson(Course):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.model = translator.model
         self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
-
-    def facts(self) -> list[str]:
-        """What the data are, and what of them was left out so far."""
-        told = []
-        for name, examples in self.parts.items():
-            told.append(f"{name}: {len(examples):,} examples, {examples.name}")
-            told += [f"{name}: {sentence}" for sentence in examples.report()]
-        return told + self.batcher.report()
-
-    def updates(self, epoch: int, index: int) -> Iterator[Update]:
-        return self.batcher.updates(epoch, index)
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
         """Summed over the real target tokens; only they go through the vocabulary."""
@@ -280,16 +270,12 @@ class Lesson:
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written."""
-    parts = {"train": part(run, "train")}
-    parts["train"].need_some("data.train")
-    if run.data.valid or not run.data.train:
-        parts["valid"] = part(run, "valid")
-        parts["valid"].need_some("data.valid")
+    parts = opened(run, part)
     tokenizers = _loaded(run, folder) if folder else _learnt(run, parts["train"])
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
     sizes = {"vocab": source.size, "target_vocab": 0 if run.tokenizer.joint else target.size}
-    run = run.model_copy(update={"model": run.model.model_copy(update=sizes)})
-    translator = Translator(run, _model(run), source, target, device)
+    run = with_model(run, **sizes)
+    translator = Translator(run, built(run), source, target, device)
     return Lesson(translator, parts), tokenizers, run
 
 
@@ -297,13 +283,13 @@ def restore(run: Run, folder: Path, device: torch.device) -> Translator:
     """What `folder` holds, but for the weights."""
     tokenizers = _loaded(run, folder)
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    return Translator(run, _model(run), source, target, device)
+    return Translator(run, built(run), source, target, device)
 
 
 def sized(run: Run) -> Run:
     vocab = run.model.vocab or run.tokenizer.vocab
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return run.model_copy(update={"model": run.model.model_copy(update={"vocab": vocab, "target_vocab": target})})
+    return with_model(run, vocab=vocab, target_vocab=target)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
@@ -311,8 +297,7 @@ def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     sides = getattr(run.data, name) if sides is None else sides
     if sides:
         return pairs(sides, run.data, references=name != "train")
-    if run.data.train:
-        raise Mistake(f"this run has no {name} data; name some, such as --data test.en,test.de (data.{name})")
+    refuse_missing(run, name, "test.en,test.de")
     return make(run.data.locales, run.data.examples, seed=1)[name]
 
 
@@ -327,8 +312,3 @@ def _learnt(run: Run, train: Examples) -> dict[str, Text]:
 
 def _loaded(run: Run, folder: Path) -> dict[str, Text]:
     return {name: load(folder / name) for name in ((JOINT,) if run.tokenizer.joint else SEPARATE)}
-
-
-def _model(run: Run) -> Model:
-    torch.manual_seed(run.train.seed)
-    return family_of(run.model.family).Model(run.model)
