@@ -83,6 +83,16 @@ class TagData(Data):
     examples: Positive = 4000  # embedded training sentences
 
 
+class MaskData(Data):
+    """Lines of text. Of those that are too long, every epoch reads a window."""
+
+    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are to be guessed
+    whole: bool = False  # all pieces of a word are masked together
+    follow: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
+    locales: Words = ()  # of the embedded data, as in classify
+    examples: Positive = 20000  # embedded training lines
+
+
 class Tokenizer(Base):
     kind: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
@@ -250,4 +260,5 @@ TASKS = {
     "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
     "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
     "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),
+    "masked": Sections(MaskData, Reading, ("loss", "perplexity", "accuracy")),
 }
