@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from regard import config, recipes
 from regard.config import Decode, Tokenizer, Train, change, difference, read, resolve
 from regard.errors import Mistake
+from regard.families import FAMILIES
 from regard.sections import Adam, AdamW, Cosine, Noam, Stable
 from regard.sections import PairData as Data
 from regard.settings import flat, split
@@ -252,7 +253,10 @@ SENTENCES = {
     "three locales": ("data.locales=a,b,c", "data.locales is "),
     "uneven heads": ("model.width=100", "width 100 does not divide into 8 heads; use 96 or 104 (model.width)"),
     "size": ("model.size=smal", 'model.size is "smal"; expected one of tiny, small, base, big; did you mean small?'),
-    "family": ("model.family=transfomer", 'model.family is "transfomer"; expected one of transformer; did you mean'),
+    "family": (
+        "model.family=transfomer",
+        f'model.family is "transfomer"; expected one of {", ".join(FAMILIES)}; did you mean transformer?',
+    ),
 }
 
 
@@ -304,7 +308,8 @@ def test_an_unknown_family_does_not_hide_the_other_mistakes():
 
 def test_a_recipe_without_family_or_task(tmp_path):
     lines = mistakes(written(tmp_path, "a.toml", "train.steps = 3\n"))
-    assert lines == ["model.family is missing; expected one of transformer", "task is missing; give it a value"]
+    families = ", ".join(FAMILIES)
+    assert lines == [f"model.family is missing; expected one of {families}", "task is missing; give it a value"]
 
 
 # --- sides -----------------------------------------------------------------------------------------------------------

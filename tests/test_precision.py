@@ -2,6 +2,7 @@
 
 import copy
 
+import kinds
 import marian
 import pytest
 import small
@@ -11,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.adapt import precision
+from regard.config import family_of
 from regard.errors import Mistake
 from regard.metrics import text_figures
-from regard.parts import Mask
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +90,15 @@ def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
     assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
 
 
-def test_every_family_and_part():
-    from regard.families import FAMILIES, family
-
-    for name in FAMILIES:
-        module = family(name)
-        c = module.Config(**module.SIZES["tiny"], size="tiny", vocab=50)
-        for change in ({}, {"prenorm": True, "norm": {"kind": "rms"}, "feed": {"kind": "gated"}, "positions": {"kind": "rotary"}},
-                       {"attention": {"kind": "additive"}, "tied": False}, {"positions": {"kind": "buckets"}}):  # fmt: skip
-            model = module.Model(module.Config.model_validate(c.model_dump() | change)).eval()
-            source, target = torch.randint(4, 50, (3, 9)), torch.randint(4, 50, (3, 7))
-            mask = Mask(keys=torch.arange(9) < torch.tensor([[9], [4], [6]]))
-            with torch.no_grad():
-                wanted = model(source, target, mask).log_softmax(-1)
-                for each in ("bf16", "int8"):
-                    found = precision.apply(copy.deepcopy(model), each)(source, target, mask).float().log_softmax(-1)
-                    assert 1e-5 < (found - wanted).abs().max() < 0.5, (change, each)
+@pytest.mark.parametrize("case", kinds.CASES, ids=" ".join)
+def test_every_family_and_part(case):
+    torch.manual_seed(0)
+    model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
+    with torch.no_grad():
+        wanted = kinds.KINDS[case[0]](model).read(tokens).log_softmax(-1)
+        for each in ("bf16", "int8"):
+            other = kinds.KINDS[case[0]](precision.apply(copy.deepcopy(model), each))
+            assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
 
 
 def test_the_embedding_of_a_tied_table_stays():

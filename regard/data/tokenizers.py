@@ -1,8 +1,8 @@
 """Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text.
 
-Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, `learn(…, control=(MASK,))`,
-which come last; `mask` tells the number. No text is ever read as control: a task puts `<mask>` in by its number. T5's
-sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
+Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, which come last:
+`learn(…, control=(MASK,))`; `mask` then tells the number. No text is read as control: a task puts `<mask>` in by its
+number. T5's sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
 """
 
 import itertools
@@ -62,7 +62,8 @@ class Text:
         self.size = backend.get_vocab_size()
         added = backend.get_added_tokens_decoder()
         control = {token.content: number for number, token in added.items() if token.special}
-        self.pad, self.end, self.unk = (control[SPECIALS[number]] for number in (PAD, END, UNK))
+        names = backend.get_vocab()
+        self.pad, self.end, self.unk = (names[SPECIALS[number]] for number in (PAD, END, UNK))
         self.start = control.get(SPECIALS[START], self.pad)
         self.mask: int | None = control.get(MASK)
         self.symbols = {number: token.content for number, token in added.items() if token.content not in SPECIALS}
@@ -85,8 +86,11 @@ class Text:
         return ["".join(self._decoded(row)) for row in rows]
 
     def _decoded(self, row: Sequence[int]) -> Iterator[str]:
-        """Symbols are taken out first: the library would read the letters of `<café>` as bytes."""
+        """Where letters stand for bytes, symbols are taken out first: the library would read `<café>` as bytes."""
         kept = [number for number in row if number not in (self.pad, self.start, self.end)]
+        if not self._bytes:
+            yield self.backend.decode(kept, skip_special_tokens=False)
+            return
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
             numbers = list(group)
             yield self.backend.decode(numbers, skip_special_tokens=False) if symbol is None else symbol * len(numbers)
@@ -125,9 +129,8 @@ def load(path: Path) -> Text:
         raise Mistake(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
     except Exception as error:  # the library raises nothing more special
         raise Mistake(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
-    control = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    if missing := {*SPECIALS} - {SPECIALS[START]} - control:
-        raise Mistake(f"{path} is no tokenizer of this program: {' '.join(sorted(missing))} is not among its control")
+    if missing := [SPECIALS[number] for number in (PAD, END, UNK) if backend.token_to_id(SPECIALS[number]) is None]:
+        raise Mistake(f"{path} is no tokenizer of this program: it has no {missing[0]}")
     return Text(backend)
 
 

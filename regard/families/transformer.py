@@ -7,16 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..config import Base
 from ..interop.weights import Rule, first, row, under
-from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, glorot, initialise, normal, ones, slots, zeros
+from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, slots
+from ..parts.init import glorot, initialise, normal, ones, zeros
+from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Config(Base):
@@ -29,7 +28,7 @@ class Config(Base):
     layers: Positive = 6
     decoder_layers: Count = 0  # 0: as many as `layers`
     inner: Positive = 2048
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Share = 0.1
     prenorm: bool = False  # norm first; the paper's is last
     tied: bool = True  # the output's table is the target's
     scaled: bool = True  # embeddings × √width

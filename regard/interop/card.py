@@ -12,22 +12,25 @@ from ..config import Run
 from ..errors import Mistake
 from ..files import read_json
 from ..metrics import signature
+from ..sections import TASKS
 from ..settings import flat
 
 FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
 TEXT = ("bleu", "chrf", "ter")
 
 
-def card(system: Any, folder: Path, name: str, library: str, figures: Mapping[str, Any] | None, averaged: int) -> str:
+def card(
+    system: Any, folder: Path, name: str, library: str, export: Any, figures: Mapping[str, Any] | None, averaged: int
+) -> str:
     """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
-    about = read_json(folder / "run.json")
-    head = [f"library_name: {library}", "pipeline_tag: translation", "tags:", "- translation", "- regard"]
+    about, tag = read_json(folder / "run.json"), export.tag(system.run.model)
+    head = [f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", f"- {tag}", "- regard"]
     lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
-    lines += section("Use", USES[library](system).strip("\n").splitlines())
+    lines += section("Use", export.use(system).strip("\n").splitlines())
     lines += section("Data", data(folder))
     lines += section("Training", training(about, averaged))
     valid = [] if averaged else of_valid(folder, system.run, about.get("weights", {}).get("step"))
-    return "\n".join(lines + section("Figures", [*valid, *of_test(figures)])) + "\n"
+    return "\n".join(lines + section("Figures", [*valid, *of_test(system.run, figures)])) + "\n"
 
 
 def section(title: str, lines: list[str]) -> list[str]:
@@ -36,7 +39,8 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 def languages(run: Run) -> list[str]:
     """Known only of the embedded data; of files nobody said."""
-    return [] if run.data.train else ["language:", *(f"- {locale.partition('_')[0]}" for locale in run.data.locales)]
+    known = () if run.data.train else getattr(run.data, "locales", ())
+    return ["language:", *(f"- {locale.partition('_')[0]}" for locale in known)] if known else []
 
 
 def data(folder: Path) -> list[str]:
@@ -80,9 +84,11 @@ def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
     known = [event for event in events(folder) if event.get("event") == "valid" and event.get("step") == step]
     if not known:
         return []
-    right = answers(run)
-    signatures = {name: signature(name, right) for name in TEXT if name in known[-1] and right}
-    return ["On the validation data, by greedy search:", "", *table(known[-1], signatures), ""]
+    said = [name for name in TEXT if name in known[-1]]
+    right = answers(run) if said else []
+    signatures = {name: signature(name, right) for name in said if right}
+    how = ", by greedy search" if said else ""
+    return [f"On the validation data{how}:", "", *table(run, known[-1], signatures), ""]
 
 
 def answers(run: Run) -> list[list[str]]:
@@ -96,15 +102,16 @@ def answers(run: Run) -> list[list[str]]:
         return []
 
 
-def of_test(figures: Mapping[str, Any] | None) -> list[str]:
+def of_test(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return []
-    signatures = {name: figures[f"{name} signature"] for name in TEXT}
-    return [f"On {figures['examples']:,} test examples:", "", *table(figures, signatures)]
+    signatures = {name: figures[f"{name} signature"] for name in TEXT if f"{name} signature" in figures}
+    return [f"On {figures['examples']:,} test examples:", "", *table(run, figures, signatures)]
 
 
-def table(figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
-    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in FIGURES if name in figures]
+def table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
+    names = [name for name in dict.fromkeys((*FIGURES, *TASKS[run.task].metrics)) if name in figures]
+    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in names]
     return ["| figure | value | signature |", "|---|---|---|", *rows]
 
 
@@ -114,12 +121,12 @@ def with_transformers(system: Any) -> str:
         target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
     return f"""
 ```python
-from transformers import AutoTokenizer, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 folder = "."
 source = AutoTokenizer.from_pretrained(folder)
 target = {target}
-model = MarianMTModel.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 batch = source(["a sentence"], return_tensors="pt", padding=True)
 print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
@@ -152,4 +159,19 @@ as in regard with `decode.stop=first`.
 """
 
 
-USES = {"transformers": with_transformers, "ctranslate2": with_ctranslate2}
+def with_bert(system: Any) -> str:
+    from .bert_export import architecture
+
+    name = architecture(system.run.model)
+    shown = "last_hidden_state" if name == "BertModel" else "to_tuple()[0]"
+    return f"""
+```python
+from transformers import AutoTokenizer, {name}
+
+folder = "."
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = {name}.from_pretrained(folder).eval()
+batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=True)
+print(model(**batch).{shown})
+```
+"""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ..config import Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import ctranslate2, marian_export
-from .card import card
-from .checks import check_ctranslate2, check_marian
+from . import bert_export, ctranslate2, marian_export, t5_export
+from .card import card, with_bert, with_ctranslate2, with_transformers
+from .checks import check_ctranslate2, check_texts
 
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}  # by format: what reads it
 
@@ -23,12 +23,20 @@ class Export(NamedTuple):
     misfits: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
     write: Callable[[Any, Path, str], None]  # (system, draft, precision): everything but the README
     check: Callable[[Any, Path, str], str]  # (system, draft, precision): what was found equal, in words
+    use: Callable[[Any], str]  # (system): how the README says to use it
+    tag: Callable[[Any], str] = lambda c: "translation"  # (config): what the Hub calls such a model
 
 
 EXPORTS = {
-    ("huggingface", "transformer"): Export("a Marian folder", marian_export.misfits, marian_export.write, check_marian),
+    ("huggingface", "transformer"): Export(
+        "a Marian folder", marian_export.misfits, marian_export.write, check_texts, with_transformers
+    ),
+    ("huggingface", "t5"): Export("a T5 folder", t5_export.misfits, t5_export.write, check_texts, with_transformers),
+    ("huggingface", "bert"): Export(
+        "a BERT folder", bert_export.misfits, bert_export.write, bert_export.check, with_bert, bert_export.tag
+    ),
     ("ctranslate2", "transformer"): Export(
-        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2
+        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2
     ),
 }
 
@@ -66,7 +74,7 @@ def convert(
         else:
             export.write(system, draft, precision)
             told["checked"] = export.check(system, draft, precision)
-            readme = card(system, path, out.name, LIBRARIES[to], figures, average)
+            readme = card(system, path, out.name, LIBRARIES[to], export, figures, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")
     return told | {name: f"{value:.4f}" for name, value in figures.items() if isinstance(value, float)}
 

@@ -15,15 +15,31 @@ from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
 
-READERS = {"marian": "regard.interop.marian"}  # by model_type: a module whose `system` makes what people use
+READERS = {  # by model_type: a module whose `system` makes what people use
+    "marian": "regard.interop.marian",
+    "bert": "regard.interop.bert",
+    "t5": "regard.interop.t5",
+    "gpt2": "regard.interop.gpt2",
+    "llama": "regard.interop.llama",
+    "mistral": "regard.interop.llama",
+    "qwen2": "regard.interop.llama",
+}
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
-    config = read_json(path / "config.json")
+    config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
     if kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
     return import_module(READERS[kind]).system(path, config, overrides)
+
+
+def first_module(path: Path) -> Path:
+    """Where the model of an older sentence-transformers folder lies."""
+    home = next((path / each["path"] for each in read_json(path / "modules.json") if each.get("path")), path)
+    if not (home / "config.json").is_file():
+        raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
+    return home
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -33,9 +49,10 @@ def weights(path: Path) -> dict[str, Tensor]:
     elif (path / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
+        name = (read_json(path / "config.json").get("architectures") or ["AutoModel"])[0]
         raise Mistake(
             f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it with transformers: "
-            f"AutoModelForSeq2SeqLM.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+            f"{name}.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     else:
         raise Mistake(f"{path} has no model.safetensors; a Hugging Face folder needs its weights beside config.json")

@@ -4,7 +4,7 @@ from . import slots
 from .attention import Attention
 from .feed import Convolution, Feed, Gated
 from .init import glorot, initialise, normal, ones, zeros
-from .kernels import Additive, Kernel, Softmax
+from .kernels import Additive, Kernel, Recent, Softmax
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
 from .memory import Cache, InputBook, Inputs, Memory
@@ -12,6 +12,7 @@ from .positions import Added, Bucketed, Grid, Learned, Positions, Relative, Rota
 
 __all__ = [
     "Added", "Additive", "Attention", "Bucketed", "Cache", "Convolution", "Cross", "Feed", "Gated", "Grid",
-    "InputBook", "Inputs", "Kernel", "Layer", "Learned", "Mask", "Memory", "Positions", "Relative", "Residual",
-    "Rotary", "Sinusoid", "Softmax", "Stack", "Where", "glorot", "initialise", "normal", "ones", "slots", "zeros",
+    "InputBook", "Inputs", "Kernel", "Layer", "Learned", "Mask", "Memory", "Positions", "Recent", "Relative",
+    "Residual", "Rotary", "Sinusoid", "Softmax", "Stack", "Where", "glorot", "initialise", "normal", "ones", "slots",
+    "zeros",
 ]  # fmt: skip

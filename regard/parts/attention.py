@@ -20,19 +20,23 @@ class Attention(nn.Module):
         heads: int,
         kernel: Kernel | None = None,
         *,
-        head_width: int | None = None,
+        key_heads: int = 0,
+        head_width: int = 0,
         bias: bool = True,
         key_bias: bool | None = None,
         out: bool = True,
     ) -> None:
+        """`key_heads` (2305.13245): fewer heads of keys and values, each shared by a group of query heads."""
         super().__init__()
-        if head_width is None and width % heads:
+        if not head_width and width % heads:
             raise ValueError(uneven(width, heads))
-        self.heads, self.head_width = heads, head_width or width // heads
-        inner = heads * self.head_width
+        self.heads, self.head_width, self.key_heads = heads, head_width or width // heads, key_heads or heads
+        if heads % self.key_heads:
+            raise ValueError(f"{heads} heads cannot share {self.key_heads} key heads evenly")
+        inner, shared = heads * self.head_width, self.key_heads * self.head_width
         self.query = nn.Linear(width, inner, bias=bias)
-        self.key = nn.Linear(width, inner, bias=bias if key_bias is None else key_bias)
-        self.value = nn.Linear(width, inner, bias=bias)
+        self.key = nn.Linear(width, shared, bias=bias if key_bias is None else key_bias)
+        self.value = nn.Linear(width, shared, bias=bias)
         self.out = nn.Linear(inner, width, bias=bias) if out else nn.Identity()
         self.kernel = kernel or Softmax()
 
@@ -69,7 +73,7 @@ class Attention(nn.Module):
         return self.split(self.key(key)), self.split(self.value(value))
 
     def split(self, x: Tensor) -> Tensor:
-        heads = torch.unflatten(x, -1, (self.heads, self.head_width))
+        heads = torch.unflatten(x, -1, (-1, self.head_width))
         return heads.transpose(1, 2)  # (batch, heads, tokens, head_width)
 
     def remember(self, source: Tensor) -> Fixed:
@@ -83,7 +87,7 @@ class Attention(nn.Module):
         return self.kernel.book(capacity)
 
     def memory(self, book: Any, rows: int) -> Memory:
-        return self.kernel.memory(book, rows, self.heads, self.head_width, self.query.weight)
+        return self.kernel.memory(book, rows, self.key_heads, self.head_width, self.query.weight)
 
 
 def uneven(width: int, heads: int) -> str:

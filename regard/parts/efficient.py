@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .attention import Attention
-from .kernels import Kernel, Softmax
+from .kernels import Kernel, Softmax, spread
 from .masks import FAR, Mask
 from .memory import Book, Memory, Ring, RingBook, Sums
 from .positions import Where
@@ -205,26 +205,34 @@ class RandomFeatures(Kernel):
             k = k.masked_fill(~mask.keys[:, None, :, None], -torch.inf)
         if memory is not None and memory.beams:  # alternatives of one place: each has sums of its own
             q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))
-        state = memory if isinstance(memory, Sums) else Sums(q.size(0), q.size(1), q.size(3), v.size(3), v)
+        state = memory if isinstance(memory, Sums) else Sums(q.size(0), k.size(1), q.size(3), v.size(3), v)
         if not mask.causal:
             add(state, k, v)
-            return divide(q @ state.kv, q @ state.z[..., None])
+            return divide(q @ spread(state.kv, q.size(1)), q @ spread(state.z, q.size(1))[..., None])
         chunks = zip(*(torch.split(x, self.chunk, 2) for x in (q, k, v)), strict=True)
         mixed = torch.cat([self._chunk(state, *chunk) for chunk in chunks], 2)
         if memory is not None and memory.beams:
             mixed = torch.unflatten(mixed[:, :, 0], 0, (-1, memory.beams)).transpose(1, 2)
         return mixed
 
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
+        """What a whole pass gives to each key: the product of its features, as a share of all that is visible."""
+        q, k = self.log_features(q), self.log_features(spread(k, q.size(1)))
+        seen = mask.visible(q.size(2), k.size(2), q.device)
+        scores = (q - q.amax(-1, keepdim=True)).exp() @ (k - k.amax((2, 3), keepdim=True)).exp().transpose(-2, -1)
+        scores = scores if seen is None else scores * seen
+        return divide(scores, scores.sum(-1, keepdim=True))
+
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """No mask is ever built."""
 
     def _chunk(self, state: Sums, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries see the sums of all earlier chunks, and by an ordinary triangle their own."""
-        top = torch.maximum(state.top, k.amax((2, 3), keepdim=True))
+        top, heads = torch.maximum(state.top, k.amax((2, 3), keepdim=True)), q.size(1)
         past = (state.top - top).exp()  # the sums were kept in units of the old top
-        scores = (q @ (k - top).exp().transpose(-2, -1)).tril()  # (batch, heads, chunk, chunk)
-        mixed = scores @ v + past * (q @ state.kv)
-        total = scores.sum(-1, keepdim=True) + past * (q @ state.z[..., None])
+        scores = (q @ spread((k - top).exp(), heads).transpose(-2, -1)).tril()  # (batch, heads, chunk, chunk)
+        mixed = scores @ spread(v, heads) + q @ spread(past * state.kv, heads)
+        total = scores.sum(-1, keepdim=True) + q @ spread(past * state.z[..., None], heads)
         add(state, k, v)
         return divide(mixed, total)
 

@@ -1,5 +1,6 @@
 """Kernels that look at every key: (q, k, v, mask, bias, memory) -> mixed values, (batch, heads, tokens, head_width).
 
+Keys and values may have fewer heads than queries: then each serves a group of query heads that stand side by side.
 A query that may see nothing gets zeros, and its gradients are finite: a law for every kernel.
 `weights` is the visible path: what each query gives to each key. Nothing is lost by running the fused one.
 """
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .masks import Mask
-from .memory import DenseBook, DenseSlots, Memory
+from .memory import DenseBook, DenseSlots, Memory, Ring, RingBook
 
 # With a mask tensor, cuDNN breaks the law of zeros in bf16 and failed on decode steps: it is never asked.
 MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -52,19 +53,39 @@ class Softmax(Kernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
     ) -> Tensor:
-        drop = self.dropout if self.training else 0.0
+        drop, shared = self.dropout if self.training else 0.0, q.size(1) != k.size(1)
         if bias is None and mask.flag:
-            return F.scaled_dot_product_attention(q, k, v, None, drop, is_causal=True, scale=self.scale)
-        seen = hidden(mask, bias, q, k)
+            return F.scaled_dot_product_attention(
+                q, k, v, None, drop, is_causal=True, scale=self.scale, enable_gqa=shared
+            )
+        seen, queries = hidden(mask, bias, q, k), q.size(2)
+        if shared:
+            q, seen = in_groups(q, seen, k.size(1))
         if seen is None or not q.is_cuda:
-            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
-        with sdpa_kernel(MASKED):
-            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+            mixed = F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+        else:
+            with sdpa_kernel(MASKED):
+                mixed = F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+        return torch.unflatten(mixed, 2, (-1, queries)).flatten(1, 2) if shared else mixed
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, queries, keys), each row summing to one, or to zero where nothing is visible."""
-        scores = q @ k.transpose(-2, -1) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
+        scores = q @ spread(k, q.size(1)).transpose(-2, -1) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
         return normalised(scores, mask, bias)
+
+
+class Recent(Softmax):
+    """Softmax that, from call to call, remembers only the last `window` keys."""
+
+    def __init__(self, window: int, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+        self.window = window
+
+    def book(self, capacity: int | None) -> tuple[Any, ...]:
+        return RingBook, self.window
+
+    def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
+        return Ring(book, rows, heads, head_width, like)
 
 
 class Additive(Kernel):
@@ -77,11 +98,31 @@ class Additive(Kernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
     ) -> Tensor:
-        return F.dropout(self.weights(q, k, mask, bias), self.dropout, self.training) @ v
+        return F.dropout(self.weights(q, k, mask, bias), self.dropout, self.training) @ spread(v, q.size(1))
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
-        scores = self.score(torch.tanh(q[:, :, :, None] + k[:, :, None]))[..., 0]  # (batch, heads, queries, keys)
+        scores = self.score(torch.tanh(q[:, :, :, None] + spread(k, q.size(1))[:, :, None]))[
+            ..., 0
+        ]  # (batch, heads, queries, keys)
         return normalised(scores, mask, bias)
+
+
+def spread(x: Tensor, heads: int) -> Tensor:
+    """Keys or values, or sums of them, once for every query head."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
+
+
+def in_groups(q: Tensor, seen: Tensor | None, heads: int) -> tuple[Tensor, Tensor | None]:
+    """The query heads that share a key head become one head, their queries one after another: no key is copied."""
+
+    def gathered(x: Tensor) -> Tensor:
+        return torch.unflatten(x, 1, (heads, -1)).flatten(2, 3)
+
+    if seen is not None and seen.size(1) > 1:  # a bias: every head has its own
+        seen = gathered(seen)
+    elif seen is not None and seen.size(2) > 1:
+        seen = seen.repeat(1, 1, q.size(1) // heads, 1)
+    return gathered(q), seen
 
 
 def hidden(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:

@@ -1,6 +1,6 @@
 """A residual, a layer of two or three of them, and a stack of layers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,18 +90,23 @@ class Stack(nn.Module):
 
     def __init__(
         self,
-        layers: list[nn.Module],
+        layers: Sequence[nn.Module],
         norm: nn.Module | None = None,
-        positions: Positions | list[Positions] | None = None,
+        positions: Positions | Sequence[Positions] | None = None,
         causal: bool = False,
     ) -> None:
         super().__init__()
         self.layers: Any = nn.ModuleList(layers)
         self.norm, self.causal = norm or nn.Identity(), causal
         one = positions or Positions()
-        self.positions = nn.ModuleList(one) if isinstance(one, list) else one
-        self.schemes = list(one) if isinstance(one, list) else [one] * len(layers)
+        self.positions = one if isinstance(one, Positions) else nn.ModuleList(one)
+        self.schemes = [one] * len(layers) if isinstance(one, Positions) else list(one)
         refuse_nonsense(self)
+
+    @property
+    def context(self) -> int | None:
+        """How many places the positions know; None: any number."""
+        return self.schemes[0].context if self.schemes else None
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """What the positions add to the input; the family calls it where its paper does."""
@@ -170,6 +175,7 @@ class Stack(nn.Module):
             books.append(made[kind])
             memories.append(layer.attention.memory(made[kind], rows))
         cache = Cache(rows, device, memories, books)
+        cache.context, cache.read = self.context, 0 if capacity is None else None
         if source is not None:
             cache.cross = Cross(None, mask, memories=tuple(layer.cross.remember(source) for layer in self.layers))
         return cache

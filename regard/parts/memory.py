@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .masks import FAR, Mask
+from .positions import beyond
 
 if TYPE_CHECKING:
     from .layer import Cross
@@ -83,6 +84,9 @@ class Book:
 class Cache:
     """How far each row is, one memory per layer, and the book that each of them is kept by."""
 
+    context: int | None = None  # how many places the positions know; None: any number
+    read: int | None = None  # no row has read more; counted where shapes may change anyway, and places can run out
+
     def __init__(self, rows: int, device: torch.device, layers: list[Memory], books: list[Book] | None = None) -> None:
         """`books` has one entry per layer; layers of one kind name the same book."""
         self.layers, self.beams = layers, 0
@@ -92,13 +96,30 @@ class Cache:
 
     def ahead(self, tokens: Tensor, real: Tensor | None = None) -> Mask:
         """The mask of the tokens about to be read; `real` (rows, tokens) marks those that are not padding."""
+        self._count(1 if self.beams else tokens.size(1), real)
         if self.beams:
-            return Mask(at=self.lengths[:, None].repeat(1, tokens.size(1)))  # alternatives for one place
+            return Mask(at=self._places(self.lengths[:, None].repeat(1, tokens.size(1))))  # alternatives for one place
         if real is None:
             steps = torch.arange(tokens.size(1), device=tokens.device)
         else:
             steps = (real.cumsum(1) - 1).clamp(min=0)  # padding borrows a valid place; nothing will remember it
-        return Mask(keys=real, at=self.lengths[:, None] + steps)
+        return Mask(keys=real, at=self._places(self.lengths[:, None] + steps))
+
+    def _places(self, at: Tensor) -> Tensor:
+        """A row that has ended and waits beside the others stays at the last place there is."""
+        return at if self.context is None else at.clamp(max=self.context - 1)
+
+    def _count(self, tokens: int, real: Tensor | None) -> None:
+        """Refuse what no place is left for. The device is asked only when the count says that it may be so."""
+        if self.context is None or self.read is None:
+            return
+        self.read += tokens
+        if self.read > self.context:
+            lengths = self.lengths + (tokens if real is None else real.sum(1))
+            least, most = int(lengths.min()), int(lengths.max())
+            if (least if tokens == 1 else most) > self.context:  # in a single step, rows that have ended may wait
+                raise ValueError(beyond(most, self.context))
+            self.read = least
 
     def open(self, mask: Mask) -> list[tuple[Mask, Mask]]:
         """Count these tokens in; every layer's masks (handed, seen), the same objects where layers share a book."""

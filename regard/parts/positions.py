@@ -36,6 +36,7 @@ NOWHERE = Where()
 
 class Positions(nn.Module):
     biased = False  # does it add to scores? a kernel without scores refuses it at build time
+    context: int | None = None  # how many places it knows; None: any number
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         return x
@@ -55,13 +56,22 @@ class Learned(Positions):
 
     def __init__(self, tokens: int, width: int, skip: int = 0) -> None:
         super().__init__()
-        self.table, self.skip = nn.Embedding(tokens + skip, width), skip
+        self.table, self.skip, self.context = nn.Embedding(tokens + skip, width), skip, tokens
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         if at is None:
+            if self.context is not None and x.size(1) > self.context:
+                raise ValueError(beyond(x.size(1), self.context))
             return x + self.table.weight[self.skip : self.skip + x.size(1)]
         placed: Tensor = x + self.table(at + self.skip)
         return placed
+
+
+def beyond(tokens: int, context: int) -> str:
+    return (
+        f"a text of {tokens} tokens is longer than the {context} places that learned positions know; "
+        "shorten it, or train with more (model.positions.tokens) or with model.positions.kind=rotary or sinusoid"
+    )
 
 
 class Waves(Positions):
@@ -204,29 +214,35 @@ class Relative(Positions):
 
     def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
         at, keys_at = seats(x, seen)
-        keys = keys_at.size(1)
+        keys, width = keys_at.size(1), self.key.in_features
         distances = torch.arange(keys, device=x.device)
-        table = self.key(self.sinusoid.vectors(distances).to(x.dtype))  # (distances, width)
-        table = torch.unflatten(table, -1, (self.u.size(0), -1)).transpose(0, 1)  # (heads, distances, head_width)
+        waves = seen.form(("waves", width, keys), lambda: self.sinusoid.vectors(distances).to(x.dtype))
         if seen.at is None and seen.keys_at is None:
-            return Distant(self, table, None)
-        gap = (at[:, :, None] - keys_at[:, None, :]).clamp(0, keys - 1)  # later keys are masked anyway
-        return Distant(self, table, gap[:, None])
+            return Distant(self, waves, None)
+        gaps = lambda: (at[:, :, None] - keys_at[:, None, :]).clamp(0, keys - 1)  # noqa: E731  later keys are masked
+        return Distant(self, waves, seen.form("gaps", gaps)[:, None])
+
+    def scores(self, q: Tensor, waves: Tensor) -> Tensor:
+        """(q + v)·r/√d for every distance, (batch, heads, queries, distances)."""
+        q, heads = (q + self.v) / math.sqrt(q.size(-1)), self.v.size(0)
+        if q.size(0) * q.size(2) * heads < waves.size(1):  # few: sooner they go to the waves than all waves to them
+            return q @ torch.unflatten(self.key.weight, 0, (heads, -1)).to(q.dtype) @ waves.T
+        table = torch.unflatten(self.key(waves), -1, (heads, -1)).transpose(0, 1)  # (heads, distances, head_width)
+        return q @ table.transpose(-2, -1)
 
 
 class Distant(Where):
-    """`gap` (batch, 1, queries, keys) says how far each key is; None: queries and keys are 0, 1, 2…"""
+    """`waves` (distances, width); `gap` (batch, 1, queries, keys) says how far each key is, None: they are 0, 1, 2…"""
 
-    def __init__(self, own: Relative, table: Tensor, gap: Tensor | None) -> None:
-        self.own, self.table, self.gap = own, table, gap
+    def __init__(self, own: Relative, waves: Tensor, gap: Tensor | None) -> None:
+        self.own, self.waves, self.gap = own, waves, gap
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return q + self.own.u, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        scores = (q + self.own.v) @ self.table.transpose(-2, -1)  # (batch, heads, queries, distances)
-        scores = shift(scores) if self.gap is None else scores.gather(-1, self.gap.expand(*scores.shape[:3], -1))
-        return scores / math.sqrt(q.size(-1))
+        scores = self.own.scores(q, self.waves)
+        return shift(scores) if self.gap is None else scores.gather(-1, self.gap.expand(*scores.shape[:3], -1))
 
 
 def shift(scores: Tensor) -> Tensor:

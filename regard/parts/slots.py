@@ -25,16 +25,33 @@ def at_least(least: int, value: int, key: str) -> None:
         raise ValueError(f"{key} is {value}; expected at least {least}")
 
 
-def refuse_uneven(width: int, heads: int, places: Any) -> None:
+def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> None:
     """A width that its heads, or these positions, cannot divide."""
-    if width % heads:
+    if not head_width and width % heads:
         raise ValueError(f"{uneven(width, heads)} (model.width)")
     if isinstance(places, Sinusoid) and width % 2:
         raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
-    if isinstance(places, Rotary) and width // heads % 2:
+    if isinstance(places, Rotary) and (head_width or width // heads) % 2:
+        other = (
+            f"{head_width + 1} (model.head_width)"
+            if head_width
+            else f"model.width={width + heads} or other model.heads"
+        )
         raise ValueError(
-            f"rotary positions need an even width per head, not {width // heads}; "
-            f"use model.width={width + heads} or other model.heads"
+            f"rotary positions need an even width per head, not {head_width or width // heads}; use {other}"
+        )
+
+
+def refuse_unseemly(attention: Any, places: Any) -> None:
+    """Where nothing later may be seen: an attention that sees it, or has no scores for these positions to add to."""
+    if isinstance(attention, Window) and attention.globals:
+        raise ValueError(
+            f"model.attention.globals is {attention.globals}, and global tokens see later ones; expected 0"
+        )
+    if isinstance(places, Buckets) and isinstance(attention, Window | Favor):
+        raise ValueError(
+            f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
+            "use rotary, learned or sinusoid"
         )
 
 
@@ -111,7 +128,7 @@ class Sinusoid:
     layout: positions.Layout = "interleaved"
     __pydantic_config__: ClassVar[Any] = FORBID
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Sinusoid(width, self.layout)
 
 
@@ -124,7 +141,7 @@ class Learned:
     def __post_init__(self) -> None:
         at_least(1, self.tokens, "model.positions.tokens")
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Learned(self.tokens, width)
 
 
@@ -134,8 +151,8 @@ class Rotary:
     base: float = 10000.0
     __pydantic_config__: ClassVar[Any] = FORBID
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
-        return positions.Rotary(width // heads, self.base)
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
+        return positions.Rotary(head_width or width // heads, self.base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +168,7 @@ class Buckets:
         at_least(4, self.buckets, "model.positions.buckets")
         at_least(self.buckets, self.far, "model.positions.far")
 
-    def build(self, width: int, heads: int, causal: bool) -> positions.Positions:
+    def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.Bucketed(heads, self.buckets, self.far, causal)
 
 
@@ -185,8 +202,8 @@ class Feed:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Feed(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Feed(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +216,8 @@ class Gated:
     def __post_init__(self) -> None:
         share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Gated(width, inner, self.act, dropout=self.dropout)
+    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+        return feed.Gated(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,90 @@
+"""The teaching language model: the Transformer's *encoder* layers under a causal mask, predicting the next token.
+
+With the same weights it equals `torch.nn.TransformerEncoder`, norms last as first published (1706.03762).
+"""
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from ..parts import Attention, Cache, Feed, Layer, Mask, Residual, Sinusoid, Softmax, Stack, slots
+from ..parts.init import glorot, initialise, normal, ones, zeros
+from ..sections import Base, Count, Positive, Share
+
+
+class Config(Base):
+    family: Literal["lm"] = "lm"
+    size: str = "base"
+    vocab: Count = 0  # 0: as many as the tokenizer learns
+    width: Positive = 256
+    heads: Positive = 8
+    layers: Positive = 4
+    inner: Positive = 512
+    dropout: Share = 0.1  # of embedded tokens, attention weights, inside the feed-forward, and of every residual
+    tied: bool = True  # the output's table is the input's
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Config":
+        slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
+    "base": {"width": 256, "heads": 8, "layers": 4, "inner": 512},
+}
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.scale = c.width**0.5
+        self.embed = nn.Embedding(c.vocab, c.width)
+        self.dropout = nn.Dropout(c.dropout)
+        layers = [
+            Layer(
+                Attention(c.width, c.heads, Softmax(c.dropout)),
+                Feed(c.width, c.inner, "relu", dropout=c.dropout),
+                lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
+            )
+            for _ in range(c.layers)
+        ]
+        self.stack = Stack(layers, positions=Sinusoid(c.width), causal=True)
+        self.head = nn.Linear(c.width, c.vocab)
+        initialise(self, INITIAL | {r"(embed|head)\.weight": normal(c.width**-0.5)})
+        if c.tied:
+            self.head.weight = self.embed.weight
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens a text may have; None: any number."""
+        return self.stack.context
+
+    def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
+        x = self.stack.place(self.embed(tokens) * self.scale, mask.at)
+        return self.stack(self.dropout(x), mask, cache=cache)  # (batch, tokens, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.head(states)  # (…, vocab)
+
+    def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
+        return self.logits(self.decode(tokens, mask, cache))
+
+    def start(self, rows: int, capacity: int | None = None) -> Cache:
+        """An empty cache, from which `step` goes on."""
+        return self.stack.cache(rows, capacity)
+
+    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
+        return self(tokens, cache.ahead(tokens, real), cache)
+
+    def recall(self, rows: int) -> Cache | None:
+        """Nothing of a text is remembered from batch to batch."""
+        return None
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"stack\..*\.weight": glorot,
+}

@@ -1,0 +1,213 @@
+"""Folders of causal language models, GPT-2's and Llama's: their tokenizers, their ways to generate, and who writes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from ..config import Run, change
+from ..data.tokenizers import letters
+from ..errors import Mistake
+from ..families import gpt
+from ..files import read_json
+from .huggingface import filters
+
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
+    "swish": "silu",
+}  # fmt: skip
+
+
+def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], gpt.Config]) -> gpt.Config:
+    """A folder's config.json as ours, or the sentence that says why not."""
+    try:
+        return reader(config)
+    except KeyError as error:
+        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
+    except TypeError as error:
+        raise Mistake(
+            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
+        ) from error
+    except ValueError as error:
+        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
+        raise Mistake(f"{path / 'config.json'}: {told}") from error
+
+
+def activation(theirs: Mapping[str, Any], key: str, default: str) -> Any:
+    if (name := theirs.get(key, default)) not in ACTIVATIONS:
+        raise ValueError(f"{key} is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def refuse(theirs: Mapping[str, Any], *keys: str) -> None:
+    """What changes a model in a way that ours has not."""
+    for key in ("quantization_config", *keys):
+        if theirs.get(key):
+            raise ValueError(f"{key} is set; regard reads {theirs.get('model_type')} folders without it")
+
+
+class FolderText:
+    """The tokenizer of a folder, behind the verbs of our own. No text is control, whatever the folder itself would say.
+
+    One entry may have several parts to play: GPT-2's `<|endoftext|>` is START, END and PAD.
+    """
+
+    def __init__(self, backend: Backend, pad: int, start: int, end: int, unk: int) -> None:
+        backend.encode_special_tokens = True
+        self.backend, self.size = backend, backend.get_vocab_size()
+        self.pad, self.start, self.end, self.unk = pad, start, end, unk
+        self.opens = backend.encode("a").ids[:1] == [start]  # does the folder put START before every text?
+        self._kept = set(backend.get_added_tokens_decoder())
+        spelt = isinstance(backend.decoder, decoders.ByteLevel)
+        self._bytes = {letter: byte for byte, letter in enumerate(letters())} if spelt else {}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise Mistake(f"{text!r} is not valid Unicode: it holds half a surrogate pair; mend the text")
+        return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        silent = {self.pad, self.start, self.end}
+        kept = [[number for number in row if number not in silent] for row in rows]
+        return [self.backend.decode(row, skip_special_tokens=False) for row in kept]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
+        return [self._piece(number) for number in ids]
+
+    def _piece(self, number: int) -> str:
+        token: str = (
+            self.backend.id_to_token(number) or f"<{number}>"
+        )  # a model may have more entries than it has names
+        if number in self._kept or not all(letter in self._bytes for letter in token):
+            return token
+        data = bytes(self._bytes[letter] for letter in token)
+        try:
+            return data.decode("utf-8").replace(" ", "▁")
+        except UnicodeDecodeError:
+            return f"<{data.hex(' ')}>"
+
+
+def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderText:
+    """Of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
+    said: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        said |= read_json(path / name) if (path / name).is_file() else {}
+    names = {key: value["content"] if isinstance(value, dict) else value for key, value in said.items() if value}
+    backend = _backend(
+        path, [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]
+    )
+
+    def number(role: str) -> int | None:
+        if name := names.get(f"{role}_token"):
+            return _known(path, backend, name)
+        found = config.get(f"{role}_token_id")
+        return found[0] if isinstance(found, list) else found
+
+    end = number("eos")
+    if end is None:
+        raise Mistake(f"{path} does not say what ends a text; name its eos_token in tokenizer_config.json")
+    pad, start, unk = (end if (found := number(role)) is None else found for role in ("pad", "bos", "unk"))
+    return FolderText(backend, pad, start, end, unk)
+
+
+def _backend(path: Path, control: list[str]) -> Backend:
+    if (path / "tokenizer.json").is_file():
+        try:
+            backend = Backend.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises nothing more special
+            raise Mistake(
+                f"{path / 'tokenizer.json'} is no whole tokenizer ({error}); fetch the folder again"
+            ) from error
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+    vocab, merges = path / "vocab.json", path / "merges.txt"
+    if not (vocab.is_file() and merges.is_file()):
+        raise Mistake(
+            f"{path} has neither tokenizer.json nor vocab.json and merges.txt; write them with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
+    try:
+        backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:
+        raise Mistake(
+            f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch the folder again"
+        ) from error
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    named = [name for name in dict.fromkeys([*control, "<|endoftext|>"]) if backend.token_to_id(name) is not None]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in named])
+    return backend
+
+
+def _known(path: Path, backend: Backend, name: str) -> int:
+    found: int | None = backend.token_to_id(name)
+    if found is None:
+        raise Mistake(f"{path}: {name!r} of tokenizer_config.json is not in the vocabulary; fetch the folder again")
+    return found
+
+
+# --- how it generates ------------------------------------------------------------------------------------------------
+
+DRAWING = ("temperature", "top_k", "top_p", "min_p")
+
+
+def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """decode.* as a folder's generation_config.json says."""
+    beams = generation.get("num_beams") or 1
+    found: dict[str, Any] = {"kind": "beam" if beams > 1 else "greedy"}
+    if generation.get("do_sample"):
+        found = {"kind": "sample", "top_k": 50}  # what transformers does unless it is told otherwise
+        found |= {name: generation[name] for name in DRAWING if generation.get(name) is not None}
+    elif beams > 1:
+        early = generation.get("early_stopping", False)
+        found["stop"] = "first" if early is True else "exact" if early == "never" else "heuristic"
+        found |= {"beam": beams, "length_penalty": generation.get("length_penalty", 1.0)}
+    others = {"max_tokens": "max_new_tokens", "repetition_penalty": "repetition_penalty"}
+    return found | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
+
+
+def generation_settings(decode: Any) -> dict[str, Any]:
+    """What generation_config.json says for decode.*."""
+    found = {"max_new_tokens": decode.max_tokens, "do_sample": decode.kind == "sample", "num_beams": 1}
+    if decode.kind == "sample":
+        found |= {name: getattr(decode, name) for name in DRAWING if hasattr(decode, name)}
+    if decode.kind == "beam":
+        # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its default is used
+        early = {"early_stopping": decode.stop == "first", "length_penalty": decode.length_penalty}
+        found |= {"num_beams": decode.beam, **early}
+    return found | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
+
+
+def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
+    own = config.get("regard", {})
+    if "decode" not in own or any(generation.get(key) != value for key, value in own.get("generation", {}).items()):
+        return None
+    decode: dict[str, Any] = own["decode"]
+    return decode
+
+
+# --- who writes ------------------------------------------------------------------------------------------------------
+
+
+def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: Any) -> Any:
+    """What people use, over a model that was read from a folder."""
+    from ..tasks.language import Writer
+    from ..training.optimise import device
+
+    text = tokenizer(path, config)
+    if text.size > ours.vocab:
+        raise Mistake(
+            f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
+            "the tokenizer of another model may lie there"
+        )
+    stored = path / "generation_config.json"
+    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
+    decode = own_decoding(config, generation) or decoding(generation) | {"begin": text.opens}
+    run = change(Run(task="language", model=ours, decode=decode), overrides)
+    return Writer(run, model, text, device(run.device), filters(generation))
