@@ -243,7 +243,7 @@ class Reading(Base):
     """Of tasks whose model only reads."""
 
     top: Count = 0  # likeliest answers that are told with their probabilities; 0: the best one alone
-    pooling: Literal["mean", "first"] = "mean"  # of embeddings: over all tokens, or the first one's
+    pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first one's
     normalised: bool = True  # embeddings have length 1
     batch: Positive = 64  # texts at once
 

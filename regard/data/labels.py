@@ -1,7 +1,6 @@
 """Texts with labels, from TSV, CSV or JSONL, and the labels themselves, which a run learns and keeps."""
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -134,15 +133,19 @@ def _text(path: Path) -> str:
 
 
 class Labels:
-    """The labels of a run with how often training data have each; `save` and `load` keep them beside the weights."""
+    """The labels of a run, in the order of their numbers, with how often training data have each (0 where nobody
+    knows); `save` and `load` keep them beside the weights."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self.counts = {name: counts[name] for name in sorted(counts, key=_natural)}
+        self.counts = dict(counts)
         self.names = list(self.counts)
         self.numbers = {name: number for number, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
 
     @property
     def majority(self) -> str:
@@ -153,9 +156,6 @@ class Labels:
     def spans(self) -> bool:
         """Do they say where spans begin and go on, as B-PER, I-PER and O do?"""
         return all(name == "O" or re.match(r"[BIES]-.", name) for name in self.names) and self.names != ["O"]
-
-    def fingerprint(self) -> str:
-        return hashlib.blake2b(json.dumps(self.names).encode(), digest_size=16).hexdigest()
 
     def save(self, path: Path) -> None:
         files.write_json(path, {"labels": self.counts})
@@ -183,13 +183,18 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:12]) + (f" or another of {len(names)}" if len(names) > 12 else "")
 
 
+def in_order(counts: Mapping[str, int]) -> Labels:
+    """By the alphabet, numbers as numbers: the same data give every label the same number."""
+    return Labels({name: counts[name] for name in sorted(counts, key=_natural)})
+
+
 def _natural(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
 
 
 def learnt(examples: Examples) -> Labels:
     """The labels of training texts; what can hardly be labels is refused."""
-    labels = Labels(Counter(examples.text(i, 1) for i in range(len(examples))))
+    labels = in_order(Counter(examples.text(i, 1) for i in range(len(examples))))
     swap = "set data.columns, for instance data.columns=label,text where the label stands first"
     if len(labels) == len(examples) > 1 or len(labels) > MOST:
         many = f"{len(labels):,} labels in {len(examples):,} lines"

@@ -54,20 +54,25 @@ class Masker:
 
     def hide(self, ids: Ids, groups: Ids, chance: np.random.Generator) -> tuple[Ids, Ids]:
         """The pieces with some replaced, and what was there (NONE elsewhere): at least one is chosen."""
-        wanted = max(round(self.data.masked * len(ids)), 1)
-        chosen = np.zeros(len(ids), bool)
-        for group in chance.permutation(groups.max(initial=-1) + 1):
-            own = groups == group
-            if chosen.any() and chosen.sum() + own.sum() > wanted:
-                continue  # a long word that would be too much
-            chosen |= own
-            if chosen.sum() >= wanted:
-                break
+        chosen = self._chosen(groups, max(round(self.data.masked * len(ids)), 1), chance)
         fate = chance.random(len(ids))
         shown = np.where(chosen & (fate < HIDDEN), self.mask, ids)
         other = chosen & (fate >= HIDDEN) & (fate < HIDDEN + RANDOM)
         shown[other] = chance.choice(self.ordinary, int(other.sum()))
         return shown, np.where(chosen, ids, NONE)
+
+    def _chosen(self, groups: Ids, wanted: int, chance: np.random.Generator) -> np.ndarray:
+        chosen = np.zeros(len(groups), bool)
+        if not self.data.whole:
+            chosen[chance.permutation(len(groups))[:wanted]] = True
+            return chosen
+        for group in chance.permutation(np.unique(groups)):
+            own = groups == group
+            if not chosen.any() or chosen.sum() + own.sum() <= wanted:  # else a long word, that would be too much
+                chosen |= own
+            if chosen.sum() >= wanted:
+                break
+        return chosen
 
 
 class Line(NamedTuple):
@@ -132,6 +137,10 @@ class MaskUpdates(Updates):
             kinds.append(np.full(len(shown) + 1, kind))
         follows = np.array([answer] if answer != NONE else [], int)
         return Line(np.concatenate(tokens), np.concatenate(labels), np.concatenate(kinds), follows)
+
+    def every(self, chance: np.random.Generator) -> list[Item]:
+        """All examples in order, masked once."""
+        return [self.changed(item, chance) for item in self._encoded(np.arange(len(self.examples)))]
 
     def sizes(self, item: Item) -> tuple[int, int]:
         return len(item[0]), len(item[0])

@@ -14,7 +14,7 @@ from ..errors import Mistake
 from ..sections import TagData
 from ..settings import one_of
 from . import Examples
-from .labels import Labels
+from .labels import Labels, in_order
 from .readers import BLANK, FINE, Lines, named_kind
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -304,4 +304,4 @@ def learnt(sentences: Examples) -> Labels:
             f"data.train: every tag of {sentences.name} is {next(iter(counts))!r}, and at least two are needed; "
             "choose the column that holds the tags (data.column)"
         )
-    return Labels(counts)
+    return in_order(counts)

@@ -1,7 +1,7 @@
 """Classification: a text in, one label out. `Classifier` is what people use, `Lesson` is what the loop trains."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import reading
-from .course import Course, built, opened, refuse_missing, with_model
-from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of
+from .course import Course, built, opened, refuse_missing
+from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 
 class Classifier(Labeller):
@@ -63,9 +63,7 @@ class Classifier(Labeller):
         texts, right = [each[0] for each in examples], [each[1] for each in examples]
         found = [name for row in self._logprobs(texts) for name in self.best(row[None])]
         told = {"examples": len(right), **figures(found, right)}
-        majority = self.labels.majority
-        told |= {"majority": sum(label == majority for label in right) / len(right), "majority label": majority}
-        return told | self.unseen(right), found, right
+        return told | self.majority(right) | self.unseen(right), found, right
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
         """Nats per text, with the labels found and the right ones; examples with an unseen label are left out."""
@@ -120,7 +118,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     if "valid" in parts and run.data.invalid == "refuse":
         labels.refuse_unseen(parts["valid"], "data.valid")
     tokenizer = tokenizer_of(run, folder, parts["train"])
-    run = with_model(run, vocab=tokenizer.size, head="class", labels=len(labels))
+    run = with_vocab(run, tokenizer, head="class", labels=len(labels))
     system = Classifier(run, built(run), tokenizer, labels, device)
     return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
@@ -128,6 +126,12 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 def restore(run: Run, folder: Path, device: torch.device) -> Classifier:
     """What `folder` holds, but for the weights."""
     return Classifier(run, built(run), reading.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Classifier:
+    """What a Hugging Face folder holds."""
+    run, device = reading.borrowed(folder, overrides, "classify")
+    return Classifier(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
 
 
 def sized(run: Run) -> Run:

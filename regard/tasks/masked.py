@@ -3,7 +3,7 @@
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from ..data.masking import Masker, MaskUpdates, lines
 from ..data.phrases import phrases
 from ..data.rows import NONE, Rows, between
 from ..data.tokenizers import Text
+from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import reading
-from .course import Course, built, opened, refuse_missing, with_model
-from .reading import TOKENIZER, Model, Reader, states, tokenizer_of
+from .course import Course, built, opened, refuse_missing
+from .reading import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
 
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
 
@@ -33,6 +34,7 @@ class Masked(Reader):
         """Each text with its marks, <mask> or [MASK], filled in; with details, the likeliest pieces for each mark."""
         if isinstance(texts, str):
             return self.predict([texts], details, **decode)[0]
+        self._need_words()
         how, masker = self.how(decode), Masker(self.tokenizer, self.run.data)
         rows = [self._marked(text, masker.mask) for text in texts]
         if plain := sum(masker.mask not in row for row in rows):
@@ -45,6 +47,7 @@ class Masked(Reader):
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over lines of text, masked always in the same way; without `sides`, over the run's test part."""
+        self._need_words()
         examples = part(self.run, "test", sides)
         examples.need_some("data.test")
         return {"examples": len(examples), **self.figures(examples)}
@@ -54,8 +57,7 @@ class Masked(Reader):
         """Nats per masked piece, and the share that is guessed; with data.follow also of the pairs."""
         data, train = self.run.data, self.run.train
         batcher = MaskUpdates(examples, Masker(self.tokenizer, data), data, train, self.model.context)
-        chance = np.random.default_rng(1)
-        items = [batcher.changed(item, chance) for item in batcher._encoded(np.arange(len(examples)))]
+        items = batcher.every(np.random.default_rng(1))
         nats, hits, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
             rows = batcher.piece([items[i] for i in batch]).to(self.device)
@@ -69,6 +71,10 @@ class Masked(Reader):
         loss = nats / max(count, 1)
         told = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": hits / max(count, 1)}
         return told | ({"follows": follows / len(items)} if data.follow else {})
+
+    def _need_words(self) -> None:
+        if self.run.model.head != "words":
+            raise Mistake("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
 
     def _marked(self, text: str, mask: int) -> Ids:
         parts = self.tokenizer.encode(MARK.split(text))
@@ -122,7 +128,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
     parts = opened(run, part)
     tokenizer = tokenizer_of(run, folder, parts["train"])
-    run = with_model(run, vocab=tokenizer.size, head="words", follow=run.data.follow)
+    run = with_vocab(run, tokenizer, head="words", follow=run.data.follow)
     system = Masked(run, built(run), tokenizer, device)
     return Lesson(system, parts), {TOKENIZER: tokenizer}, run
 
@@ -130,6 +136,12 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 def restore(run: Run, folder: Path, device: torch.device) -> Masked:
     """What `folder` holds, but for the weights."""
     return Masked(run, built(run), reading.load(folder / TOKENIZER), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Masked:
+    """What a Hugging Face folder holds."""
+    run, device = reading.borrowed(folder, overrides, "masked")
+    return Masked(run, folder.model, folder.tokenizer, device)
 
 
 def sized(run: Run) -> Run:

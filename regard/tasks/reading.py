@@ -19,6 +19,7 @@ from ..data.tokenizers import MASK, Text, Tokenizer, learn, load
 from ..errors import Mistake
 from ..look import Gaze, recording
 from ..parts import Mask
+from ..parts.pooling import pooled
 from ..sections import Reading
 from .course import with_model
 
@@ -43,12 +44,8 @@ class Reader:
             return self.embed([texts], **decode)[0]
         how = self.how(decode)
 
-        def pooled(states: Tensor, rows: Rows) -> Tensor:
-            share = rows.real[..., None] / rows.real.sum(1)[:, None, None]
-            vectors = states[:, 0] if how.pooling == "first" else (states * share).sum(1)
-            return torch.nn.functional.normalize(vectors, dim=-1) if how.normalised else vectors
-
-        found = self.asked(self.encoded(texts), pooled)
+        rows = self.encoded(texts)
+        found = self.asked(rows, lambda states, rows: pooled(states, rows.real, how.pooling, how.normalised))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str], **decode: Any) -> Any:
@@ -79,6 +76,11 @@ class Reader:
 
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
         raise Mistake(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
+
+    @property
+    def tokenizers(self) -> dict[str, Any]:
+        """By the name of the file that a run keeps each in."""
+        return {TOKENIZER: self.tokenizer}
 
     # --- how it is done ----------------------------------------------------------------------------------------
 
@@ -138,6 +140,13 @@ class Labeller(Reader):
         names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
         return list(zip(names, order.values[chosen].tolist(), strict=True))
 
+    def majority(self, right: Sequence[str]) -> dict[str, Any]:
+        """What the most frequent label of the training data reaches; nothing where nobody knows it."""
+        if not any(self.labels.counts.values()):
+            return {}
+        label = self.labels.majority
+        return {"majority": sum(each == label for each in right) / len(right), "majority label": label}
+
     def unseen(self, right: Sequence[str]) -> dict[str, str]:
         """A figure that names the right labels which nobody could say; nothing where there is none."""
         counts = Counter(label for label in right if label not in self.labels.numbers)
@@ -157,6 +166,22 @@ def states(model: Model, rows: Rows) -> Tensor:
 def tokenizer_of(run: Run, folder: Path | None, train: Examples) -> Text:
     """The tokenizer in a folder, or one that is learnt from the texts."""
     return load(folder / TOKENIZER) if folder else learn(run.tokenizer, train.texts(0), control=(MASK,))
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run, torch.device]:
+    """The run that would have made a Hugging Face folder, and the device to use it on."""
+    from ..training.optimise import device
+
+    decode = {"pooling": folder.pooling, "normalised": folder.normalised}
+    run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
+    run = change(run, overrides)
+    return run, device(run.device)
+
+
+def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:
+    """The run with as many tokens as its tokenizer has; a model that is borrowed may have room for more."""
+    vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
+    return with_model(run, **{"vocab": vocab, "labels": 0, "follow": False, "pooled": False, **settings})
 
 
 def sized(run: Run, **settings: Any) -> Run:

@@ -1,7 +1,7 @@
 """Tagging: a sentence in, a tag for every word out. `Tagger` is what people use, `Lesson` is what the loop trains."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from ..data.tagged import Format, format_of, learnt, tagged
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import reading
-from .course import Course, built, opened, refuse_missing, with_model
-from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of
+from .course import Course, built, opened, refuse_missing
+from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 Words = Sequence[str]
 
@@ -119,7 +119,9 @@ class Tagger(Labeller):
     def _floors(self, examples: Examples) -> dict[str, Any]:
         """What anybody could reach: the most frequent tag for all, and for each word its own most frequent one."""
         right = [tag for _, tags in examples for tag in tags]
-        told = {"majority": sum(tag == self.labels.majority for tag in right) / len(right)}
+        told = self.majority(right)
+        if not told:
+            return told
         try:
             train = part(self.run, "train")
         except Mistake:  # the files are not here
@@ -194,7 +196,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
             "I-PER and O, use accuracy or f1"
         )
     tokenizer = tokenizer_of(run, folder, parts["train"])
-    run = with_model(run, vocab=tokenizer.size, head="tag", labels=len(labels))
+    run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
     system = Tagger(run, built(run), tokenizer, labels, device)
     return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
@@ -202,6 +204,12 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 def restore(run: Run, folder: Path, device: torch.device) -> Tagger:
     """What `folder` holds, but for the weights."""
     return Tagger(run, built(run), reading.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Tagger:
+    """What a Hugging Face folder holds."""
+    run, device = reading.borrowed(folder, overrides, "tag")
+    return Tagger(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
 
 
 def sized(run: Run) -> Run:

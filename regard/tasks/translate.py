@@ -117,6 +117,12 @@ class Translator(Seeker):
         figures |= {f"{name} signature": signature(name, right) for name in ("bleu", "chrf", "ter")}
         return figures, found, right
 
+    @property
+    def tokenizers(self) -> dict[str, Any]:
+        """By the name of the file that a run keeps each in."""
+        sides = dict(zip(SEPARATE, (self.source, self.target), strict=True))
+        return {JOINT: self.source} if self.source is self.target else sides
+
     # --- how it is done ----------------------------------------------------------------------------------------
 
     def _predicted(self, texts: Sequence[str], how: Decode, wishes: list[Wish] | None, details: bool) -> list[Any]:
@@ -274,6 +280,8 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     tokenizers = _loaded(run, folder) if folder else _learnt(run, parts["train"])
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
     sizes = {"vocab": source.size, "target_vocab": 0 if run.tokenizer.joint else target.size}
+    if run.start:  # a model that is borrowed may have room for more tokens
+        sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
     run = with_model(run, **sizes)
     translator = Translator(run, built(run), source, target, device)
     return Lesson(translator, parts), tokenizers, run
