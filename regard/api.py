@@ -199,7 +199,7 @@ def _tokenizers(resumed: Path | None, origin: Origin | None) -> Iterator[Path | 
         yield Path(folder)
 
 
-def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
+def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], begun: dict[str, Any]) -> None:
     """The folder appears whole, with everything but the weights."""
     import torch
 

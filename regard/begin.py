@@ -18,7 +18,7 @@ def settings(start: str) -> dict[str, Any]:
     if (path / "run.json").is_file():
         found = read_json(path / "run.json").get("config", {})
         groups = {name: found.get(name, {}) for name in ("model", "tokenizer")}
-    elif (path / "config.json").is_file():
+    elif (path / "config.json").is_file() or (path / "modules.json").is_file():
         from .interop.huggingface import load_folder
 
         groups = {"model": load_folder(path, {"device": "cpu"}).run.model.model_dump(mode="json")}

@@ -57,12 +57,38 @@ class Data(Base):
     workers: Count = 0  # threads reading ahead
 
 
-class PairData(Data):
+class PackedData(Data):
+    """Of tasks with two sides."""
+
+    packed: bool = False  # several examples share a row instead of padding
+
+
+class PairData(PackedData):
     format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
     columns: Words = ()  # TSV column numbers from 1, or field names
-    packed: bool = False
     locales: Annotated[tuple[str, str], BeforeValidator(_words)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
+
+
+class MixData(PackedData):
+    """Several tasks at once: data.train=a.tsv,b.tsv names a file of pairs for each."""
+
+    format: Literal["auto", "tsv", "jsonl"] = "auto"
+    columns: Words = ()  # as in PairData
+    prefixes: Words = ()  # what each task's sources begin with, such as "translate: ,summarise: "
+    weights: tuple[Annotated[float, Field(gt=0)], ...] = ()  # how often each is drawn; nothing: as many as there are
+    locales: Words = ("en", "de", "fr")  # of the embedded data: from the first to each of the others
+    examples: Positive = 20000  # embedded training pairs, over all tasks
+
+
+class SpanData(PackedData):
+    """Lines of text. Of those that are too long, every epoch reads a window."""
+
+    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are left out
+    span: Annotated[float, Field(ge=1)] = 3.0  # pieces of a span, in the mean
+    sentinels: Annotated[int, Field(ge=2)] = 100  # of a tokenizer that is learnt
+    locales: Words = ()  # of the embedded data, as in classify
+    examples: Positive = 20000  # embedded training lines
 
 
 class LabelData(Data):
@@ -261,4 +287,6 @@ TASKS = {
     "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
     "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),
     "masked": Sections(MaskData, Reading, ("loss", "perplexity", "accuracy")),
+    "text2text": Sections(MixData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "spans": Sections(SpanData, Decode, ("loss", "perplexity")),
 }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Mistake
-from ..sections import Data, PairData, Train
+from ..sections import Data, PackedData, Train
 from . import Examples
 from .tokenizers import Tokenizer
 
@@ -291,9 +291,11 @@ class Updates(ABC):
 class Batcher(Updates):
     """Pairs of texts, each with its END."""
 
-    data: PairData
+    data: PackedData
 
-    def __init__(self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PairData, train: Train) -> None:
+    def __init__(
+        self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PackedData, train: Train
+    ) -> None:
         super().__init__(examples, data, train)
         self.source, self.target = source, target
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config import Run
 
-TASKS = {name: f"regard.tasks.{name}" for name in ("translate", "classify", "tag", "masked")}
+TASKS = {name: f"regard.tasks.{name}" for name in ("translate", "classify", "tag", "masked", "text2text", "spans")}
 
 
 def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:

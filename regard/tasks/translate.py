@@ -48,6 +48,11 @@ class Translator(Seeker):
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
         self.wording = Wording(target)
 
+    @staticmethod
+    def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+        """A part of the data, as this task reads them."""
+        return part(run, name, sides)
+
     # --- what people ask ---------------------------------------------------------------------------------------
 
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
@@ -106,7 +111,7 @@ class Translator(Seeker):
 
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """What `evaluate` says, with the translations and the right answers that it says it of."""
-        examples = part(self.run, "test", sides)
+        examples = self.part(self.run, "test", sides)
         examples.need_some("data.test")
         sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
         found = self.predict(sources, nbest=1)
@@ -274,24 +279,33 @@ class Lesson(Course):
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
+def prepare(
+    run: Run, folder: Path | None, device: torch.device, kind: type[Translator] = Translator
+) -> tuple[Lesson, dict[str, Text], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written."""
-    parts = opened(run, part)
+    parts = opened(run, kind.part)
     tokenizers = _loaded(run, folder) if folder else _learnt(run, parts["train"])
-    source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    sizes = {"vocab": source.size, "target_vocab": 0 if run.tokenizer.joint else target.size}
-    if run.start:  # a model that is borrowed may have room for more tokens
-        sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
-    run = with_model(run, **sizes)
-    translator = Translator(run, built(run), source, target, device)
+    run = with_vocab(run, *sides_of(tokenizers))
+    translator = kind(run, built(run), *sides_of(tokenizers), device)
     return Lesson(translator, parts), tokenizers, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Translator:
+def restore(run: Run, folder: Path, device: torch.device, kind: type[Translator] = Translator) -> Translator:
     """What `folder` holds, but for the weights."""
-    tokenizers = _loaded(run, folder)
+    return kind(run, built(run), *sides_of(_loaded(run, folder)), device)
+
+
+def sides_of(tokenizers: Mapping[str, Text]) -> tuple[Text, Text]:
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    return Translator(run, built(run), source, target, device)
+    return source, target
+
+
+def with_vocab(run: Run, source: Text, target: Text) -> Run:
+    """The run with as many tokens as its tokenizers have; a model that is borrowed may have room for more."""
+    sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
+    if run.start:
+        sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
+    return with_model(run, **sizes)
 
 
 def sized(run: Run) -> Run:
