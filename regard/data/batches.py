@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from .tokenizers import Tokenizer
 KEPT = 2_000_000  # examples; so many or fewer stay in memory once they are encoded
 TYPICAL = 32  # tokens of an example, for guessing how many make an update
 
-CHANGES = 1  # what an epoch changes in its items is drawn apart from the order of its updates
+CHANGES = 1  # what an epoch changes in its examples is drawn apart from the order of its updates
 
-Ids: TypeAlias = np.ndarray  # one text, int32
-Item: TypeAlias = tuple[Ids, ...]  # an example as numbers: of a pair both sides, of others what their task needs
+Ids = np.ndarray  # one text, int32
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Numbers: TypeAlias = tuple[Ids, ...]  # an example as numbers: of a pair both sides, of others what their task needs
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Pair:
 class Update:
     """What one step of the optimiser sees, cut into pieces. The loss is divided by `count`, the predicted tokens."""
 
-    pieces: list[Any]  # of a task's own kind, such as Pair
+    pieces: list[Any]  # Pairs, or what else a task learns from
     index: int  # examples of the epoch that are done with after this update
     tokens: int  # of the longer side of each example
     count: int
@@ -172,7 +174,7 @@ class Pool(NamedTuple):
     """Some consecutive examples of an epoch, encoded and cut into groups, one for each update."""
 
     chosen: np.ndarray
-    items: list[Item]
+    items: list[Numbers]
     lengths: np.ndarray  # of the longer side
     long: np.ndarray  # those left out
     groups: list[np.ndarray]  # positions in the pool
@@ -194,22 +196,22 @@ class Updates(ABC):
     # What a task says of its examples
 
     @abstractmethod
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         """Each of these examples as numbers, the same in every epoch."""
 
     @abstractmethod
-    def piece(self, items: list[Item]) -> Any:
+    def piece(self, items: list[Numbers]) -> Any:
         """A batch of these."""
 
     @abstractmethod
-    def count(self, item: Item) -> int:
+    def count(self, item: Numbers) -> int:
         """What is predicted of it."""
 
-    def changed(self, item: Item, chance: np.random.Generator) -> Item:
+    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
         """The item as this epoch sees it."""
         return item
 
-    def sizes(self, item: Item) -> tuple[int, int]:
+    def sizes(self, item: Numbers) -> tuple[int, int]:
         return len(item[0]), len(item[1])
 
     def placed(self, sizes: np.ndarray) -> np.ndarray:
@@ -271,7 +273,7 @@ class Updates(ABC):
         groups = [groups[i] for i in np.random.default_rng(seed).permutation(len(groups))]
         return Pool(chosen, items, longer, chosen[~fits], groups)
 
-    def _encoded(self, chosen: np.ndarray) -> list[Item]:
+    def _encoded(self, chosen: np.ndarray) -> list[Numbers]:
         kept = {i: self._kept[i] if self._kept else None for i in chosen.tolist()}
         new = [i for i, item in kept.items() if item is None]
         for i, item in zip(new, self.encode(new), strict=True):
@@ -299,7 +301,7 @@ class Batcher(Updates):
         super().__init__(examples, data, train)
         self.source, self.target = source, target
 
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         sides, texts = [], [self.examples[i] for i in chosen]
         for tokenizer, side in ((self.source, 0), (self.target, 1)):
             rows = tokenizer.encode([text[side] for text in texts])
@@ -309,21 +311,21 @@ class Batcher(Updates):
     def placed(self, sizes: np.ndarray) -> np.ndarray:
         return np.arange(len(sizes)) if self.data.packed else super().placed(sizes)
 
-    def piece(self, items: list[Item]) -> Pair:
+    def piece(self, items: list[Numbers]) -> Pair:
         width = self.data.max_tokens if self.data.packed else 0
         return _pair([x for x, _ in items], [y for _, y in items], self.source, self.target, width)
 
-    def count(self, item: Item) -> int:
+    def count(self, item: Numbers) -> int:
         return len(item[1])
 
 
-def ahead(work: Callable[[int], Pool], items: Sequence[int], workers: int) -> Generator[Pool, None, None]:
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:
     """`map`, with so many threads working ahead. They end with the iterator, however that ends."""
     if not workers:
         yield from map(work, items)
         return
     threads = ThreadPoolExecutor(workers, thread_name_prefix="data")
-    waiting: deque[Future[Pool]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(threads.submit(work, item))

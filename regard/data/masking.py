@@ -9,7 +9,7 @@ import torch
 from ..errors import Mistake
 from ..sections import MaskData, Train
 from . import Examples
-from .batches import Ids, Item, Updates
+from .batches import Ids, Numbers, Updates
 from .readers import Lines, Pairs
 from .rows import NONE, Rows, laid, real, room, word_pieces
 from .tokenizers import Text
@@ -95,7 +95,7 @@ class MaskUpdates(Updates):
         self.room = room(context, data, 3 if data.follow else 2)
         self.windowed: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         """Pieces and groups of the line; with data.follow, also of the next one, which may be nothing."""
         found = list(self.masker.grouped([self.examples.text(i, 0) for i in chosen]))
         after = [self._next(i) for i in chosen] if self.data.follow else []
@@ -114,7 +114,7 @@ class MaskUpdates(Updates):
             return ""
         return self.examples.text(index + 1, 0)
 
-    def changed(self, item: Item, chance: np.random.Generator) -> Item:
+    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
         if not self.data.follow:
             return self._row([(item[0], item[1])], NONE, chance)
         first, second = (item[0], item[1]), (item[2], item[3])
@@ -124,7 +124,7 @@ class MaskUpdates(Updates):
             second, answer = (other[0], other[1]), STRANGE
         return self._row([first, second], answer, chance)
 
-    def _row(self, texts: list[tuple[Ids, Ids]], answer: int, chance: np.random.Generator) -> Item:
+    def _row(self, texts: list[tuple[Ids, Ids]], answer: int, chance: np.random.Generator) -> Numbers:
         """START, the texts with END behind each; of what has no room a window is taken."""
         rooms = shared([len(ids) for ids, _ in texts], self.room)
         tokens, labels = [np.array([self.tokenizer.start])], [np.array([NONE])]
@@ -138,14 +138,14 @@ class MaskUpdates(Updates):
         follows = np.array([answer] if answer != NONE else [], int)
         return Line(np.concatenate(tokens), np.concatenate(labels), np.concatenate(kinds), follows)
 
-    def every(self, chance: np.random.Generator) -> list[Item]:
+    def every(self, chance: np.random.Generator) -> list[Numbers]:
         """All examples in order, masked once."""
         return [self.changed(item, chance) for item in self._encoded(np.arange(len(self.examples)))]
 
-    def sizes(self, item: Item) -> tuple[int, int]:
+    def sizes(self, item: Numbers) -> tuple[int, int]:
         return len(item[0]), len(item[0])
 
-    def piece(self, items: list[Item]) -> Rows:
+    def piece(self, items: list[Numbers]) -> Rows:
         tokens, labels, kinds, follows = zip(*items, strict=True)
         pair = {}
         if self.data.follow:
@@ -153,7 +153,7 @@ class MaskUpdates(Updates):
             pair = {"kinds": laid(kinds, 0), "follows": answers}
         return Rows(laid(tokens, self.tokenizer.pad), real(tokens), laid(labels, NONE), **pair)
 
-    def count(self, item: Item) -> int:
+    def count(self, item: Numbers) -> int:
         return int((item[1] != NONE).sum())
 
     def report(self) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import Mistake
 from ..sections import Data, TagData, Train
 from . import Examples
-from .batches import Ids, Item, Places, Updates
+from .batches import Ids, Numbers, Places, Updates
 from .labels import Labels
 from .tokenizers import Tokenizer
 
@@ -71,19 +71,19 @@ class TextUpdates(Updates):
         self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
         self.cut: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         texts, labels = zip(*(self.examples[i] for i in chosen), strict=True) if chosen else ((), ())
         for i, ids, label in zip(chosen, self.tokenizer.encode(texts), labels, strict=True):
             if len(ids) > self.room:
                 self.cut.add(i)
             yield between(self.tokenizer, ids[: self.room]), np.array([self.labels.numbers[label]])
 
-    def piece(self, items: list[Item]) -> Rows:
+    def piece(self, items: list[Numbers]) -> Rows:
         rows = [ids for ids, _ in items]
         labels = torch.tensor([int(label[0]) for _, label in items])
         return Rows(laid(rows, self.tokenizer.pad), real(rows), labels)
 
-    def count(self, item: Item) -> int:
+    def count(self, item: Numbers) -> int:
         return 1
 
     def report(self) -> list[str]:
@@ -171,7 +171,7 @@ class WordUpdates(Updates):
         self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
         self.split: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         """All rows one after the other, their labels, and their lengths."""
         examples = [self.examples[i] for i in chosen]
         for i, pieces, (_, tags) in zip(
@@ -185,16 +185,16 @@ class WordUpdates(Updates):
                 labels[row][column] = self.labels.numbers[tag]
             yield np.concatenate(made.rows), np.concatenate(labels), np.array([len(row) for row in made.rows])
 
-    def sizes(self, item: Item) -> tuple[int, int]:
+    def sizes(self, item: Numbers) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
 
-    def piece(self, items: list[Item]) -> Rows:
+    def piece(self, items: list[Numbers]) -> Rows:
         rows, labels = (
             [row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1)
         )
         return Rows(laid(rows, self.tokenizer.pad), real(rows), laid(labels, NONE))
 
-    def count(self, item: Item) -> int:
+    def count(self, item: Numbers) -> int:
         return int((item[1] != NONE).sum())
 
     def report(self) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import Mistake
 from ..sections import SpanData, Train
 from . import Examples
-from .batches import Batcher, Ids, Item
+from .batches import Batcher, Ids, Numbers
 from .tokenizers import Text
 
 
@@ -54,13 +54,13 @@ class SpanUpdates(Batcher):
         self.corruptor, self.room = corruptor, data.max_tokens - 1  # END
         self.windowed: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Item]:
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
         for i, ids in zip(chosen, self.source.encode([self.examples.text(i, 0) for i in chosen]), strict=True):
             if len(ids) > self.room:
                 self.windowed.add(i)
             yield np.array(ids, np.int32), np.zeros(0, np.int32)
 
-    def changed(self, item: Item, chance: np.random.Generator) -> Item:
+    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
         ids = item[0]
         begin = int(chance.integers(max(len(ids) - self.room, 0) + 1))
         sides = self.corruptor.corrupt(ids[begin : begin + self.room], chance)

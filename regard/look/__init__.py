@@ -2,6 +2,6 @@
 
 from .draw import draw
 from .record import recording
-from .view import Gaze, View
+from .view import Glance, View
 
-__all__ = ["Gaze", "View", "draw", "recording"]
+__all__ = ["Glance", "View", "draw", "recording"]

@@ -32,13 +32,16 @@ class View:
 
 
 @dataclass(frozen=True)
-class Gaze:
-    """Of a model that only reads."""
+class Glance:
+    """Of a model that reads one text."""
 
     pieces: list[str]
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
 
+    def weights(self) -> Tensor:
+        """(pieces, pieces): the mean over the heads of the middle layer."""
+        layers = list(self.maps.values())
+        return layers[len(layers) // 2].mean(0)
+
     def save(self, path: Path) -> None:
-        """The mean over the heads of the last layer."""
-        last = list(self.maps.values())[-1].mean(0)
-        draw(path, last, self.pieces, self.pieces, "each row: where the last layer looks as it reads that piece")
+        draw(path, self.weights(), self.pieces, self.pieces, "each row: where the model looks as it reads that piece")

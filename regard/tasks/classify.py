@@ -16,9 +16,9 @@ from ..data.phrases import phrases
 from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
 from ..parts.losses import smoothed
-from . import reading
+from . import encoder
 from .course import Course, built, opened, refuse_missing
-from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 
 class Classifier(Labeller):
@@ -125,17 +125,17 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 
 def restore(run: Run, folder: Path, device: torch.device) -> Classifier:
     """What `folder` holds, but for the weights."""
-    return Classifier(run, built(run), reading.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+    return Classifier(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
 
 
 def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Classifier:
     """What a Hugging Face folder holds."""
-    run, device = reading.borrowed(folder, overrides, "classify")
+    run, device = encoder.borrowed(folder, overrides, "classify")
     return Classifier(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
 
 
 def sized(run: Run) -> Run:
-    return reading.sized(run, head="class", labels=run.model.labels or 2)
+    return encoder.sized(run, head="class", labels=run.model.labels or 2)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:

@@ -20,9 +20,9 @@ from ..data.rows import NONE, Rows, between
 from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..parts.losses import smoothed
-from . import reading
+from . import encoder
 from .course import Course, built, opened, refuse_missing
-from .reading import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
+from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
 
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
 
@@ -135,17 +135,17 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 
 def restore(run: Run, folder: Path, device: torch.device) -> Masked:
     """What `folder` holds, but for the weights."""
-    return Masked(run, built(run), reading.load(folder / TOKENIZER), device)
+    return Masked(run, built(run), encoder.load(folder / TOKENIZER), device)
 
 
 def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Masked:
     """What a Hugging Face folder holds."""
-    run, device = reading.borrowed(folder, overrides, "masked")
+    run, device = encoder.borrowed(folder, overrides, "masked")
     return Masked(run, folder.model, folder.tokenizer, device)
 
 
 def sized(run: Run) -> Run:
-    return reading.sized(run, head="words", follow=run.data.follow)
+    return encoder.sized(run, head="words", follow=run.data.follow)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:

@@ -18,9 +18,9 @@ from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
 from ..data.tagged import Format, format_of, learnt, tagged
 from ..errors import Mistake
 from ..parts.losses import smoothed
-from . import reading
+from . import encoder
 from .course import Course, built, opened, refuse_missing
-from .reading import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 Words = Sequence[str]
 
@@ -203,17 +203,17 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 
 def restore(run: Run, folder: Path, device: torch.device) -> Tagger:
     """What `folder` holds, but for the weights."""
-    return Tagger(run, built(run), reading.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+    return Tagger(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
 
 
 def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Tagger:
     """What a Hugging Face folder holds."""
-    run, device = reading.borrowed(folder, overrides, "tag")
+    run, device = encoder.borrowed(folder, overrides, "tag")
     return Tagger(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
 
 
 def sized(run: Run) -> Run:
-    return reading.sized(run, head="tag", labels=run.model.labels or 2)
+    return encoder.sized(run, head="tag", labels=run.model.labels or 2)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:

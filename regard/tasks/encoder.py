@@ -17,7 +17,7 @@ from ..data.labels import Labels
 from ..data.rows import Rows, between, laid, real, room
 from ..data.tokenizers import MASK, Text, Tokenizer, learn, load
 from ..errors import Mistake
-from ..look import Gaze, recording
+from ..look import Glance, recording
 from ..parts import Mask
 from ..parts.pooling import pooled
 from ..sections import Reading
@@ -62,7 +62,7 @@ class Reader:
             for places, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> Gaze:
+    def look(self, text: str, target: str | None = None) -> Glance:
         """Where every attention looks while the model reads `text`."""
         if target is not None:
             raise Mistake("this model writes nothing, so there is no target to make it say; give the text alone")
@@ -72,7 +72,7 @@ class Reader:
         with recording(self.model) as maps, torch.no_grad():
             self.states(self.rows([row]))
         pieces = self.tokenizer.pieces(row.tolist())
-        return Gaze(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
+        return Glance(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
 
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
         raise Mistake(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
