@@ -161,18 +161,19 @@ def convert(
 
 
 def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
-    """Figures of several runs over the same examples, and sacrebleu's paired bootstrap of each against the first."""
-    from .metrics import paired
-
+    """Figures of several runs over the same examples, and a paired bootstrap of each against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
     for path in paths:
-        figures, *said = load(path, overrides).examine(data)
+        compared = load(path, overrides)
+        figures, *said = compared.examine(data)
         if answers and said[1] != answers[0][1]:
             raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
         systems.append({"run": str(path), **figures})
         answers.append(said)
-    signatures, results = paired([found for found, _ in answers], answers[0][1])
+    if answers[0][0] is None:  # nothing was written: the figures are all there is to compare
+        return {"systems": systems}
+    signatures, results = compared.paired([found for found, _ in answers], answers[0][1])
     for system, result in zip(systems, results, strict=True):
         system["bootstrap"] = result
     return {"systems": systems, "signatures": signatures}

@@ -84,6 +84,7 @@ def evaluate(
     ] = None,
     data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET; else the run's data.test.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Draw which label is taken for which, as a PNG.")] = None,
 ) -> None:
     """Measure a model on examples with known answers; several models also against the first, by paired bootstrap."""
     from . import api
@@ -95,6 +96,8 @@ def evaluate(
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
     figures = api.load(run, changes).evaluate(chosen)
+    if out is not None:
+        save_confusion(figures, out)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
@@ -108,18 +111,35 @@ def predict(
         list[str] | None, typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (else stdin); settings.")
     ] = None,
     details: Details = False,
+    top: Annotated[
+        int | None, typer.Option(metavar="K", help="The K likeliest labels with their probabilities.")
+    ] = None,
+    embed: Annotated[bool, typer.Option("--embed", help="A vector for every line, as a JSON list.")] = False,
+    similar: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by their likeness to every line.")
+    ] = None,
 ) -> None:
-    """Give the model's output for every line of the files or of stdin."""
+    """Give the model's output for every line, or every sentence of tagged words, of the files or of stdin."""
     from . import api
 
     changes, files = sorted_out(arguments or [])
-    sources = opened(files)
+    changes |= {} if top is None else {"decode.top": str(top)}
+    sources, others = opened(files), [] if similar is None else opened([similar])
     system = api.load(run, changes)
-    for chunk in chunks(line for source in sources for line in source):
+    lines = (line for source in sources for line in source)
+    if similar is not None:
+        print_likeness(system, lines, [line for other in others for line in other])
+        return
+    if embed:
+        print_vectors(system, lines)
+        return
+    blocks = getattr(system, "blocks", None)  # several lines make an item, which comes back as it was
+    for chunk in chunks(blocks(lines) if blocks else lines):
         if details:
             print_records(system.predict(chunk, details=True))
         else:
-            sys.stdout.writelines(one_line(text) + "\n" for text in system.predict(chunk))
+            found = system.predict(chunk)
+            sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in found)
         sys.stdout.flush()
 
 
@@ -274,10 +294,12 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def one_line(text: str | list[str]) -> str:
-    """A text as one line; several (decode.nbest) with tabs between."""
+def one_line(text: str | list[Any] | tuple[str, float]) -> str:
+    """A text as one line; several (decode.nbest, decode.top) with tabs between, a label with its probability."""
     if isinstance(text, list):
-        return "\t".join(one_line(each.replace("\t", " ")) for each in text)
+        return "\t".join(one_line(each).replace("\t", " ") for each in text)
+    if isinstance(text, tuple):
+        return one_line(f"{text[0]} {text[1]:.4f}")
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -285,6 +307,36 @@ def print_records(records: Iterable[Any]) -> None:
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
+
+
+def print_vectors(system: Any, lines: Iterable[str]) -> None:
+    for chunk in chunks(lines):
+        for vector in reader(system).embed(chunk).tolist():
+            print(json.dumps([round(value, 7) for value in vector]))
+        sys.stdout.flush()
+
+
+def print_likeness(system: Any, lines: Iterable[str], others: list[str]) -> None:
+    """query, cosine and line with tabs between, for every query the likest line first."""
+    vectors = reader(system).embed(others, normalised=True) if others else []
+    for chunk in chunks(lines):
+        for query, ranked in zip(chunk, system.similar(chunk, vectors), strict=True):
+            for place, cosine in ranked:
+                print(one_line([query, f"{cosine:.4f}", others[place]]))
+        sys.stdout.flush()
+
+
+def reader(system: Any) -> Any:
+    if not hasattr(system, "embed"):
+        raise Mistake("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
+    return system
+
+
+def save_confusion(figures: dict[str, Any], out: Path) -> None:
+    if "confusion" not in figures:
+        raise Mistake("--out draws which label is taken for which, and this run gives no labels; leave it out")
+    figures["confusion"].save(out)
+    print(f"picture {out}", file=sys.stderr)
 
 
 def print_figures(figures: dict[str, Any]) -> None:
@@ -301,6 +353,8 @@ def print_comparison(found: dict[str, Any], as_json: bool) -> None:
     for system in systems:
         print_figures({name: value for name, value in system.items() if name != "bootstrap"})
         print()
+    if "signatures" not in found:
+        return
     print(f"paired bootstrap against {systems[0]['run']}")
     for name, signature in found["signatures"].items():
         for system in systems:

@@ -41,7 +41,8 @@ class Format(ABC):
         """The sentence again, with these tags."""
 
     def blocks(self, lines: Iterable[str]) -> Iterator[str]:
-        """The sentences of a stream, each as the text that `words` and `written` take when it is cut into lines."""
+        """The sentences of a stream, each as the text that `words` and `written` take when it is cut into lines; where
+        a blank line follows a sentence, that is its last one."""
         if not self.lined:
             yield from lines
             return
@@ -50,7 +51,7 @@ class Format(ABC):
             if line.strip():
                 block.append(line)
             elif block:
-                yield "\n".join(block)
+                yield "\n".join([*block, ""])
                 block = []
 
 
@@ -65,7 +66,7 @@ class Lined(Format):
     def line(self, line: str, tag: str) -> str: ...
 
     def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
-        found = ((number, self.word(line, tagged)) for number, line in enumerate(lines))
+        found = ((number, self.word(line, tagged)) for number, line in enumerate(lines) if line.strip())
         return {number: word for number, word in found if word}
 
     def written(self, lines: Sequence[str], tags: Sequence[str]) -> str:

@@ -31,6 +31,8 @@ TOKENIZER, LABELS = "tokenizer.json", "labels.json"
 class Reader:
     """A model with its tokenizer. It makes no difference to a text which others are read with it."""
 
+    sides = 2  # of an example: a text and what is asked of it
+
     def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
         self.model: Model = model.to(device).eval()
@@ -48,15 +50,16 @@ class Reader:
         found = self.asked(rows, lambda states, rows: pooled(states, rows.real, how.pooling, how.normalised))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
-    def similar(self, queries: str | Sequence[str], texts: Sequence[str], **decode: Any) -> Any:
-        """For every query the places of the texts and their cosines with it, the likest first; decode.top: so many."""
+    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
+        """For every query the places of the texts and their cosines with it, the likest first; decode.top: so many.
+        Instead of texts, their vectors of length 1 will do."""
         if isinstance(queries, str):
             return self.similar([queries], texts, **decode)[0]
-        if not texts:
+        if not len(texts):
             raise Mistake("there is no text to compare with; give a file that has at least one line")
-        how = self.how(decode)
-        own, others = (self.embed(some, **{**decode, "normalised": True}) for some in (queries, texts))
-        best = (own @ others.T).topk(min(how.top or len(texts), len(texts)), dim=-1)
+        how, decode = self.how(decode), {**decode, "normalised": True}
+        others = texts if isinstance(texts, Tensor) else self.embed(texts, **decode)
+        best = (self.embed(queries, **decode) @ others.T).topk(min(how.top or len(texts), len(texts)), dim=-1)
         return [
             list(zip(places, cosines, strict=True))
             for places, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -76,6 +79,10 @@ class Reader:
 
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
         raise Mistake(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
+
+    @staticmethod
+    def together(systems: Mapping[str, Any]) -> Any:
+        raise Mistake(f"{' and '.join(systems)} cannot be asked together; ensembles are of models that write texts")
 
     @property
     def tokenizers(self) -> dict[str, Any]:

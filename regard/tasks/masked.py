@@ -47,10 +47,14 @@ class Masked(Reader):
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over lines of text, masked always in the same way; without `sides`, over the run's test part."""
+        return self.examine(sides)[0]
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], None, list[str]]:
+        """What `evaluate` says, of which texts; nothing is written."""
         self._need_words()
         examples = part(self.run, "test", sides)
         examples.need_some("data.test")
-        return {"examples": len(examples), **self.figures(examples)}
+        return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
 
     @torch.no_grad()
     def figures(self, examples: Examples) -> dict[str, float]:

@@ -21,7 +21,7 @@ from ..decode.texts import sentences
 from ..decode.wishes import Wish, Wording, asked
 from ..errors import Mistake
 from ..look import View, recording
-from ..metrics import signature, text_figures
+from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
 from .course import Course, built, opened, refuse_missing, with_model
@@ -47,6 +47,8 @@ class Translator(Seeker):
         self.model: Model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
         self.wording = Wording(target)
+
+    paired = staticmethod(paired)
 
     @staticmethod
     def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
