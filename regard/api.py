@@ -1,20 +1,25 @@
 """The front door in Python: train, load, build. The command line calls these and adds nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import __version__
-from .config import USE, Resolved, Run, change, difference, read, resolve
+from .begin import Origin
+from .config import USE, Resolved, Run, change, difference, family_of, read, resolve
 from .errors import Mistake
 from .files import read_json, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
-FIXED = ("task", "model.", "data.", "tokenizer.", "train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
+FIXED = ("task", "start", "model.", "data.", "tokenizer.", *(f"train.{key}" for key in ("seed", "tokens", "batch")))
+FIXED += ("train.optimiser.kind",)
 # What --resume may change among them, or has no word in: vocabularies are learnt, not said.
 HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 FREE = (*HANDLING, "model.vocab", "model.target_vocab")
+PLAIN = {"precision": "fp32", "device": "cpu"}  # how a run is loaded to be looked into, not used
 
 
 def train(
@@ -39,14 +44,19 @@ def train(
     if not resume:
         _refuse_taken(out)
     run = _taken_up(out, recipe, resolved, wanted) if resume else resolved.run
-    lesson, tokenizers, run = prepare(run, out if resume else None, device(run.device))
-    prints = {name: examples.fingerprint() for name, examples in lesson.parts.items()}
+    origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.start else None
+    with _tokenizers(out if resume else None, origin) as folder:
+        lesson, tokenizers, run = prepare(run, folder, device(run.device))
+    notes = origin.give(lesson.model) if origin else []
+    begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
+    begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
     if resume:
-        _same_data(out, prints)
+        _same_data(out, begun)
+        notes = []
         write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
     else:
-        _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, prints)
-    outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress)
+        _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, begun)
+    outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
     return load(out) if outcome.status != "stopped" else None
 
 
@@ -98,7 +108,6 @@ def _precise(system: Any) -> Any:
 
 def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
     """The untrained model that a recipe describes; set model.vocab, or it gets tokenizer.vocab."""
-    from .config import family_of
     from .tasks import sized
 
     run = sized(resolve(recipe, {"train.steps": 1, **dict(flat(sections)), **dict(flat(overrides or {}))}).run)
@@ -149,26 +158,24 @@ def convert(
     """
     from .interop.convert import convert as converted
 
-    plain = {"precision": "fp32", "device": "cpu"}
-    return converted(Path(path), Path(out), lambda folder: load(folder, plain), to, average, precision, data)
+    return converted(Path(path), Path(out), lambda folder: load(folder, PLAIN), to, average, precision, data)
 
 
 def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
-    """Figures of several runs over the same examples or texts; where texts were written for them, also sacrebleu's
-    paired bootstrap of each run against the first."""
-    from .metrics import paired
-
+    """Figures of several runs over the same examples or texts; where there are answers to compare, also a paired
+    bootstrap of each run against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
     for path in paths:
-        figures, *said = load(path, overrides).examine(data)
+        compared = load(path, overrides)
+        figures, *said = compared.examine(data)
         if answers and said[1] != answers[0][1]:
             raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
         systems.append({"run": str(path), **figures})
         answers.append(said)
     if answers[0][0] is None:  # nothing was written: the figures are all there is to compare
         return {"systems": systems}
-    signatures, results = paired([found for found, _ in answers], answers[0][1])
+    signatures, results = compared.paired([found for found, _ in answers], answers[0][1])
     for system, result in zip(systems, results, strict=True):
         system["bootstrap"] = result
     return {"systems": systems, "signatures": signatures}
@@ -184,7 +191,18 @@ def _refuse_taken(out: Path) -> None:
         raise Mistake(f"{out} exists and is no run; choose another --out, so that nothing there is lost")
 
 
-def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], prints: dict[str, str]) -> None:
+@contextmanager
+def _tokenizers(resumed: Path | None, origin: Origin | None) -> Iterator[Path | None]:
+    """The folder that a task takes its tokenizers from, if it is not to learn them."""
+    if resumed or not origin:
+        yield resumed
+        return
+    with TemporaryDirectory() as folder:
+        origin.save_tokenizers(Path(folder))
+        yield Path(folder)
+
+
+def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], begun: dict[str, Any]) -> None:
     """The folder appears whole, with everything but the weights."""
     import torch
 
@@ -196,8 +214,8 @@ def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, 
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
         about = {"format": FORMAT, "versions": {"regard": __version__, "torch": torch.__version__}, "recipe": recipe}
-        config = {"config": resolved.run.dump(), "origin": resolved.origin, "data": prints}
-        write_json(draft / "run.json", about | config)
+        config = {"config": resolved.run.dump(), "origin": resolved.origin}
+        write_json(draft / "run.json", about | config | begun)
 
 
 def _run(path: Path) -> Run:
@@ -229,8 +247,11 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
     return change(old, changes, only=("train", *USE))
 
 
-def _same_data(out: Path, prints: dict[str, str]) -> None:
-    before = read_json(out / "run.json").get("data", {})
+def _same_data(out: Path, begun: Mapping[str, Any]) -> None:
+    about = read_json(out / "run.json")
+    before, prints = about.get("data", {}), begun["data"]
     for name in before | prints:
         if before.get(name) != prints.get(name):
             raise Mistake(f"data.{name} is not what {out} was begun with; give the same files, or begin a new run")
+    if about.get("start", {}).get("weights") != begun.get("start", {}).get("weights"):
+        raise Mistake(f"start holds other weights than when {out} was begun; restore them, or begin a new run")

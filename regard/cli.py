@@ -86,6 +86,7 @@ def evaluate(
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; else the run's data.test.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Draw which label is taken for which, as a PNG.")] = None,
 ) -> None:
     """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from . import api
@@ -97,6 +98,8 @@ def evaluate(
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
     figures = api.load(run, changes).evaluate(chosen)
+    if out is not None:
+        save_confusion(figures, out)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
@@ -113,28 +116,35 @@ def predict(
         str | None, typer.Option(metavar="TEXT", help="Continue this text, shown as it comes (language models).")
     ] = None,
     details: Details = False,
+    top: Annotated[
+        int | None, typer.Option(metavar="K", help="The K likeliest labels with their probabilities.")
+    ] = None,
+    embed: Annotated[bool, typer.Option("--embed", help="A vector for every line, as a JSON list.")] = False,
+    similar: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by their likeness to every line.")
+    ] = None,
 ) -> None:
-    """Give the model's output for every line of the files or of stdin, or for a prompt."""
+    """Give the model's output for every line, or every sentence of tagged words, of files or stdin; or for a prompt."""
     from . import api
-    from .prompts import asked
 
     changes, files = sorted_out(arguments or [])
+    changes |= {} if top is None else {"decode.top": str(top)}
     if prompt is not None:
         if files:
             raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
         print_continuation(api.load(run, changes), prompt, details)
         return
-    sources = opened(files)
+    sources, others = opened(files), [] if similar is None else opened([similar])
     system = api.load(run, changes)
     lines = (line for source in sources for line in source)
-    for chunk in chunks(asked(lines, getattr(system, "field", None))):
-        texts = [text for text, _ in chunk]
-        found = system.predict(texts, details=True) if details else system.predict(texts)
-        if details or chunk[0][1] is not None:
-            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
-        else:
-            sys.stdout.writelines(one_line(text) + "\n" for text in found)
-        sys.stdout.flush()
+    if similar is not None:
+        print_likeness(system, lines, [line for other in others for line in other])
+    elif embed:
+        print_vectors(system, lines)
+    elif hasattr(system, "blocks"):  # several lines make an item, which comes back as it was
+        print_blocks(system, lines, details)
+    else:
+        print_answers(system, lines, details)
 
 
 @app.command()
@@ -293,10 +303,12 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def one_line(text: str | list[str]) -> str:
-    """A text as one line; several (decode.nbest) with tabs between."""
+def one_line(text: str | list[Any] | tuple[str, float]) -> str:
+    """A text as one line; several (decode.nbest, decode.top) with tabs between, a label with its probability."""
     if isinstance(text, list):
-        return "\t".join(one_line(each.replace("\t", " ")) for each in text)
+        return "\t".join(one_line(each).replace("\t", " ") for each in text)
+    if isinstance(text, tuple):
+        return one_line(f"{text[0]} {text[1]:.4f}")
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -304,6 +316,28 @@ def print_records(records: Iterable[Any]) -> None:
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
+
+
+def print_answers(system: Any, lines: Iterable[str], details: bool) -> None:
+    from .prompts import asked
+
+    for chunk in chunks(asked(lines, getattr(system, "field", None))):
+        texts = [text for text, _ in chunk]
+        found = system.predict(texts, details=True) if details else system.predict(texts)
+        if details or chunk[0][1] is not None:
+            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
+        else:
+            sys.stdout.writelines(one_line(text) + "\n" for text in found)
+        sys.stdout.flush()
+
+
+def print_blocks(system: Any, lines: Iterable[str], details: bool) -> None:
+    for chunk in chunks(system.blocks(lines)):
+        if details:
+            print_records(system.predict(chunk, details=True))
+        else:
+            sys.stdout.writelines(text + "\n" for text in system.predict(chunk))
+        sys.stdout.flush()
 
 
 def answered(asked: dict[str, Any] | None, found: Any) -> Any:
@@ -328,6 +362,36 @@ def print_continuation(system: Any, prompt: str, details: bool) -> None:
         for piece in system.stream(prompt):
             print(piece, end="", flush=True)
         print()
+
+
+def print_vectors(system: Any, lines: Iterable[str]) -> None:
+    for chunk in chunks(lines):
+        for vector in reader(system).embed(chunk).tolist():
+            print(json.dumps([round(value, 7) for value in vector]))
+        sys.stdout.flush()
+
+
+def print_likeness(system: Any, lines: Iterable[str], others: list[str]) -> None:
+    """query, cosine and line with tabs between, for every query the likest line first."""
+    vectors = reader(system).embed(others, normalised=True) if others else []
+    for chunk in chunks(lines):
+        for query, ranked in zip(chunk, system.similar(chunk, vectors), strict=True):
+            for place, cosine in ranked:
+                print(one_line([query, f"{cosine:.4f}", others[place]]))
+        sys.stdout.flush()
+
+
+def reader(system: Any) -> Any:
+    if not hasattr(system, "embed"):
+        raise Mistake("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
+    return system
+
+
+def save_confusion(figures: dict[str, Any], out: Path) -> None:
+    if "confusion" not in figures:
+        raise Mistake("--out draws which label is taken for which, and this run gives no labels; leave it out")
+    figures["confusion"].save(out)
+    print(f"picture {out}", file=sys.stderr)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from . import begin
 from .errors import Mistake
 from .sections import TASKS, Base, Data, Decode, Optimiser, Schedule, Sides, Tokenizer, Train
 from .settings import Draft, flat, one_of, settings_of, shown, to_toml
@@ -18,6 +19,7 @@ class Run(Base):
     """Everything that defines a run."""
 
     task: str
+    start: str = ""  # a run or a Hugging Face folder whose model, tokenizer and weights it begins with
     model: Any  # the Config of a family
     data: Any = Field(default_factory=dict, validate_default=True)  # data and decode: the sections of the task
     tokenizer: Tokenizer = Tokenizer()
@@ -141,13 +143,19 @@ def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> Resolv
         return _without_family(layers, str(error))
     draft = Draft(Run, {"model": module.Config} | _sections(layers))
     layers = _of_one_family(layers)
+    started = [value for _, values in layers for key, value in flat(values) if key == "start"]
+    start = started[-1] if fresh and started else ""
     if fresh:
         _lay_size(draft, module, settings_of(module.Config)["size"].default)
     for where, values in layers:
+        if start and where == layers[-1][0]:
+            _lay_start(draft, start, chosen[-1], values)
         for key, value in flat(values):
-            if fresh and key == "model.size":
+            if fresh and key == "model.size" and not (start and where == layers[-1][0]):
                 _lay_size(draft, module, value)
         draft.lay(where, values)
+    if start:
+        begin.refuse_tokenizer(draft, start)
     if fresh and not any(draft.values.get(f"train.{limit}") for limit in ("steps", "epochs", "minutes")):
         draft.mistakes.append("nothing says when the training ends; set train.steps, train.epochs or train.minutes")
     return _validated(draft)
@@ -181,6 +189,15 @@ def _lay_size(draft: Draft, module: Any, size: Any) -> None:
     for key in [key for key, origin in draft.origin.items() if origin.startswith("size ")]:
         del draft.values[key], draft.origin[key]
     draft.lay(f"size {size}", {"model": module.SIZES[size]})
+
+
+def _lay_start(draft: Draft, start: Any, family: str, last: Mapping[str, Any]) -> None:
+    """What the run begins with lies over the recipe and below the command line."""
+    if not isinstance(start, str):
+        raise Mistake(f"start is {shown(start)}; expected the path of a run or of a Hugging Face folder")
+    if "model.size" in dict(flat(last)):
+        draft.mistakes.append(f"model.size is given beside start={start}, which brings its size along; leave it out")
+    begin.lay(draft, start, family)
 
 
 def _without_family(layers: list[tuple[str, Mapping[str, Any]]], mistake: str) -> Resolved:

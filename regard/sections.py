@@ -57,10 +57,15 @@ class Data(Base):
     workers: Count = 0  # threads reading ahead
 
 
-class PairData(Data):
+class PackedData(Data):
+    """Of tasks with two sides."""
+
+    packed: bool = False  # several examples share a row instead of padding
+
+
+class PairData(PackedData):
     format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
     columns: Words = ()  # TSV column numbers from 1, or field names
-    packed: bool = False
     locales: Annotated[tuple[str, str], BeforeValidator(_words)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
 
@@ -84,6 +89,55 @@ class TextData(Data):
                 "use less, or 0 for windows that do not overlap"
             )
         return self
+
+
+class MixData(PackedData):
+    """Several tasks at once: data.train=a.tsv,b.tsv names a file of pairs for each."""
+
+    format: Literal["auto", "tsv", "jsonl"] = "auto"
+    columns: Words = ()  # as in PairData
+    prefixes: Words = ()  # what each task's sources begin with, such as "translate: ,summarise: "
+    weights: tuple[Annotated[float, Field(gt=0)], ...] = ()  # how often each is drawn; nothing: as many as there are
+    locales: Words = ("en", "de", "fr")  # of the embedded data: from the first to each of the others
+    examples: Positive = 20000  # embedded training pairs, over all tasks
+
+
+class SpanData(PackedData):
+    """Lines of text. Of those that are too long, every epoch reads a window."""
+
+    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are left out
+    span: Annotated[float, Field(ge=1)] = 3.0  # pieces of a span, in the mean
+    sentinels: Annotated[int, Field(ge=2)] = 100  # of a tokenizer that is learnt
+    locales: Words = ()  # of the embedded data, as in classify
+    examples: Positive = 20000  # embedded training lines
+
+
+class LabelData(Data):
+    """Texts with a label each. Longer ones than max_tokens, or than the model has positions, are cut."""
+
+    format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
+    columns: Words = ()  # text and label by number or name; or these two words in the order of the columns
+    locales: Words = ()  # of the embedded data; nothing: all of data.phrases.LOCALES
+    examples: Positive = 20000  # embedded training texts
+
+
+class TagData(Data):
+    """Sentences with a tag for each word. Longer ones are read in windows that overlap."""
+
+    format: Literal["auto", "conllu", "columns", "jsonl", "text"] = "auto"  # text has no tags: only to predict
+    column: str = ""  # of the tags: a name of CoNLL-U, a number from 1, a field; else upos, the last one, tags
+    overlap: Count = 32  # tokens that neighbouring windows share
+    examples: Positive = 4000  # embedded training sentences
+
+
+class MaskData(Data):
+    """Lines of text. Of those that are too long, every epoch reads a window."""
+
+    masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are to be guessed
+    whole: bool = False  # all pieces of a word are masked together
+    follow: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
+    locales: Words = ()  # of the embedded data, as in classify
+    examples: Positive = 20000  # embedded training lines
 
 
 class Tokenizer(Base):
@@ -259,6 +313,15 @@ class TextDecode(Search):
         return value
 
 
+class Reading(Base):
+    """Of tasks whose model only reads."""
+
+    top: Count = 0  # likeliest answers that are told with their probabilities; 0: the best one alone
+    pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first one's
+    normalised: bool = True  # embeddings have length 1
+    batch: Positive = 64  # texts at once
+
+
 class Sections(NamedTuple):
     """What a task is set up by, and the figures on valid data among which train.metric chooses."""
 
@@ -270,4 +333,9 @@ class Sections(NamedTuple):
 TASKS = {
     "language": Sections(TextData, TextDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
     "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
+    "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),
+    "masked": Sections(MaskData, Reading, ("loss", "perplexity", "accuracy")),
+    "text2text": Sections(MixData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "spans": Sections(SpanData, Decode, ("loss", "perplexity")),
 }

@@ -3,7 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
+
+import numpy as np
 
 from ..errors import Mistake
 
@@ -26,8 +28,8 @@ class Lazy(Sequence[Item]):
         return self.at(range(len(self))[index])
 
 
-class Examples(Lazy[tuple[str, ...]]):
-    """Examples, each a tuple of texts, one per side. `counts` says what was found and what was left out."""
+class Examples(Lazy[tuple[Any, ...]]):
+    """Examples, each a tuple of sides: texts, or lists of words. `counts` says what was found and what was left out."""
 
     counts: dict[str, int]
     name: str
@@ -41,7 +43,12 @@ class Examples(Lazy[tuple[str, ...]]):
         """Stands for the content: equal data have it equal, wherever they lie."""
 
     def text(self, index: int, side: int) -> str:
-        return self[index][side]
+        text: str = self[index][side]
+        return text
+
+    def order(self, chance: np.random.Generator) -> np.ndarray:
+        """The examples of an epoch."""
+        return chance.permutation(len(self))
 
     def texts(self, *sides: int) -> "Texts":
         """The texts of these sides, one side after the other."""

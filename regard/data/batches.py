@@ -1,27 +1,31 @@
 """Examples to tensors: updates by a token budget, in an order that (seed, epoch) decides, padded or packed."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import Mistake
-from ..sections import PairData, Train
+from ..sections import Data, PackedData, Train
 from . import Examples
 from .tokenizers import Tokenizer
 
 KEPT = 2_000_000  # examples; so many or fewer stay in memory once they are encoded
 TYPICAL = 32  # tokens of an example, for guessing how many make an update
 
+CHANGES = 1  # what an epoch changes in its examples is drawn apart from the order of its updates
+
 Ids = np.ndarray  # one text, int32
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Numbers: TypeAlias = tuple[Ids, ...]  # an example as numbers: of a pair both sides, of others what their task needs
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,12 @@ class Places:
     """Where the tokens of some texts, one after the other, go in a table of rows."""
 
     def __init__(
-        self, lengths: np.ndarray, rows: np.ndarray, starts: np.ndarray, segments: np.ndarray, least: tuple[int, int]
+        self,
+        lengths: np.ndarray,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        segments: np.ndarray,
+        least: tuple[int, int] = (0, 0),
     ) -> None:
         self.at = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
         self.segments = np.repeat(segments, lengths)
@@ -178,35 +187,61 @@ class Pool(NamedTuple):
     """Some consecutive examples of an epoch, encoded and cut into groups, one for each update."""
 
     chosen: np.ndarray
-    sources: list[Ids]
-    targets: list[Ids]
+    items: list[Numbers]
     lengths: np.ndarray  # of the longer side
     long: np.ndarray  # those left out
     groups: list[np.ndarray]  # positions in the pool
 
 
-class Batcher:
-    """The updates of every epoch. Read `report` after an epoch for what was left out."""
+class Updates(ABC):
+    """The updates of every epoch, whatever the examples are. Read `report` after an epoch for what was left out."""
 
-    def __init__(self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PairData, train: Train) -> None:
+    def __init__(self, examples: Examples, data: Data, train: Train) -> None:
         examples.need_some("data.train")
-        self.examples, self.source, self.target, self.data, self.train = examples, source, target, data, train
+        self.examples, self.data, self.train = examples, data, train
         usual = train.batch or max(train.tokens // TYPICAL, 1)  # examples of an update
         self.pool = max(min(100 * usual, 50_000), 4 * usual, 1000)
         self.long: set[int] = set()  # examples found too long so far
-        self._kept: list[tuple[bytes, bytes] | None] | None = None
+        self._kept: list[tuple[bytes, ...] | None] | None = None
         if len(examples) <= KEPT:
             self._kept = [None] * len(examples)
+
+    # What a task says of its examples
+
+    @abstractmethod
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
+        """Each of these examples as numbers, the same in every epoch."""
+
+    @abstractmethod
+    def piece(self, items: list[Numbers]) -> Any:
+        """A batch of these."""
+
+    @abstractmethod
+    def count(self, item: Numbers) -> int:
+        """What is predicted of it."""
+
+    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
+        """The item as this epoch sees it."""
+        return item
+
+    def sizes(self, item: Numbers) -> tuple[int, int]:
+        return len(item[0]), len(item[1])
+
+    def placed(self, sizes: np.ndarray) -> np.ndarray:
+        """The order in which a pool is cut into updates: neighbours are to be alike."""
+        return snake(sizes.max(1), sizes[:, 0] - sizes[:, 1])
+
+    # The updates
 
     def updates(self, epoch: int, index: int = 0) -> Iterator[Update]:
         """The updates of an epoch after its first `index` examples; `Update.index` is where to go on.
         Examples that are too long count as done with the first update of their pool."""
-        order = np.random.default_rng([self.train.seed, epoch]).permutation(len(self.examples))
+        order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
         numbers = range(index // self.pool, -(-len(order) // self.pool))
 
         def prepared(number: int) -> Pool:
             chosen = order[number * self.pool : (number + 1) * self.pool]
-            return self._prepared(chosen, np.random.default_rng([self.train.seed, epoch, number + 1]))
+            return self._prepared(chosen, [self.train.seed, epoch, number + 1])
 
         with closing(ahead(prepared, numbers, self.data.workers)) as pools:
             for number, pool in zip(numbers, pools, strict=True):
@@ -239,43 +274,63 @@ class Batcher:
             f"{self.data.max_tokens} tokens (data.max_tokens), such as {self.examples.where(min(self.long))}"
         ]
 
-    def _prepared(self, chosen: np.ndarray, chance: np.random.Generator) -> Pool:
-        sources, targets = self._encoded(chosen)
-        sizes = np.array([[len(x), len(y)] for x, y in zip(sources, targets, strict=True)])
+    def _prepared(self, chosen: np.ndarray, seed: list[int]) -> Pool:
+        chance = np.random.default_rng([*seed, CHANGES])
+        items = [self.changed(item, chance) for item in self._encoded(chosen)]
+        sizes = np.array([self.sizes(item) for item in items])
         longer = sizes.max(1)
         fits = longer <= self.data.max_tokens
-        placed = np.arange(len(chosen)) if self.data.packed else snake(longer, sizes[:, 0] - sizes[:, 1])
+        placed = self.placed(sizes)
         placed = placed[fits[placed]]
         groups = [placed[run] for run in cut(longer[placed], self.train.tokens, self.train.batch)]
-        groups = [groups[i] for i in chance.permutation(len(groups))]
-        return Pool(chosen, sources, targets, longer, chosen[~fits], groups)
+        groups = [groups[i] for i in np.random.default_rng(seed).permutation(len(groups))]
+        return Pool(chosen, items, longer, chosen[~fits], groups)
 
-    def _encoded(self, chosen: np.ndarray) -> tuple[list[Ids], list[Ids]]:
-        """Both sides of these examples, each with its END."""
+    def _encoded(self, chosen: np.ndarray) -> list[Numbers]:
         kept = {i: self._kept[i] if self._kept else None for i in chosen.tolist()}
-        new = [i for i, texts in kept.items() if texts is None]
-        texts = [self.examples[i] for i in new]
-        sides = []
-        for tokenizer, side in ((self.source, 0), (self.target, 1)):
-            rows = tokenizer.encode([text[side] for text in texts])
-            sides.append([np.array([*row, tokenizer.end], np.int32).tobytes() for row in rows])
-        for i, both in zip(new, zip(*sides, strict=True), strict=True):
-            kept[i] = both
+        new = [i for i, item in kept.items() if item is None]
+        for i, item in zip(new, self.encode(new), strict=True):
+            kept[i] = tuple(side.astype(np.int32).tobytes() for side in item)
             if self._kept:
-                self._kept[i] = both
-        found = [both for both in kept.values() if both]
-        return [np.frombuffer(x, np.int32) for x, _ in found], [np.frombuffer(y, np.int32) for _, y in found]
+                self._kept[i] = kept[i]
+        return [tuple(np.frombuffer(side, np.int32) for side in kept[i] or ()) for i in chosen.tolist()]
 
     def _update(self, pool: Pool, group: np.ndarray, index: int) -> Update:
         lengths = pool.lengths[group]
+        runs = share(lengths, self.train.accumulate)
+        pieces = [self.piece([pool.items[i] for i in group[run]]) for run in runs]
+        count = sum(self.count(pool.items[i]) for i in group)
+        return Update(pieces, index, int(lengths.sum()), count, pool.chosen[group].tolist())
+
+
+class Batcher(Updates):
+    """Pairs of texts, each with its END."""
+
+    data: PackedData
+
+    def __init__(
+        self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PackedData, train: Train
+    ) -> None:
+        super().__init__(examples, data, train)
+        self.source, self.target = source, target
+
+    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
+        sides, texts = [], [self.examples[i] for i in chosen]
+        for tokenizer, side in ((self.source, 0), (self.target, 1)):
+            rows = tokenizer.encode([text[side] for text in texts])
+            sides.append([np.array([*row, tokenizer.end]) for row in rows])
+        return zip(*sides, strict=True)
+
+    def placed(self, sizes: np.ndarray) -> np.ndarray:
+        return np.arange(len(sizes)) if self.data.packed else super().placed(sizes)
+
+    def piece(self, items: list[Numbers]) -> Pair:
         width = self.data.max_tokens if self.data.packed else 0
         least = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
-        pieces = []
-        for run in share(lengths, self.train.accumulate):
-            sources, targets = ([side[i] for i in group[run]] for side in (pool.sources, pool.targets))
-            pieces.append(_pair(sources, targets, self.source, self.target, width, least))
-        count = sum(len(pool.targets[i]) for i in group)
-        return Update(pieces, index, int(lengths.sum()), count, pool.chosen[group].tolist())
+        return _pair([x for x, _ in items], [y for _, y in items], self.source, self.target, width, least)
+
+    def count(self, item: Numbers) -> int:
+        return len(item[1])
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:

@@ -22,41 +22,44 @@ Form = Callable[[datetime.datetime], str]
 class Made(Examples):
     """Examples held in memory."""
 
-    def __init__(self, name: str, examples: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
         self.name, self.examples = name, examples
         self.counts = {"examples": len(examples)}
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def at(self, index: int) -> tuple[str, ...]:
+    def at(self, index: int) -> tuple[Any, ...]:
         return self.examples[index]
 
     def where(self, index: int) -> str:
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
-        parts = "\0".join(text for example in self.examples for text in example)
+        parts = "\0".join(self.text(i, side) for i, sides in enumerate(self.examples) for side in range(len(sides)))
         return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()
 
 
 def make(locales: tuple[str, str], examples: int, seed: int) -> dict[str, Made]:
     """Pairs for train, valid and test. No date is in two of them; valid and test are the same for every seed."""
     source, target = Source(locale(locales[0])), Target(locale(locales[1]))
-    days: dict[str, list[datetime.date]] = {"train": [], "valid": [], "test": []}
-    for number in range(FIRST.toordinal(), LAST.toordinal() + 1):
-        day = datetime.date.fromordinal(number)
-        days[part_of(day)].append(day)
-    chance = random.Random(f"train {seed}")
-    chosen = {"train": [chance.choice(days["train"]) for _ in range(examples)]}
-    for part in ("valid", "test"):
-        chosen[part] = random.Random(part).sample(days[part], HELD)
     made = {}
-    for part, some in chosen.items():
+    for part, some in days(examples, seed).items():
         chance = random.Random(f"forms {part} {seed if part == 'train' else 0}")
         name = f"embedded {locales[0]}-{locales[1]} {part} data"
         made[part] = Made(name, [pair(chance, day, source, target) for day in some])
     return made
+
+
+def days(examples: int, seed: int) -> dict[str, list[datetime.date]]:
+    """Dates for each part; those of valid and test are the same for every seed."""
+    found: dict[str, list[datetime.date]] = {"train": [], "valid": [], "test": []}
+    for number in range(FIRST.toordinal(), LAST.toordinal() + 1):
+        day = datetime.date.fromordinal(number)
+        found[part_of(day)].append(day)
+    chance = random.Random(f"train {seed}")
+    chosen = {"train": [chance.choice(found["train"]) for _ in range(examples)]}
+    return chosen | {part: random.Random(part).sample(found[part], HELD) for part in ("valid", "test")}
 
 
 def part_of(day: datetime.date) -> str:
@@ -67,13 +70,15 @@ def part_of(day: datetime.date) -> str:
 
 def pair(chance: random.Random, day: datetime.date, source: "Source", target: "Target") -> tuple[str, str]:
     """The target names the weekday and the time where the source does: the source alone decides it."""
-    hour, minute, second = chance.randrange(24), chance.randrange(60), chance.randrange(60)
-    moment = datetime.datetime(day.year, day.month, day.day, hour, minute, second)
+    moment = some_time(chance, day)
     form, weekday = chance.choice(source.dates)
-    text, timed = form(moment), chance.random() < 0.5
-    if timed:
-        text = joined(chance.choice(source.joints), text, chance.choice(source.times)(moment))
-    return scruffy(chance, text), target.spell(moment, weekday, timed)
+    text, timed = source.spell(chance, moment, form)
+    return text, target.spell(moment, weekday, timed)
+
+
+def some_time(chance: random.Random, day: datetime.date) -> datetime.datetime:
+    hour, minute, second = chance.randrange(24), chance.randrange(60), chance.randrange(60)
+    return datetime.datetime(day.year, day.month, day.day, hour, minute, second)
 
 
 def scruffy(chance: random.Random, text: str) -> str:
@@ -99,6 +104,13 @@ class Source:
         self.dates = [(spelling(one, place), names_weekday(one)) for one in dates]
         self.times = [spelling(one, place) for one in times]
         self.joints = [str(place.datetime_formats["medium"]), "{1} {0}", "{0}, {1}"]
+
+    def spell(self, chance: random.Random, moment: datetime.datetime, form: Form) -> tuple[str, bool]:
+        """The date in this form, every other time with the time of the day; and whether that is there."""
+        text, timed = form(moment), chance.random() < 0.5
+        if timed:
+            text = joined(chance.choice(self.joints), text, chance.choice(self.times)(moment))
+        return scruffy(chance, text), timed
 
 
 class Target:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -83,6 +83,9 @@ class Lines(Lazy[str]):
     def where(self, index: int) -> str:
         number, line = self.place(index)
         return f"{self._parts[number].path}:{line + 1}"
+
+    def path(self, number: int) -> Path:
+        return self._parts[number].path
 
     @property
     def name(self) -> str:
@@ -217,6 +220,11 @@ def found(pattern: str) -> list[Path]:
     return files
 
 
+def named_kind(name: str, kinds: Mapping[str, str], otherwise: str) -> str:
+    """What the end of a file's name says of its format, packed or not."""
+    return kinds.get(Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix, otherwise)
+
+
 def opened(path: Path) -> IO[bytes]:
     try:
         return open(path, "rb", buffering=0)
@@ -328,6 +336,9 @@ class Table:
             raise ValueError(f"{len(cells)} columns, and column {max(places[:2]) + 1} is needed (data.columns)")
         return [cells[place] for place in places if place < len(cells)]
 
+    def value(self, record: Mapping[str, Any], column: str) -> Any:
+        return record.get(column)
+
     def _fields(self, text: str) -> list[str]:
         try:
             record = json.loads(text)
@@ -335,12 +346,13 @@ class Table:
             raise ValueError(f"not one JSON object on one line ({error})") from error
         if not isinstance(record, dict):
             raise ValueError('not a JSON object such as {"source": …, "target": …}')
-        for column in self.columns[:2]:
-            if not isinstance(record.get(column), str):
+        values = [self.value(record, column) for column in self.columns]
+        for column, value in zip(self.columns[:2], values, strict=False):
+            if not isinstance(value, str):
                 raise ValueError(
                     f"no text under {column!r}; there is {', '.join(map(str, record)) or 'nothing'} (data.columns)"
                 )
-        cells = [record[column] for column in self.columns if isinstance(record.get(column), str)]
+        cells = [value for value in values if isinstance(value, str)]
         if any(wrong(cell.encode("utf-8", "surrogatepass")) for cell in cells):
             raise ValueError("a text with a NUL or half a surrogate pair")
         return cells
@@ -350,9 +362,8 @@ def pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool = Fal
     """The examples in these files. With `references`, `data.columns` after the second are further right answers."""
     if not sides or not all(sides):
         raise Mistake("no data file is named; give two sides such as data.train=train.en,train.de")
-    named = sides[0][0].lower().removesuffix(".gz").removesuffix(".xz")
     kinds = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}
-    format = kinds.get(Path(named).suffix, "text") if data.format == "auto" else data.format
+    format = named_kind(sides[0][0], kinds, "text") if data.format == "auto" else data.format
     if format == "text":
         if len(sides) != 2:
             raise Mistake(

@@ -128,5 +128,5 @@ def write_run(path: Path, system: Any, draft: Path, average: int) -> None:
     step = about.get("weights", {}).get("step", 0)
     write_json(draft / "run.json", about | {"weights": {"step": step, "averaged": average}})
     save_model(system.model, draft / "model.safetensors", step)
-    for file in (*path.glob("*tokenizer.json"), *path.glob("metrics.jsonl")):
+    for file in (*path.glob("*tokenizer.json"), *path.glob("labels.json"), *path.glob("metrics.jsonl")):
         shutil.copy(file, draft / file.name)

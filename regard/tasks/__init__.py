@@ -13,7 +13,8 @@ from ..errors import Mistake
 from ..families import FAMILIES, family
 from ..settings import one_of
 
-TASKS = {"language": "regard.tasks.language", "translate": "regard.tasks.translate"}
+NAMES = ("classify", "language", "masked", "spans", "tag", "text2text", "translate")
+TASKS = {name: f"regard.tasks.{name}" for name in NAMES}
 
 
 def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:

@@ -1,7 +1,7 @@
 """Translation: sentence in, sentence out. `Translator` is what people use, `Lesson` is what the loop trains."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Decode, Run, Sides, change, family_of
+from ..config import Decode, Run, Sides, change
 from ..data import Examples
-from ..data.batches import Batcher, Pair, Update, sorted_batches
+from ..data.batches import Batcher, Pair, sorted_batches
 from ..data.made import make
 from ..data.readers import pairs, references
 from ..data.tokenizers import Text, Tokenizer, learn, load
@@ -21,9 +21,10 @@ from ..decode.texts import sentences
 from ..decode.wishes import Wish, Wording, asked
 from ..errors import Mistake
 from ..look import View, recording
-from ..metrics import signature, text_figures
+from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
+from .course import Course, built, opened, refuse_missing, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
 
@@ -48,6 +49,13 @@ class Translator(Seeker):
         self.model: Model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
         self.wording = Wording(target)
+
+    paired = staticmethod(paired)
+
+    @staticmethod
+    def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+        """A part of the data, as this task reads them."""
+        return part(run, name, sides)
 
     # --- what people ask ---------------------------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class Translator(Seeker):
 
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """What `evaluate` says, with the translations and the right answers that it says it of."""
-        examples = part(self.run, "test", sides)
+        examples = self.part(self.run, "test", sides)
         examples.need_some("data.test")
         sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
         found = self.predict(sources, nbest=1)
@@ -117,6 +125,12 @@ class Translator(Seeker):
         figures |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         figures |= {f"{name} signature": signature(name, right) for name in ("bleu", "chrf", "ter")}
         return figures, found, right
+
+    @property
+    def tokenizers(self) -> dict[str, Any]:
+        """By the name of the file that a run keeps each in."""
+        sides = dict(zip(SEPARATE, (self.source, self.target), strict=True))
+        return {JOINT: self.source} if self.source is self.target else sides
 
     # --- how it is done ----------------------------------------------------------------------------------------
 
@@ -239,24 +253,13 @@ def states(model: Model, batch: Pair) -> Tensor:
 PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "must": ()}
 
 
-class Lesson:
+class Lesson(Course):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.model, self.steady = translator.model, self.run.data.packed
         self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
-
-    def facts(self) -> list[str]:
-        """What the data are, and what of them was left out so far."""
-        told = []
-        for name, examples in self.parts.items():
-            told.append(f"{name}: {len(examples):,} examples, {examples.name}")
-            told += [f"{name}: {sentence}" for sentence in examples.report()]
-        return told + self.batcher.report()
-
-    def updates(self, epoch: int, index: int) -> Iterator[Update]:
-        return self.batcher.updates(epoch, index)
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
         """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
@@ -283,32 +286,39 @@ class Lesson:
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
+def prepare(
+    run: Run, folder: Path | None, device: torch.device, kind: type[Translator] = Translator
+) -> tuple[Lesson, dict[str, Text], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written."""
-    parts = {"train": part(run, "train")}
-    parts["train"].need_some("data.train")
-    if run.data.valid or not run.data.train:
-        parts["valid"] = part(run, "valid")
-        parts["valid"].need_some("data.valid")
+    parts = opened(run, kind.part)
     tokenizers = _loaded(run, folder) if folder else _learnt(run, parts["train"])
-    source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    sizes = {"vocab": source.size, "target_vocab": 0 if run.tokenizer.joint else target.size}
-    run = run.model_copy(update={"model": run.model.model_copy(update=sizes)})
-    translator = Translator(run, _model(run), source, target, device)
+    run = with_vocab(run, *sides_of(tokenizers))
+    translator = kind(run, built(run), *sides_of(tokenizers), device)
     return Lesson(translator, parts), tokenizers, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Translator:
+def restore(run: Run, folder: Path, device: torch.device, kind: type[Translator] = Translator) -> Translator:
     """What `folder` holds, but for the weights."""
-    tokenizers = _loaded(run, folder)
+    return kind(run, built(run), *sides_of(_loaded(run, folder)), device)
+
+
+def sides_of(tokenizers: Mapping[str, Text]) -> tuple[Text, Text]:
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    return Translator(run, _model(run), source, target, device)
+    return source, target
+
+
+def with_vocab(run: Run, source: Text, target: Text) -> Run:
+    """The run with as many tokens as its tokenizers have; a model that is borrowed may have room for more."""
+    sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
+    if run.start:
+        sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
+    return with_model(run, **sizes)
 
 
 def sized(run: Run) -> Run:
     vocab = run.model.vocab or run.tokenizer.vocab
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return run.model_copy(update={"model": run.model.model_copy(update={"vocab": vocab, "target_vocab": target})})
+    return with_model(run, vocab=vocab, target_vocab=target)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
@@ -316,8 +326,7 @@ def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     sides = getattr(run.data, name) if sides is None else sides
     if sides:
         return pairs(sides, run.data, references=name != "train")
-    if run.data.train:
-        raise Mistake(f"this run has no {name} data; name some, such as --data test.en,test.de (data.{name})")
+    refuse_missing(run, name, "test.en,test.de")
     return make(run.data.locales, run.data.examples, seed=1)[name]
 
 
@@ -332,8 +341,3 @@ def _learnt(run: Run, train: Examples) -> dict[str, Text]:
 
 def _loaded(run: Run, folder: Path) -> dict[str, Text]:
     return {name: load(folder / name) for name in ((JOINT,) if run.tokenizer.joint else SEPARATE)}
-
-
-def _model(run: Run) -> Model:
-    torch.manual_seed(run.train.seed)
-    return family_of(run.model.family).Model(run.model)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,16 @@ def fit(
     resume: bool,
     on_event: Callable[[Record], None] | None = None,
     progress: bool = True,
+    notes: Sequence[str] = (),
 ) -> Outcome:
     """Train the model as `task.run.train` says and keep all of it in the run `folder`, where run.json stands already.
 
-    With `resume` it goes on from the newest whole checkpoint, or from step 0 where there is none.
+    With `resume` it goes on from the newest whole checkpoint, or from step 0 where there is none. `notes` are told.
     """
     trainer = Trainer(task, model, folder)
     settings = task.run.train
     with optimise.determinism(settings.deterministic), Stop() as stop:
-        notes = trainer.begin(resume)
+        notes = [*notes, *trainer.begin(resume)]
         shown = display() if progress else None
         with Journal(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
             return trainer.run(journal, notes, stop)

@@ -1,0 +1,109 @@
+"""Where a run begins: `start` names a run or a Hugging Face folder whose model, tokenizer and weights it takes over."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import Mistake
+from .files import read_json
+from .settings import flat
+
+NEW = 6  # names of tensors that are told
+
+
+def settings(start: str) -> dict[str, Any]:
+    """The settings of the model that lies there and, of a run, those of its tokenizer, by dotted key."""
+    path = Path(start)
+    if (path / "run.json").is_file():
+        found = read_json(path / "run.json").get("config", {})
+        groups = {name: found.get(name, {}) for name in ("model", "tokenizer")}
+    elif (path / "config.json").is_file() or (path / "modules.json").is_file():
+        from .interop.huggingface import load_folder
+
+        groups = {"model": load_folder(path, {"device": "cpu"}).run.model.model_dump(mode="json")}
+    else:
+        here = "is not there" if not path.exists() else "has neither run.json (ours) nor config.json (Hugging Face's)"
+        raise Mistake(f"start={start} {here}; give a run folder or a Hugging Face folder to begin with")
+    return dict(flat(groups))
+
+
+def lay(draft: Any, start: str, family: str) -> None:
+    """Put what lies at `start` over the recipe in a draft of settings. Dropout stays what the recipe has written, for
+    no weight depends on it; what the command line says comes over all this."""
+    found = settings(start)
+    theirs = found.get("model.family")
+    if theirs != family:
+        raise Mistake(
+            f"start={start} holds a model of the family {theirs} and this run is to train {family}; begin with "
+            f"another, or set model.family={theirs} if the task can use it"
+        )
+    free = {key for key in found if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
+    draft.lay(f"start {start}", {key: value for key, value in found.items() if key not in free})
+
+
+def refuse_tokenizer(draft: Any, start: str) -> None:
+    """A run cannot have the weights of one tokenizer and the pieces of another."""
+    found = settings(start)
+    for key, value in draft.values.items():
+        if key.startswith("tokenizer.") and draft.origin[key] == "command line" and value != found.get(key):
+            draft.mistakes.append(
+                f"{key} is {value!r} and a run begins with the tokenizer of its start"
+                f"{f', where it is {found[key]!r}' if key in found else ''}; leave {key} out, or `start`"
+            )
+
+
+class Origin:
+    """What lies at `start`, loaded."""
+
+    def __init__(self, start: str, load: Callable[[str], Any]) -> None:
+        self.start = start
+        self.system = load(start)
+        self.weights: dict[str, Any] = self.system.model.state_dict()
+
+    def digest(self) -> str:
+        """Stands for the weights."""
+        total = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self.weights.items()):
+            total.update(name.encode() + b"\0" + tensor.contiguous().numpy().tobytes())
+        return total.hexdigest()
+
+    def save_tokenizers(self, folder: Path) -> None:
+        """As a run keeps them, wherever they come from."""
+        for name, tokenizer in self.system.tokenizers.items():
+            if not hasattr(tokenizer, "save"):
+                raise Mistake(f"the tokenizer of start={self.start} cannot be stored in a run; begin with another")
+            tokenizer.save(folder / name)
+
+    def give(self, model: Any) -> list[str]:
+        """Copy every tensor that the model has too. The heads of its family may be new; nothing else may."""
+        import torch
+
+        from .families import family
+
+        own = model.state_dict()
+        heads = getattr(family(self.system.run.model.family), "HEADS", ())
+        top = {name for name in {*own, *self.weights} if name.partition(".")[0] in heads}
+        taken = [name for name in own if name in self.weights and own[name].shape == self.weights[name].shape]
+        wrong = [name for name in own if name not in taken and name not in top]
+        wrong += [name for name in self.weights if name not in own and name not in top]
+        if wrong:
+            raise Mistake(self._misfit(wrong[0], own))
+        with torch.no_grad():
+            for name in taken:
+                own[name].copy_(self.weights[name])
+        new = [name for name in own if name not in taken]
+        left = [name for name in self.weights if name not in own]
+        told = [f"start: {len(taken)} tensors from {self.start}; {f'new are {_some(new)}' if new else 'none is new'}"]
+        return told + ([f"start: not used are {_some(left)}"] if left else [])
+
+    def _misfit(self, name: str, own: Mapping[str, Any]) -> str:
+        here, there = (f"{tuple(some[name].shape)}" if name in some else "none" for some in (own, self.weights))
+        return (
+            f"start={self.start} does not fit this model: {name} is {here} here and {there} there; leave out the "
+            "settings of the model, which the start brings along"
+        )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NEW]) + (f" and {len(names) - NEW} more" if len(names) > NEW else "")

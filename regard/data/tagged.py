@@ -1,0 +1,308 @@
+"""Sentences whose words have tags: CoNLL-U, columns as in CoNLL-2003, JSONL; read for training, and written again."""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from sys import intern
+from typing import Any, NamedTuple
+
+from ..errors import Mistake
+from ..sections import TagData
+from ..settings import one_of
+from . import Examples
+from .labels import Labels, in_order
+from .readers import BLANK, FINE, Lines, named_kind
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+DOCUMENT = "-DOCSTART-"
+
+
+class Word(NamedTuple):
+    text: str
+    tag: str
+
+
+class Format(ABC):
+    """How sentences stand in a file. A ValueError of `word` or `words` says what is wrong with a line."""
+
+    name: str
+    lined = True  # a word a line and a blank line behind each sentence; else a sentence a line
+
+    @abstractmethod
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        """The words of one sentence by the number of their line, or, where it is on one line, of the word."""
+
+    @abstractmethod
+    def written(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        """The sentence again, with these tags."""
+
+    def blocks(self, lines: Iterable[str]) -> Iterator[str]:
+        """The sentences of a stream, each as the text that `words` and `written` take when it is cut into lines; where
+        a blank line follows a sentence, that is its last one."""
+        if not self.lined:
+            yield from lines
+            return
+        block: list[str] = []
+        for line in chain(lines, [""]):
+            if line.strip():
+                block.append(line)
+            elif block:
+                yield "\n".join([*block, ""])
+                block = []
+
+
+class Lined(Format):
+    """A word a line."""
+
+    @abstractmethod
+    def word(self, line: str, tagged: bool) -> Word | None:
+        """The word of a line, None where it is none, such as a comment."""
+
+    @abstractmethod
+    def line(self, line: str, tag: str) -> str: ...
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        found = ((number, self.word(line, tagged)) for number, line in enumerate(lines) if line.strip())
+        return {number: word for number, word in found if word}
+
+    def written(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        new = dict(zip(self.words(lines, tagged=False), tags, strict=True))
+        return "\n".join(self.line(line, new[number]) if number in new else line for number, line in enumerate(lines))
+
+
+class Conllu(Lined):
+    """Universal Dependencies. Comments, ranges (3-4) and empty nodes (8.1) are no words; they stay where they are."""
+
+    name = "conllu"
+
+    def __init__(self, column: str) -> None:
+        column = column or "upos"
+        if column.isdecimal() and 1 <= int(column) <= len(CONLLU):
+            column = CONLLU[int(column) - 1]
+        if column not in CONLLU:
+            raise Mistake(f"data.column is {column!r}; {one_of(column, list(CONLLU))}, or its number from 1")
+        self.column = CONLLU.index(column)
+
+    def word(self, line: str, tagged: bool) -> Word | None:
+        if line.startswith("#"):
+            return None
+        cells = line.split("\t")
+        if len(cells) != len(CONLLU):
+            raise ValueError(f"{len(cells)} columns; a line of CoNLL-U has {len(CONLLU)} with tabs between")
+        if re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            return None
+        if not cells[0].isdecimal():
+            raise ValueError(f"the id is {cells[0]!r}; expected a number, a range such as 3-4 or a decimal such as 8.1")
+        return checked(cells[1], cells[self.column])
+
+    def line(self, line: str, tag: str) -> str:
+        cells = line.split("\t")
+        return "\t".join([*cells[: self.column], tag, *cells[self.column + 1 :]])
+
+
+class Columns(Lined):
+    """The word in the first column, the tag in the last or in the one that is named; tabs or spaces between."""
+
+    name = "columns"
+
+    def __init__(self, column: str) -> None:
+        if column and not (column.isdecimal() and int(column) > 1):
+            raise Mistake(
+                f"data.column is {column!r} and these columns have no names; give a number from 2, column 1 is the word"
+            )
+        self.column = int(column) - 1 if column else None
+        self.width = 0  # of the lines read so far
+
+    def word(self, line: str, tagged: bool) -> Word | None:
+        cells = cut(line)
+        if cells[0] == DOCUMENT:
+            return None
+        if not tagged:
+            return checked(cells[0], "_")
+        if self.width and len(cells) != self.width:
+            raise ValueError(f"{len(cells)} columns, and the lines before have {self.width}")
+        column = len(cells) - 1 if self.column is None else self.column
+        if column == 0:
+            raise ValueError("one column; expected a word and its tag with a tab or a space between")
+        if column >= len(cells):
+            raise ValueError(f"{len(cells)} columns, and column {column + 1} is needed (data.column)")
+        self.width = len(cells)
+        return checked(cells[0], cells[column])
+
+    def line(self, line: str, tag: str) -> str:
+        cells, joint = cut(line), "\t" if "\t" in line else " "
+        column = max(len(cells) - 1, 1) if self.column is None else self.column
+        return joint.join([*cells[:column], tag, *cells[column + 1 :]])
+
+
+class Records(Format):
+    """A JSON object a line, with the words under `tokens` or `words` and the tags under `tags`."""
+
+    name, lined = "jsonl", False
+
+    def __init__(self, column: str) -> None:
+        self.column = column or "tags"
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        record = self.record(lines[0])
+        words: Any = record.get("tokens", record.get("words"))
+        if not _listed(words):
+            raise ValueError(f"no list of texts under 'tokens'; there is {', '.join(map(str, record)) or 'nothing'}")
+        tags: Any = record.get(self.column) if tagged else ["_"] * len(words)
+        if not _listed(tags):
+            raise ValueError(f"no list of texts under {self.column!r}; there is {', '.join(record)} (data.column)")
+        if len(tags) != len(words):
+            raise ValueError(f"{len(words)} tokens and {len(tags)} tags; each token needs its tag")
+        return {number: checked(*each) for number, each in enumerate(zip(words, tags, strict=True))}
+
+    def written(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        return json.dumps(self.record(lines[0]) | {self.column: list(tags)}, ensure_ascii=False)
+
+    def record(self, line: str) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"not one JSON object on one line ({error})") from error
+        if not isinstance(record, dict):
+            raise ValueError('not a JSON object such as {"tokens": …, "tags": …}')
+        return record
+
+
+class Plain(Format):
+    """A sentence a line, its words between spaces; each gets its tag behind a slash. To be read only."""
+
+    name, lined = "text", False
+
+    def words(self, lines: Sequence[str], tagged: bool) -> dict[int, Word]:
+        return {number: Word(word, "_") for number, word in enumerate(lines[0].split())}
+
+    def written(self, lines: Sequence[str], tags: Sequence[str]) -> str:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(lines[0].split(), tags, strict=True))
+
+
+FORMATS: dict[str, Any] = {"conllu": Conllu, "columns": Columns, "jsonl": Records}
+
+
+def checked(word: str, tag: str) -> Word:
+    if not word.strip() or not tag.strip():
+        raise ValueError(f"the {'tag' if word.strip() else 'word'} is empty")
+    return Word(word, tag)
+
+
+def cut(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _listed(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def format_of(line: str, data: TagData) -> Format:
+    """How a stream that begins with this line is to be read: as data.format says, else by what it looks like."""
+    if data.format != "auto":
+        return Plain() if data.format == "text" else FORMATS[data.format](data.column)
+    trained = _named(data.train) if data.train else "text"
+    looks = "columns" if trained == "columns" or "\t" in line else "text"
+    if line.startswith("#") or line.count("\t") == len(CONLLU) - 1:
+        looks = "conllu"
+    elif line.lstrip().startswith("{"):
+        looks = "jsonl"
+    return FORMATS[looks](data.column if trained == looks else "") if looks in FORMATS else Plain()
+
+
+def _named(sides: Sequence[Sequence[str]]) -> str:
+    return named_kind(sides[0][0], {".conllu": "conllu", ".jsonl": "jsonl", ".json": "jsonl"}, "columns")
+
+
+def tagged(sides: Sequence[Sequence[str]], data: TagData) -> "Sentences":
+    """The sentences in these files."""
+    if len(sides) != 1:
+        raise Mistake(
+            f"words and tags stand in one file, and {len(sides)} were given with a comma between; "
+            "join several files by a glob or a TOML list"
+        )
+    name = _named(sides) if data.format == "auto" else data.format
+    if name == "text":
+        raise Mistake("data.format=text has no tags to learn or to measure by; expected conllu, columns or jsonl")
+    return Sentences(sides[0], data, FORMATS[name](data.column))
+
+
+class Sentences(Examples):
+    """Each example has two sides: the words, and their tags. They are held in memory."""
+
+    def __init__(self, patterns: Sequence[str], data: TagData, format: Format) -> None:
+        self.format = format
+        self.counts = Counter[str]()
+        self.examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.places: list[tuple[int, int]] = []  # file, and the line a sentence begins at
+        self._last = (-1, 0)  # the file and the line seen last
+        self._first, self._words, self._spoilt = 0, list[Word](), False  # of the sentence that is being read
+        self.lines = Lines(patterns, data.invalid, self._take)
+        self._end()
+        self.name = self.lines.name
+        self.counts.update(self.lines.counts)
+        self.counts["examples"] = len(self.examples)
+
+    def _take(self, file: int, line: int, text: str) -> int:
+        """A line of the scan, which passes over lines that are no text."""
+        (before, last), blank = self._last, not text.strip()
+        if file != before:
+            self._end()
+            last = 0
+        self._spoilt |= line != last + 1
+        if blank or not self.format.lined:
+            self._end()
+        self._last = (file, line)
+        self._first = self._first or line
+        if blank:
+            self._first = 0
+            return BLANK
+        try:
+            self._words += self.format.words([text], tagged=True).values()
+        except ValueError:
+            self._spoilt = True
+            raise
+        return FINE
+
+    def _end(self) -> None:
+        if self._spoilt:
+            self.counts["invalid"] += 1
+        elif self._words:
+            self.examples.append((
+                tuple(intern(word.text) for word in self._words),
+                tuple(intern(word.tag) for word in self._words),
+            ))  # fmt: skip
+            self.places.append((self._last[0], self._first))
+        self._first, self._words, self._spoilt = 0, [], False
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def at(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.examples[index]
+
+    def text(self, index: int, side: int) -> str:
+        return " ".join(self.examples[index][side])
+
+    def where(self, index: int) -> str:
+        file, line = self.places[index]
+        return f"{self.lines.path(file)}:{line}"
+
+    def fingerprint(self) -> str:
+        parts = [self.format.name.encode(), self.lines.digest()]
+        return hashlib.blake2b(b"\0".join(parts), digest_size=16).hexdigest()
+
+
+def learnt(sentences: Examples) -> Labels:
+    """The tags of training sentences."""
+    counts = Counter(tag for i in range(len(sentences)) for tag in sentences[i][1])
+    if len(counts) == 1:
+        raise Mistake(
+            f"data.train: every tag of {sentences.name} is {next(iter(counts))!r}, and at least two are needed; "
+            "choose the column that holds the tags (data.column)"
+        )
+    return in_order(counts)

@@ -1,0 +1,147 @@
+"""Classification: a text in, one label out. `Classifier` is what people use, `Lesson` is what the loop trains."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..agreement import figures
+from ..config import Run, Sides
+from ..data import Examples
+from ..data.labels import Labels, labelled, learnt
+from ..data.phrases import phrases
+from ..data.rows import Rows, TextUpdates
+from ..errors import Mistake
+from ..parts.losses import smoothed
+from . import encoder
+from .course import Course, built, opened, refuse_missing
+from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+
+
+class Classifier(Labeller):
+    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
+        """The label of every text; one text gives one. With decode.top, so many labels with their probabilities, the
+        likeliest first. An empty text has none."""
+        if isinstance(texts, str):
+            return self.predict([texts], details, **decode)[0]
+        how = self.how(decode)
+        full = [i for i, text in enumerate(texts) if text.strip()]
+        logprobs = dict(zip(full, self._logprobs([texts[i] for i in full]), strict=True))
+        found = [self.ranked(logprobs[i], how.top) if i in logprobs else [] for i in range(len(texts))]
+        if empty := len(texts) - len(full):
+            warnings.warn(f"{empty} of {len(texts)} texts are empty and get no label", stacklevel=2)
+        if details:
+            return [_record(ranked) for ranked in found]
+        if how.top:
+            return found
+        return [ranked[0][0] if ranked else "" for ranked in found]
+
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
+        """ln P(label | text)"""
+        if isinstance(texts, str):
+            return self.score([texts], [targets], details)[0]
+        if targets is None or len(texts) != len(targets):
+            raise Mistake("score takes as many labels as texts")
+        for label in targets:
+            if label not in self.labels.numbers:
+                raise Mistake(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
+        logprobs = self._logprobs(texts)
+        values = [float(row[self.labels.numbers[label]]) for row, label in zip(logprobs, targets, strict=True)]
+        return [{"score": value} for value in values] if details else values
+
+    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
+        """Figures over labelled texts; without `sides`, over the run's test part."""
+        return self.examine(sides)[0]
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
+        """What `evaluate` says, with the labels found and the right ones."""
+        examples = part(self.run, "test", sides)
+        examples.need_some("data.test")
+        texts, right = [each[0] for each in examples], [each[1] for each in examples]
+        found = [name for row in self._logprobs(texts) for name in self.best(row[None])]
+        told = {"examples": len(right), **figures(found, right)}
+        return told | self.majority(right) | self.unseen(right), found, right
+
+    def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
+        """Nats per text, with the labels found and the right ones; examples with an unseen label are left out."""
+        known = [each for each in examples if each[1] in self.labels.numbers]
+        right = [label for _, label in known]
+        logprobs = torch.stack(self._logprobs([text for text, _ in known])) if known else torch.zeros(0, 1)
+        wanted = torch.tensor([self.labels.numbers[label] for label in right], dtype=torch.long)
+        nats = -float(logprobs.gather(1, wanted[:, None]).sum())
+        return nats / max(len(right), 1), self.best(logprobs), right
+
+    def _logprobs(self, texts: Sequence[str]) -> list[Tensor]:
+        """(labels,) of each text."""
+        return self.logprobs_of(self.encoded(texts))
+
+
+def _record(ranked: list[tuple[str, float]]) -> dict[str, Any]:
+    label, probability = ranked[0] if ranked else (None, None)
+    best = [{"label": name, "probability": value} for name, value in ranked]
+    return {"label": label, "probability": probability, "top": best}
+
+
+class Lesson(Course):
+    """The training side: batches from the data, the loss of each, and figures on the validation part."""
+
+    def __init__(self, system: Classifier, parts: dict[str, Examples]) -> None:
+        self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
+        self.batcher = TextUpdates(
+            parts["train"], system.tokenizer, system.labels, self.run.data, self.run.train, system.model.context
+        )
+
+    def loss(self, model: Model, batch: Rows) -> Tensor:
+        """Summed over the texts."""
+        batch = batch.to(self.system.device)
+        assert batch.labels is not None
+        return smoothed(model.label(states(model, batch)), batch.labels, smoothing=self.run.train.smoothing)
+
+    def validate(self, model: Model) -> dict[str, float]:
+        if "valid" not in self.parts:
+            return {}
+        loss, found, right = self.system.loss_over(self.parts["valid"])
+        told = figures(found, right)
+        return {"loss": loss, "accuracy": told["accuracy"], "f1": told["f1"]}
+
+
+# --- from a run to these two ---------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+    """Open the data, learn the labels and the tokenizer, or take that of `folder`; nothing is written."""
+    parts = opened(run, part)
+    labels = learnt(parts["train"])
+    if "valid" in parts and run.data.invalid == "refuse":
+        labels.refuse_unseen(parts["valid"], "data.valid")
+    tokenizer = tokenizer_of(run, folder, parts["train"])
+    run = with_vocab(run, tokenizer, head="class", labels=len(labels))
+    system = Classifier(run, built(run), tokenizer, labels, device)
+    return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> Classifier:
+    """What `folder` holds, but for the weights."""
+    return Classifier(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Classifier:
+    """What a Hugging Face folder holds."""
+    run, device = encoder.borrowed(folder, overrides, "classify")
+    return Classifier(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
+
+
+def sized(run: Run) -> Run:
+    return encoder.sized(run, head="class", labels=run.model.labels or 2)
+
+
+def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+    """A part of the data: the files named for it, else the embedded phrases."""
+    sides = getattr(run.data, name) if sides is None else sides
+    if sides:
+        return labelled(sides, run.data)
+    refuse_missing(run, name, "test.tsv")
+    return phrases(run.data.locales, run.data.examples, seed=1)[name]

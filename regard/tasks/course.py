@@ -1,0 +1,63 @@
+"""What the lessons of all tasks share: opening the data, telling what they are, building the model."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..config import Run, family_of
+from ..data import Examples
+from ..data.batches import Update, Updates
+from ..errors import Mistake
+
+
+class Course:
+    """A lesson whose updates come from a batcher."""
+
+    parts: dict[str, Examples]
+    batcher: Updates
+    steady = False  # rows are as long as their texts
+
+    def facts(self) -> list[str]:
+        """What the data are, and what of them was left out so far."""
+        told = []
+        for name, examples in self.parts.items():
+            told.append(f"{name}: {len(examples):,} examples, {examples.name}")
+            told += [f"{name}: {sentence}" for sentence in examples.report()]
+        return told + self.batcher.report()
+
+    def updates(self, epoch: int, index: int) -> Iterator[Update]:
+        return self.batcher.updates(epoch, index)
+
+
+def opened(run: Run, part: Callable[[Run, str], Examples]) -> dict[str, Examples]:
+    """The parts that a training reads: train, and valid where there is one."""
+    parts = {"train": part(run, "train")}
+    parts["train"].need_some("data.train")
+    if run.data.valid or not run.data.train:
+        parts["valid"] = part(run, "valid")
+        parts["valid"].need_some("data.valid")
+    return parts
+
+
+def refuse_missing(run: Run, name: str, such_as: str) -> None:
+    """Before the embedded data are taken: a run on files has no other data than files."""
+    if run.data.train:
+        raise Mistake(f"this run has no {name} data; name some, such as --data {such_as} (data.{name})")
+
+
+def with_model(run: Run, **settings: Any) -> Run:
+    """The run with other settings of its model; one that its family has not is refused."""
+    for key in settings:
+        if key not in type(run.model).model_fields:
+            raise Mistake(
+                f"model.family={run.model.family} has no model.{key}, which task {run.task} needs; "
+                "choose another family (`regard list`)"
+            )
+    return run.model_copy(update={"model": run.model.model_copy(update=settings)})
+
+
+def built(run: Run) -> Any:
+    """The model of a run, from its seed."""
+    torch.manual_seed(run.train.seed)
+    return family_of(run.model.family).Model(run.model)

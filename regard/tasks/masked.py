@@ -1,0 +1,161 @@
+"""Masked words: BERT's pre-training. `Masked` guesses what stands behind <mask>, `Lesson` is what the loop trains."""
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import Run, Sides
+from ..data import Examples
+from ..data.batches import Ids, sorted_batches
+from ..data.masking import Masker, MaskUpdates, lines
+from ..data.phrases import phrases
+from ..data.rows import NONE, Rows, between
+from ..data.tokenizers import Text
+from ..errors import Mistake
+from ..parts.losses import smoothed
+from . import encoder
+from .course import Course, built, opened, refuse_missing
+from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
+
+MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
+
+
+class Masked(Reader):
+    tokenizer: Text
+
+    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
+        """Each text with its marks, <mask> or [MASK], filled in; with details, the likeliest pieces for each mark."""
+        if isinstance(texts, str):
+            return self.predict([texts], details, **decode)[0]
+        self._need_words()
+        how, masker = self.how(decode), Masker(self.tokenizer, self.run.data)
+        rows = [self._marked(text, masker.mask) for text in texts]
+        if plain := sum(masker.mask not in row for row in rows):
+            warnings.warn(f"{plain} of {len(rows)} texts have no <mask> and stay as they are", stacklevel=2)
+        found = self.asked(rows, lambda states, _: self.model.logits(states).float().log_softmax(-1))
+        return [
+            self._filled(row, logprobs[: len(row)], how.top, details, masker.mask)
+            for row, logprobs in zip(rows, found, strict=True)
+        ]
+
+    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
+        """Figures over lines of text, masked always in the same way; without `sides`, over the run's test part."""
+        return self.examine(sides)[0]
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], None, list[str]]:
+        """What `evaluate` says, of which texts; nothing is written."""
+        self._need_words()
+        examples = part(self.run, "test", sides)
+        examples.need_some("data.test")
+        return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
+
+    @torch.no_grad()
+    def figures(self, examples: Examples) -> dict[str, float]:
+        """Nats per masked piece, and the share that is guessed; with data.follow also of the pairs."""
+        data, train = self.run.data, self.run.train
+        batcher = MaskUpdates(examples, Masker(self.tokenizer, data), data, train, self.model.context)
+        items = batcher.every(np.random.default_rng(1))
+        nats, hits, follows, count = 0.0, 0, 0, 0
+        for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
+            rows = batcher.piece([items[i] for i in batch]).to(self.device)
+            assert rows.labels is not None
+            seen, asked = states(self.model, rows), rows.labels != NONE
+            logits, wanted = self.model.logits(seen[asked]), rows.labels[asked]
+            nats += float(smoothed(logits, wanted))
+            hits, count = hits + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
+            if rows.follows is not None:
+                follows += int((self.model.follows(seen).argmax(-1) == rows.follows).sum())
+        loss = nats / max(count, 1)
+        told = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": hits / max(count, 1)}
+        return told | ({"follows": follows / len(items)} if data.follow else {})
+
+    def _need_words(self) -> None:
+        if self.run.model.head != "words":
+            raise Mistake("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
+
+    def _marked(self, text: str, mask: int) -> Ids:
+        parts = self.tokenizer.encode(MARK.split(text))
+        ids = [piece for part in parts for piece in [mask, *part]][1:]
+        if len(ids) > self.room:
+            warnings.warn(f"a text has more than {self.room} tokens and was cut there (data.max_tokens)", stacklevel=4)
+        return between(self.tokenizer, ids[: self.room])
+
+    def _filled(self, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
+        places = np.flatnonzero(row == mask)
+        best = logprobs[places].topk(min(max(top, 1), logprobs.shape[-1]), dim=-1)
+        filled = row.copy()
+        filled[places] = best.indices[:, 0].numpy()
+        (text,) = self.tokenizer.decode([filled.tolist()])
+        if not details and not top:
+            return text
+        marks = [
+            list(zip(self.tokenizer.pieces(ids), values, strict=True))
+            for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
+        ]
+        return {"text": text, "masks": marks} if details else [each for mark in marks for each in mark]
+
+
+class Lesson(Course):
+    """The training side: batches from the data, the loss of each, and figures on the validation part."""
+
+    def __init__(self, system: Masked, parts: dict[str, Examples]) -> None:
+        self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
+        masker = Masker(system.tokenizer, self.run.data)
+        self.batcher = MaskUpdates(parts["train"], masker, self.run.data, self.run.train, system.model.context)
+
+    def loss(self, model: Model, batch: Rows) -> Tensor:
+        """Summed over the masked pieces. What pairs add is their mean, counted once for each masked piece: divided by
+        the pieces of the update, both are means, as in the paper."""
+        batch = batch.to(self.system.device)
+        assert batch.labels is not None
+        seen, asked = states(model, batch), batch.labels != NONE
+        loss = smoothed(model.logits(seen[asked]), batch.labels[asked], smoothing=self.run.train.smoothing)
+        if batch.follows is None:
+            return loss
+        return loss + asked.sum() / len(batch.follows) * smoothed(model.follows(seen), batch.follows)
+
+    def validate(self, model: Model) -> dict[str, float]:
+        return self.system.figures(self.parts["valid"]) if "valid" in self.parts else {}
+
+
+# --- from a run to these two ---------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+    """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
+    parts = opened(run, part)
+    tokenizer = tokenizer_of(run, folder, parts["train"])
+    run = with_vocab(run, tokenizer, head="words", follow=run.data.follow)
+    system = Masked(run, built(run), tokenizer, device)
+    return Lesson(system, parts), {TOKENIZER: tokenizer}, run
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> Masked:
+    """What `folder` holds, but for the weights."""
+    return Masked(run, built(run), encoder.load(folder / TOKENIZER), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Masked:
+    """What a Hugging Face folder holds."""
+    run, device = encoder.borrowed(folder, overrides, "masked")
+    return Masked(run, folder.model, folder.tokenizer, device)
+
+
+def sized(run: Run) -> Run:
+    return encoder.sized(run, head="words", follow=run.data.follow)
+
+
+def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+    """A part of the data: the files named for it, else the embedded phrases."""
+    sides = getattr(run.data, name) if sides is None else sides
+    if sides:
+        return lines(sides, run.data)
+    refuse_missing(run, name, "test.txt")
+    return phrases(run.data.locales, run.data.examples, seed=1)[name]

@@ -1,0 +1,225 @@
+"""Tagging: a sentence in, a tag for every word out. `Tagger` is what people use, `Lesson` is what the loop trains."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..agreement import figures, span_figures
+from ..config import Run, Sides
+from ..data import Examples
+from ..data.labels import Labels
+from ..data.roles import roles
+from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
+from ..data.tagged import Format, format_of, learnt, tagged
+from ..errors import Mistake
+from ..parts.losses import smoothed
+from . import encoder
+from .course import Course, built, opened, refuse_missing
+from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+
+Words = Sequence[str]
+
+
+class Tagger(Labeller):
+    # --- what people ask ---------------------------------------------------------------------------------------
+
+    def predict(self, sentences: str | Sequence[Any], details: bool = False, **decode: Any) -> Any:
+        """Each sentence with its tags. A text comes back in its own format: CoNLL-U, columns, a JSON object, or words
+        between spaces, then word/TAG; a list of words gives the list of their tags. One text gives one."""
+        if isinstance(sentences, str):
+            return self.predict([sentences], details, **decode)[0]
+        how = self.how(decode)
+        cut = [self._cut(number, each) for number, each in enumerate(sentences)]
+        found = self._logprobs([words for _, words in cut])
+        best = [self.best(rows) for rows in found]
+        if details:
+            return [
+                self._record(words, tags, rows, how.top)
+                for (_, words), tags, rows in zip(cut, best, found, strict=True)
+            ]
+        return [
+            format.written(each.split("\n"), tags) if format else tags
+            for each, (format, _), tags in zip(sentences, cut, best, strict=True)
+        ]
+
+    def blocks(self, lines: Iterable[str]) -> Iterator[str]:
+        """The sentences of a stream of lines, each as `predict` takes it; the first line tells their format."""
+        lines = iter(lines)
+        first = next((line for line in lines if line.strip()), None)
+        if first is not None:
+            yield from format_of(first, self.run.data).blocks(chain([first], lines))
+
+    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
+        """Figures over tagged sentences; without `sides`, over the run's test part."""
+        return self.examine(sides)[0]
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
+        """What `evaluate` says, with the tags found and the right ones."""
+        examples = part(self.run, "test", sides)
+        examples.need_some("data.test")
+        right = [tags for _, tags in examples]
+        found = self.tags([words for words, _ in examples])
+        flat, wanted = list(chain(*found)), list(chain(*right))
+        told: dict[str, Any] = {"examples": len(right), "words": len(wanted), **figures(flat, wanted)}
+        if self.labels.spans:
+            told |= span_figures(found, right)
+        return told | self._floors(examples) | self.unseen(wanted), flat, wanted
+
+    # --- how it is done ----------------------------------------------------------------------------------------
+
+    def tags(self, sentences: Sequence[Words]) -> list[list[str]]:
+        return [self.best(rows) for rows in self._logprobs(sentences)]
+
+    def loss_over(self, examples: Examples) -> tuple[float, list[list[str]], list[Words]]:
+        """Nats per word, with the tags found and the right ones; an unseen tag counts in the tags only."""
+        right = [tags for _, tags in examples]
+        logprobs = self._logprobs([words for words, _ in examples])
+        wanted = torch.tensor([self.labels.numbers.get(tag, NONE) for tags in right for tag in tags])
+        nats = -torch.cat(logprobs).gather(1, wanted.clamp(min=0)[:, None])[wanted != NONE].sum()
+        return float(nats) / max(int((wanted != NONE).sum()), 1), [self.best(rows) for rows in logprobs], right
+
+    def _logprobs(self, sentences: Sequence[Words]) -> list[Tensor]:
+        """(words, labels) of each sentence, whatever its length."""
+        pieces = word_pieces(self.tokenizer, sentences)
+        made = [sentence(self.tokenizer, each, self.room, self.run.data.overlap) for each in pieces]
+        found = iter(self.logprobs_of([row for each in made for row in each.rows]))
+        all_of = []
+        for each in made:
+            rows = [next(found) for _ in each.rows]
+            words = [rows[row][column] for row, column in each.places]
+            all_of.append(torch.stack(words) if words else torch.zeros(0, len(self.labels)))
+        return all_of
+
+    def _cut(self, number: int, given: Any) -> tuple[Format | None, list[str]]:
+        """The words of what was given, and its format where it is a text."""
+        if not isinstance(given, str):
+            return None, list(given)
+        lines = given.split("\n")
+        format = format_of(lines[0], self.run.data)
+        if len(lines) > 1 and not format.lined:
+            raise Mistake(
+                f"sentence {number + 1} has several lines and looks like {format.name}, where a sentence is one line; "
+                "give each on its own, or say how they are written (data.format)"
+            )
+        try:
+            return format, [word.text for word in format.words(lines, tagged=False).values()]
+        except ValueError as error:
+            raise Mistake(f"sentence {number + 1}, {_short(given)}: {error}") from error
+
+    def _record(self, words: Words, tags: list[str], rows: Tensor, top: int) -> dict[str, Any]:
+        told: dict[str, Any] = {"words": list(words), "tags": tags}
+        told["probabilities"] = rows.exp().amax(-1).tolist() if len(rows) else []
+        return told | ({"top": [self.ranked(row, top) for row in rows]} if top else {})
+
+    def _floors(self, examples: Examples) -> dict[str, Any]:
+        """What anybody could reach: the most frequent tag for all, and for each word its own most frequent one."""
+        right = [tag for _, tags in examples for tag in tags]
+        told = self.majority(right)
+        if not told:
+            return told
+        try:
+            train = part(self.run, "train")
+        except Mistake:  # the files are not here
+            return told
+        usual = Usual(train)
+        said = [usual.tag(word) for words, _ in examples for word in words]
+        return told | {"most frequent tag of the word": sum(map(str.__eq__, said, right)) / len(right)}
+
+
+def _short(text: str) -> str:
+    line = text.replace("\n", " ⏎ ")
+    return repr(line if len(line) <= 60 else f"{line[:57]}…")
+
+
+class Usual:
+    """The most frequent tag of each word, and for a new one that of words which were seen once."""
+
+    def __init__(self, train: Examples) -> None:
+        counts: dict[str, Counter[str]] = {}
+        for words, tags in train:
+            for word, tag in zip(words, tags, strict=True):
+                counts.setdefault(word, Counter())[tag] += 1
+        rare = Counter(next(iter(each)) for each in counts.values() if each.total() == 1)
+        every = sum(counts.values(), Counter[str]())
+        self.new = (rare or every).most_common(1)[0][0]
+        self.known = {word: each.most_common(1)[0][0] for word, each in counts.items()}
+
+    def tag(self, word: str) -> str:
+        return self.known.get(word, self.new)
+
+
+class Lesson(Course):
+    """The training side: batches from the data, the loss of each, and figures on the validation part."""
+
+    def __init__(self, system: Tagger, parts: dict[str, Examples]) -> None:
+        self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
+        self.batcher = WordUpdates(
+            parts["train"], system.tokenizer, system.labels, self.run.data, self.run.train, system.model.context
+        )
+
+    def loss(self, model: Model, batch: Rows) -> Tensor:
+        """Summed over the words, each told by its first piece."""
+        batch = batch.to(self.system.device)
+        assert batch.labels is not None
+        asked = batch.labels != NONE
+        return smoothed(
+            model.label(states(model, batch))[asked], batch.labels[asked], smoothing=self.run.train.smoothing
+        )
+
+    def validate(self, model: Model) -> dict[str, float]:
+        if "valid" not in self.parts:
+            return {}
+        loss, found, right = self.system.loss_over(self.parts["valid"])
+        told = figures(list(chain(*found)), list(chain(*right)))
+        if self.system.labels.spans:
+            told |= span_figures(found, right)
+        return {"loss": loss, **{name: told[name] for name in ("accuracy", "f1", "spans") if name in told}}
+
+
+# --- from a run to these two ---------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+    """Open the data, learn the tags and the tokenizer, or take that of `folder`; nothing is written."""
+    parts = opened(run, part)
+    labels = learnt(parts["train"])
+    if "valid" in parts and run.data.invalid == "refuse":
+        labels.refuse_unseen(parts["valid"], "data.valid")
+    if run.train.metric == "spans" and not labels.spans:
+        raise Mistake(
+            f"train.metric is spans and the tags draw none, such as {labels.names[0]}; spans are for tags like B-PER, "
+            "I-PER and O, use accuracy or f1"
+        )
+    tokenizer = tokenizer_of(run, folder, parts["train"])
+    run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
+    system = Tagger(run, built(run), tokenizer, labels, device)
+    return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> Tagger:
+    """What `folder` holds, but for the weights."""
+    return Tagger(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+
+
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Tagger:
+    """What a Hugging Face folder holds."""
+    run, device = encoder.borrowed(folder, overrides, "tag")
+    return Tagger(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
+
+
+def sized(run: Run) -> Run:
+    return encoder.sized(run, head="tag", labels=run.model.labels or 2)
+
+
+def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+    """A part of the data: the files named for it, else the embedded roles."""
+    sides = getattr(run.data, name) if sides is None else sides
+    if sides:
+        return tagged(sides, run.data)
+    refuse_missing(run, name, "test.conllu")
+    return roles(run.data.examples, seed=1)[name]

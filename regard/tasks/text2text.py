@@ -1,0 +1,58 @@
+"""Text to text, as T5 does it: every task is a text in and a text out, and a prefix says which task it is."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import Run, Sides
+from ..data import Examples
+from ..data.mixture import Mixture, made, mixture
+from ..data.tokenizers import Text
+from ..metrics import text_figures
+from . import translate
+from .course import refuse_missing
+from .translate import Lesson, Translator, sized
+
+__all__ = ["Writer", "prepare", "restore", "sized"]
+
+
+class Writer(Translator):
+    """A translator whose texts begin with the prefix of their task."""
+
+    @staticmethod
+    def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
+        sides = getattr(run.data, name) if sides is None else sides
+        if sides:
+            return mixture(sides, run.data, references=name != "train")
+        refuse_missing(run, name, "test.tsv")
+        return made(run.data, name)
+
+    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
+        """As in translation, and for each task by itself."""
+        figures, found, right = super().examine(sides)
+        examples = self.part(self.run, "test", sides)
+        if isinstance(examples, Mixture) and len(examples.sets) > 1:
+            bounds = zip(examples.prefixes, examples.firsts, examples.firsts[1:], strict=False)
+            figures["tasks"] = Tasks(
+                {name: text_figures(found[a:b], right[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
+            )
+        return figures, found, right
+
+
+class Tasks(dict[str, dict[str, float]]):
+    def __str__(self) -> str:
+        widest = max(map(len, self))
+        rows = [
+            "  ".join([f"  {name:{widest}}", *(f"{key} {value:.4f}" for key, value in row.items())])
+            for name, row in self.items()
+        ]
+        return "\n" + "\n".join(rows)
+
+
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
+    return translate.prepare(run, folder, device, Writer)
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> Translator:
+    return translate.restore(run, folder, device, Writer)
