@@ -253,7 +253,10 @@ SENTENCES = {
     "a beta of one": ("train.optimiser.betas=0.9,1.0", "train.optimiser.betas is 1.0; expected less than 1"),
     "decay share": ("train.schedule.decay=2", "train.schedule.decay does not belong to train.schedule=noam"),
     "one option of several": ("train.precision=fp16", 'train.precision is "fp16"; expected one of fp32, bf16'),
-    "task": ("task=translat", 'task is "translat"; expected one of language, translate; did you mean translate?'),
+    "task": (
+        "task=translat",
+        'task is "translat"; expected one of language, translate, classify, tag, masked, text2text, spans; did you mean translate?',
+    ),
     "device": ("device=gpu", "device is 'gpu'; expected auto, cpu, cuda, cuda:1 (a number) or mps"),
     "kind": ("train.schedule=cosin", 'train.schedule.kind is "cosin"; expected one of noam, cosine, linear'),
     "setting of another kind": (
