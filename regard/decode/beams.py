@@ -74,7 +74,7 @@ class Walk(ABC):
 
     def advance(self, logits: Tensor) -> Tensor | None:
         """Take the scores of the next token; return the tokens to read next, or None when every row has ended."""
-        scores = self._log_probabilities(logits) + self.open[:, :, None]  # (rows, beams, vocab)
+        scores = self._log_probabilities(logits).add_(self.open[:, :, None])  # (rows, beams, vocab)
         self.step += 1
         last = self.limits[self.row] <= self.step  # (rows,)
         token, origin = self.split(scores, last)
