@@ -1,6 +1,6 @@
 """Precision as a pass over a finished model: bf16 holds and computes everything in bfloat16, int8 the linear maps.
 
-int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
+On the CPU the maps of fp32 and bf16 get a second copy of their weights, laid out as oneDNN reads them fastest. int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
 result does not depend on the rows beside it. Sums of products are whole numbers: the same bits in every batch.
 """
 
@@ -13,6 +13,8 @@ from ..errors import Mistake
 
 STEPS = 127  # of an int8 on either side of zero
 SMALLEST = 32  # inputs or outputs: below, as in a head of two classes, int8 would cost exactness and save nothing
+LARGE = 2**16  # numbers in a map from which a copy laid out for oneDNN pays: its call costs 7 µs more
+ROWS = 80  # of the input, for which it is laid out; other numbers gain nearly as much
 MANY = 4096  # outputs from which a packed copy pays: its call costs 30 µs more, and then runs 2 to 3 times as fast
 SPACING = 64  # bytes between rows, so that rows of 2048 do not compete for the same lines of the cache
 
@@ -20,7 +22,7 @@ SPACING = 64  # bytes between rows, so that rows of 2048 do not compete for the 
 def apply(model: nn.Module, precision: str) -> nn.Module:
     """Change the model in place; for use, not for training. What a table is read from for embedding stays as it is."""
     if precision == "bf16":
-        return model.to(torch.bfloat16)
+        model.to(torch.bfloat16)
     if precision == "int8":
         if (device := next(model.parameters()).device).type != "cpu":
             raise Mistake(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
@@ -28,7 +30,32 @@ def apply(model: nn.Module, precision: str) -> nn.Module:
             if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST:
                 parent, _, name = path.rpartition(".")
                 setattr(model.get_submodule(parent), name, Int8(linear))
+    elif torch.backends.mkldnn.is_available():
+        for linear in model.modules():
+            if type(linear) is nn.Linear and linear.weight.numel() >= LARGE:
+                linear.__class__ = Packed
     return model
+
+
+class Packed(nn.Linear):
+    """The same map, a fifth to three times as fast with few rows: its weights are laid out once and not at every call.
+
+    Everything else about it stays an ordinary map: with gradients or elsewhere than on the CPU it is just that, and
+    weights that have been changed are laid out again.
+    """
+
+    _laid: tuple[Any, Tensor] | None = None  # what the weights were, and their copy
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight
+        plain = torch.is_grad_enabled() or weight.device.type != "cpu" or x.dtype != weight.dtype or not x.numel()
+        if plain or torch.compiler.is_compiling():
+            return super().forward(x)
+        state = weight.data_ptr(), weight._version, weight.dtype
+        if self._laid is None or self._laid[0] != state:
+            self._laid = state, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._laid[1], self.bias, "none", [], "")
+        return out
 
 
 class Int8(nn.Module):

@@ -1,1 +1,27 @@
-"""Figures beside a peer, in one run: `python -m regard.bench.translate`."""
+"""Figures beside peers, each in one run: `regard bench WHAT`. A bench is a module here with `SIZES`, `PARTS`, `main`."""
+
+from importlib import import_module
+
+from ..errors import Mistake
+from .report import Report
+
+BENCHES = ("translate",)
+
+
+def bench(what: str, device: str, size: str, rounds: int, only: str | None) -> Report:
+    """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns."""
+    if what not in BENCHES:
+        raise Mistake(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
+    module = import_module(f".{what}", __name__)
+    if size not in module.SIZES:
+        raise Mistake(f"--size {size} is no size of this bench; expected {one_of(module.SIZES)}")
+    if only is not None and only not in module.PARTS:
+        raise Mistake(f"--only {only} is no part of this bench; expected {one_of(module.PARTS)}")
+    if rounds < 1:
+        raise Mistake(f"--rounds {rounds} times nothing; expected 1 or more")
+    report: Report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
+    return report
+
+
+def one_of(names: object) -> str:
+    return ", ".join(names)  # type: ignore[call-overload, no-any-return]

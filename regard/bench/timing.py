@@ -4,21 +4,33 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+import torch
 
-def rounds(ways: Mapping[str, Callable[[], object]], count: int, warmups: int = 1) -> dict[str, list[float]]:
-    """Seconds of every way in every round: A B A B …, after each has run `warmups` times."""
-    for go in [go for go in ways.values() for _ in range(warmups)]:
-        go()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(count):
+Way = Callable[[int], float]  # does the work of a round, which has a number; says how much that was
+
+
+def rounds(ways: Mapping[str, Way], count: int, device: torch.device) -> dict[str, list[float]]:
+    """Work per second of every way in every round: A B A B …, after each has done the first round unwatched."""
+    for go in ways.values():
+        go(0)
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(count):
         for name, go in ways.items():
+            settle(device)
             began = time.perf_counter()
-            go()
-            seconds[name].append(time.perf_counter() - began)
-    return seconds
+            work = go(number)
+            settle(device)
+            rates[name].append(work / (time.perf_counter() - began))
+    return rates
+
+
+def settle(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
     """How many times faster ours is: by the medians, and the smallest and largest of the single rounds."""
-    single = [b / a for a, b in zip(ours, theirs, strict=True)]
-    return statistics.median(theirs) / statistics.median(ours), min(single), max(single)
+    single = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return statistics.median(ours) / statistics.median(theirs), min(single), max(single)

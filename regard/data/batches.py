@@ -18,6 +18,7 @@ from . import Examples
 from .tokenizers import Tokenizer
 
 KEPT = 2_000_000  # examples; so many or fewer stay in memory once they are encoded
+POOL = 50_000  # examples sorted together: the more, the less padding (at 4,096 tokens an update 3 %, with 12,800 6 %)
 TYPICAL = 32  # tokens of an example, for guessing how many make an update
 
 CHANGES = 1  # what an epoch changes in its examples is drawn apart from the order of its updates
@@ -144,7 +145,7 @@ def pack(lengths: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def snake(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
     """The order in which neighbours are most alike on both sides: by the longer one, then by which one and how much,
-    upwards and downwards in turn. It leaves 5 or 6 % of a batch to padding, where plain sorting leaves 8."""
+    upwards and downwards in turn. Plain sorting would leave half as much padding again."""
     return np.lexsort((np.where(longer % 2, difference, -difference), longer))
 
 
@@ -200,7 +201,7 @@ class Updates(ABC):
         examples.need_some("data.train")
         self.examples, self.data, self.train = examples, data, train
         usual = train.batch or max(train.tokens // TYPICAL, 1)  # examples of an update
-        self.pool = max(min(100 * usual, 50_000), 4 * usual, 1000)
+        self.pool = max(POOL, 4 * usual)
         self.long: set[int] = set()  # examples found too long so far
         self._kept: list[tuple[bytes, ...] | None] | None = None
         if len(examples) <= KEPT:

@@ -97,7 +97,7 @@ class Walk(ABC):
     def take(self, logits: Tensor) -> Tensor:
         """The tokens to read next. It never looks at the device, and tensors stay where they are: it is recordable."""
         moment, opened, said = self.moment(), self.open, self.said
-        scores = self._log_probabilities(logits, moment) + opened[:, :, None]  # (rows, beams, vocab)
+        scores = self._log_probabilities(logits, moment).add_(opened[:, :, None])  # (rows, beams, vocab)
         self.step += 1
         self.now += 1
         last = self.limits[self.row] <= self.now  # (rows,)

