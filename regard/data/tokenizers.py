@@ -245,9 +245,11 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
 def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
     """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
     process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
+    texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
     known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
-    cut = backend.pre_tokenizer.pre_tokenize_str  # type: ignore[union-attr]
-    inside = [f"##{letter}" for letter in sorted(known) if len(cut(f"a{letter}")) == 1]
+    assert backend.normalizer is not None and backend.pre_tokenizer is not None
+    tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+    inside = [f"##{letter}" for letter in sorted(known) if len(cut(tidy(f"a{letter}"))) == 1]
     alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
@@ -303,7 +305,9 @@ def letters() -> list[str]:
 def spaced(backend: Backend) -> bool:
     """Is this the kind `space`?"""
     cuts = backend.pre_tokenizer
-    return isinstance(cuts, pre_tokenizers.Sequence) and isinstance(cuts[0], pre_tokenizers.WhitespaceSplit)
+    if not isinstance(cuts, pre_tokenizers.Sequence):
+        return False
+    return isinstance(cuts[0], pre_tokenizers.WhitespaceSplit) and isinstance(cuts[1], pre_tokenizers.ByteLevel)
 
 
 def bytes_of(backend: Backend) -> dict[str, int]:
