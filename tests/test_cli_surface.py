@@ -22,8 +22,8 @@ from regard.errors import Mistake
 SURFACE = {
     "demo": ["--out"],
     "train": ["RECIPE", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
-    "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json"],
-    "predict": ["RUN", "[FILE|KEY=VALUE]", "--details"],
+    "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out"],
+    "predict": ["RUN", "[FILE|KEY=VALUE]", "--details", "--top", "--embed", "--similar"],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
