@@ -14,11 +14,11 @@ from .files import read_json, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
-FIXED = ("task", "start", "model.", "data.", "tokenizer.", *(f"train.{key}" for key in ("seed", "tokens", "batch")))
-FIXED += ("train.optimiser.kind",)
-# What --resume may change among them, or has no word in: vocabularies are learnt, not said.
+FIXED = ("task", "start", "model.", "data.", "tokenizer.")
+FIXED += tuple(f"train.{key}" for key in ("seed", "tokens", "batch", "optimiser.kind"))
+# What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
 HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
-FREE = (*HANDLING, "model.vocab", "model.target_vocab")
+FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "follow", "pooled")))
 PLAIN = {"precision": "fp32", "device": "cpu"}  # how a run is loaded to be looked into, not used
 
 

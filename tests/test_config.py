@@ -17,7 +17,7 @@ from regard import config, recipes
 from regard.config import Decode, Tokenizer, Train, change, difference, read, resolve
 from regard.errors import Mistake
 from regard.families import FAMILIES
-from regard.sections import Adam, AdamW, Cosine, Noam, Stable
+from regard.sections import TASKS, Adam, AdamW, Cosine, Noam, Stable
 from regard.sections import PairData as Data
 from regard.settings import flat, split
 
@@ -183,6 +183,17 @@ def test_an_annotated_recipe_names_every_key_with_its_default(name):
     assert {key: actual[key] for key in described} == described
 
 
+@pytest.mark.parametrize("name", ["classify", "tag", "masked", "text2text", "spans"])
+def test_the_recipe_of_a_task_is_the_manual_of_its_keys(name):
+    text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    described = dict(flat(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
+    actual = dict(flat(resolve(name).run.dump()))
+    kinds = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
+    assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
+    assert {key: actual[key] for key in described} == described
+
+
 def test_bases_are_followed_beside_the_recipe(tmp_path):
     written(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
     path = written(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')
@@ -253,10 +264,7 @@ SENTENCES = {
     "a beta of one": ("train.optimiser.betas=0.9,1.0", "train.optimiser.betas is 1.0; expected less than 1"),
     "decay share": ("train.schedule.decay=2", "train.schedule.decay does not belong to train.schedule=noam"),
     "one option of several": ("train.precision=fp16", 'train.precision is "fp16"; expected one of fp32, bf16'),
-    "task": (
-        "task=translat",
-        'task is "translat"; expected one of language, translate, classify, tag, masked, text2text, spans; did you mean translate?',
-    ),
+    "task": ("task=translat", f'task is "translat"; expected one of {", ".join(TASKS)}; did you mean translate?'),
     "device": ("device=gpu", "device is 'gpu'; expected auto, cpu, cuda, cuda:1 (a number) or mps"),
     "kind": ("train.schedule=cosin", 'train.schedule.kind is "cosin"; expected one of noam, cosine, linear'),
     "setting of another kind": (

@@ -56,6 +56,28 @@ def test_many_sentences_at_once_are_faster(demo):
     assert together == alone and ratio >= 2.5
 
 
+def test_languages_of_dates(tmp_path):
+    """28 languages, many of them close relatives: 95 of 100 new dates are right."""
+    began = time.monotonic()
+    figures = regard.train("classify", out=tmp_path / "run").evaluate()
+    seconds = time.monotonic() - began
+    print(
+        f"languages {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent one {figures['majority']:.4f}"
+    )
+    assert figures["accuracy"] >= 0.95 and len(figures["labels"]) >= 20
+    assert seconds < 300  # 120 is promised for two free cores
+
+
+def test_roles_of_python_tokens(tmp_path):
+    """New modules: at least 10 points above the most frequent role of each token."""
+    began = time.monotonic()
+    figures = regard.train("tag", out=tmp_path / "run").evaluate()
+    seconds, floor = time.monotonic() - began, figures["most frequent tag of the word"]
+    print(f"roles {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent role of the token {floor:.4f}")
+    assert figures["accuracy"] >= max(0.95, floor + 0.1) and len(figures["labels"]) >= 12
+    assert seconds < 300  # 120 is promised for two free cores
+
+
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
     """The whole program, killed without warning three times at random moments, then left to finish."""
     settings = [

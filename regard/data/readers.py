@@ -43,8 +43,15 @@ class Part:
 class Lines(Lazy[str]):
     """The lines of several files as one sequence. Only their offsets and one mark per line are held in memory."""
 
-    def __init__(self, patterns: Sequence[str], invalid: str = "refuse", check: Check | None = None) -> None:
-        self.invalid, self.check = invalid, check
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        invalid: str = "refuse",
+        check: Check | None = None,
+        skipped: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`check` sees every line that is text, `skipped` hears (file, line) of those that are left out."""
+        self.invalid, self.check, self.skipped = invalid, check, skipped
         self.counts = {"crlf": 0, "bom": 0}
         self._lock = threading.Lock()
         self._open: dict[Path, IO[bytes]] = {}
@@ -201,6 +208,8 @@ class Scan:
             raise Mistake(f"{self.path}:{self.line}: {error}") from error
         except ValueError as error:
             if self.lines.invalid == "skip":
+                if self.lines.skipped:
+                    self.lines.skipped(self.number, self.line)
                 return INVALID
             hint = "put it right, or set data.invalid=skip to leave such lines out"
             raise Mistake(f"{self.path}:{self.line}: {error}; {hint}") from error

@@ -125,7 +125,9 @@ def windows(sizes: Sequence[int], room: int, overlap: int) -> list[Window]:
         while first - 1 > bounds[-1][0] and shared + sizes[first - 1] <= min(overlap, room // 2):
             first -= 1
             shared += sizes[first]
-        bounds.append((first, _filled(sizes, first, room)))
+        while (end := _filled(sizes, first, room)) <= last:  # a large word follows, for which there is no room yet
+            first += 1
+        bounds.append((first, end))
     borders = [(first + last + 1) // 2 for (_, last), (first, _) in zip(bounds, bounds[1:], strict=False)]
     inner = zip([0, *borders], [*borders, len(sizes)], strict=True)
     return [Window(*whole, *counted) for whole, counted in zip(bounds, inner, strict=True)]

@@ -239,45 +239,42 @@ class Sentences(Examples):
         self.counts = Counter[str]()
         self.examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         self.places: list[tuple[int, int]] = []  # file, and the line a sentence begins at
-        self._last = (-1, 0)  # the file and the line seen last
-        self._first, self._words, self._spoilt = 0, list[Word](), False  # of the sentence that is being read
-        self.lines = Lines(patterns, data.invalid, self._take)
+        self._place: tuple[int, int] | None = None  # of the sentence that is being read
+        self._words, self._spoilt = list[Word](), False
+        self.lines = Lines(patterns, data.invalid, self._take, self._skip)
         self._end()
         self.name = self.lines.name
         self.counts.update(self.lines.counts)
         self.counts["examples"] = len(self.examples)
 
     def _take(self, file: int, line: int, text: str) -> int:
-        """A line of the scan, which passes over lines that are no text."""
-        (before, last), blank = self._last, not text.strip()
-        if file != before:
+        """A line of the scan."""
+        if not text.strip() or not self.format.lined:
             self._end()
-            last = 0
-        self._spoilt |= line != last + 1
-        if blank or not self.format.lined:
-            self._end()
-        self._last = (file, line)
-        self._first = self._first or line
-        if blank:
-            self._first = 0
+        if not text.strip():
             return BLANK
-        try:
-            self._words += self.format.words([text], tagged=True).values()
-        except ValueError:
-            self._spoilt = True
-            raise
+        self._begin(file, line)
+        self._words += self.format.words([text], tagged=True).values()
         return FINE
+
+    def _skip(self, file: int, line: int) -> None:
+        """A line that is left out: its sentence is, too."""
+        self._begin(file, line)
+        self._spoilt = True
+
+    def _begin(self, file: int, line: int) -> None:
+        if self._place and self._place[0] != file:
+            self._end()
+        self._place = self._place or (file, line)
 
     def _end(self) -> None:
         if self._spoilt:
             self.counts["invalid"] += 1
-        elif self._words:
-            self.examples.append((
-                tuple(intern(word.text) for word in self._words),
-                tuple(intern(word.tag) for word in self._words),
-            ))  # fmt: skip
-            self.places.append((self._last[0], self._first))
-        self._first, self._words, self._spoilt = 0, [], False
+        elif self._words and self._place:
+            words, tags = zip(*self._words, strict=True)
+            self.examples.append((tuple(map(intern, words)), tuple(map(intern, tags))))
+            self.places.append(self._place)
+        self._place, self._words, self._spoilt = None, [], False
 
     def __len__(self) -> int:
         return len(self.examples)

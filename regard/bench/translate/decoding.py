@@ -64,9 +64,7 @@ def compare(said: dict[str, list[list[int]]], name: str, plan: Plan) -> list[str
     return told[1:]
 
 
-def assembled(
-    plan: Plan, texts: list[str], device: torch.device, folder: Path, notes: list[str]
-) -> dict[str, Decoder]:
+def assembled(plan: Plan, texts: list[str], device: torch.device, folder: Path, notes: list[str]) -> dict[str, Decoder]:
     text, system = tokenizer(plan.vocab), translator(plan, device)
     ids = text.encode(texts)
     gpu = device.type == "cuda"

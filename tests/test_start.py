@@ -1,0 +1,235 @@
+"""Runs that begin with another: which settings, tokenizer and weights they take, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import bert as folders
+import pytest
+import reads
+import torch
+import transformers as hf
+
+import regard
+from regard.begin import Origin
+from regard.config import resolve
+from regard.errors import Mistake
+
+FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.tensorboard": False, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> Path:
+    """Masked words, with a head that the others have not."""
+    settings = {"train__steps": 4, "data__follow": True, "model__dropout": 0.2}
+    return reads.trained("masked", tmp_path_factory.mktemp("first"), **settings)
+
+
+def begun(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
+    parts = {f"data.{name}": str(first.parent / f"{name}.txt") for name in ("train", "valid")}
+    own = {key.replace("__", "."): value for key, value in settings.items()}
+    return regard.train(recipe, {**FINE, **parts, "start": str(first), **own}, out=out, resume=resume)
+
+
+def test_settings_come_from_the_start(first):
+    resolved = resolve("classify", {"start": str(first)})
+    run = resolved.run
+    assert (run.model.width, run.model.heads, run.model.layers, run.model.inner) == (32, 2, 1, 64)
+    assert (run.tokenizer.vocab, run.tokenizer.normalise) == (300, "nfkc+lower")
+    assert resolved.origin["model.width"] == f"start {first}" == resolved.origin["tokenizer.vocab"]
+    assert run.model.dropout == 0.2 and run.train.steps == resolve("classify").run.train.steps
+    assert resolve("classify", {"start": str(first), "model.dropout": 0.3}).run.model.dropout == 0.3
+
+
+def test_dropout_of_a_recipe_is_its_own(first, tmp_path):
+    (tmp_path / "a.toml").write_text('base = "classify"\n[model]\nwidth = 48\ndropout = 0.4\n')
+    run = resolve(str(tmp_path / "a.toml"), {"start": str(first)}).run
+    assert (run.model.dropout, run.model.width) == (0.4, 32)
+    (tmp_path / "b.toml").write_text(f'base = "a.toml"\nstart = "{first}"\n')
+    assert resolve(str(tmp_path / "b.toml")).run.model.width == 32
+
+
+def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
+    system = begun("classify", first, tmp_path / "run", train__lr=1e-12)
+    theirs = regard.load(first)
+    ours, old = system.model.state_dict(), theirs.model.state_dict()
+    for name in ours:
+        if name.startswith("classes"):
+            assert name not in old
+        else:
+            assert torch.allclose(ours[name], old[name], atol=1e-6), name
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (first / "tokenizer.json").read_bytes()
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["config"]["start"] == str(first) == about["start"]["folder"] and len(about["start"]["weights"]) == 32
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    notes = [event["text"] for event in events if event["event"] == "note"]
+    taken = len(ours) - 2
+    assert f"start: {taken} tensors from {first}; new are classes.weight, classes.bias" in notes
+    assert any(note.startswith("start: not used are words.into.weight, ") and "more" in note for note in notes)
+    assert not system.run.model.follow and system.run.model.head == "class"
+
+
+def test_a_classifier_can_begin_with_a_classifier_of_other_labels(first, tmp_path):
+    begun("classify", first, tmp_path / "one")
+    lines = [f"{text}\tmood {len(text) % 3}\n" for text, _ in reads.moods(60, 4)]
+    (tmp_path / "three.tsv").write_text("".join(lines))
+    system = begun(
+        "classify", tmp_path / "one", tmp_path / "two", data__train=str(tmp_path / "three.tsv"), data__valid=""
+    )
+    assert len(system.labels) == 3 and system.model.classes.weight.shape == (3, 32)
+
+
+def test_a_start_is_resumed_to_the_same_bytes(first, tmp_path):
+    begun("classify", first, tmp_path / "whole")
+    begun("classify", first, tmp_path / "parts", train__steps=2)
+    begun("classify", first, tmp_path / "parts", resume=True)
+    name = "checkpoints/step-4/model.safetensors"
+    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    for folder in ("never", "other"):
+        begun("classify", first, tmp_path / folder, train__steps=2)
+    shutil.rmtree(tmp_path / "never/checkpoints")
+    begun(
+        "classify", first, tmp_path / "never", resume=True
+    )  # from step 0: with the weights of the start, not new ones
+    assert (tmp_path / "never" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(Mistake, match="start was .* and is now ''; a resumed run cannot change it"):
+        begun("classify", first, tmp_path / "other", resume=True, start="")
+    about = json.loads((tmp_path / "other/run.json").read_text())
+    about["start"]["weights"] = "0" * 32
+    (tmp_path / "other/run.json").write_text(json.dumps(about))
+    with pytest.raises(Mistake, match="start holds other weights than when"):
+        begun("classify", first, tmp_path / "other", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model.width": 64}, "does not fit this model: embed.weight is (300, 64) here and (300, 32) there; leave out"),
+        ({"model.layers": 2}, "does not fit this model: encoder.layers.1.attention.query.weight is (32, 32) here and none"),
+        ({"model.feed.kind": "conv"}, "does not fit this model: encoder.layers.0.feed.into.weight is (64, 96) here"),
+        ({"model.size": "mini"}, "model.size is given beside start="),
+        ({"tokenizer.vocab": 400}, "tokenizer.vocab is 400 and a run begins with the tokenizer of its start, where it is 300"),
+        ({"start": "nowhere"}, "start=nowhere is not there; give a run folder or a Hugging Face folder"),
+        ({"start": 3}, "start is 3; expected"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(first, tmp_path, settings, words):
+    with pytest.raises(Mistake) as error:
+        begun("classify", first, tmp_path / "run", **{key.replace(".", "__"): value for key, value in settings.items()})
+    assert words in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_fewer_layers_and_no_run_at_all(first, tmp_path):
+    with pytest.raises(Mistake, match="is not there|has neither"):
+        resolve("classify", {"start": str(first.parent)})
+    two = reads.trained("masked", tmp_path / "two", model__layers=2, train__steps=2)
+    with pytest.raises(Mistake, match=r"encoder\.layers\.1\S* is none here and \(32, 32\) there"):
+        begun("classify", two, tmp_path / "run", model__layers=1)
+
+
+def test_a_start_of_another_family(tmp_path, first):
+    small = {key: value for key, value in reads.TINY.items() if key.startswith(("train.", "model.", "device"))}
+    own = {"data.examples": 50, "tokenizer.vocab": 300, "train.steps": 1}
+    regard.train("dates", {**small, **own}, out=tmp_path / "dates")
+    with pytest.raises(Mistake, match="holds a model of the family transformer and this run is to train bert"):
+        begun("classify", tmp_path / "dates", tmp_path / "run")
+
+
+def test_a_tokenizer_without_mask_cannot_guess_words(tmp_path, first):
+    run = tmp_path / "bare"
+    shutil.copytree(first, run)
+    whole = json.loads((run / "tokenizer.json").read_text())
+    for token in whole["added_tokens"]:
+        token["content"] = token["content"].replace("<mask>", "<musk>")
+    (run / "tokenizer.json").write_text(json.dumps(whole))
+    for name in ("train", "valid"):
+        shutil.copy(first.parent / f"{name}.txt", tmp_path)
+    with pytest.raises(Mistake, match="the tokenizer has no <mask> and masked words need one"):
+        begun("masked", run, tmp_path / "run")
+
+
+# --- folders of Hugging Face -----------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_a_folder_of_hugging_face(tmp_path, first):
+    path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
+    system = begun(
+        "tag",
+        path,
+        tmp_path / "run",
+        train__lr=1e-12,
+        **{f"data__{n}": str(tagged(tmp_path, n)) for n in ("train", "valid")},
+    )
+    theirs = hf.BertModel.from_pretrained(path).eval()
+    ids = [system.tokenizer.start, *system.tokenizer.encode(["the cat sat"])[0], system.tokenizer.end]
+    with torch.no_grad():
+        states = system.model.encode(torch.tensor([ids]))
+        wanted = theirs(torch.tensor([ids])).last_hidden_state
+    assert (states - wanted).abs().max() < 1e-4 and system.run.model.head == "tag"
+    again = regard.load(tmp_path / "run")
+    assert again.tokenizer.encode(["the cat"]) == system.tokenizer.encode(["the cat"])
+    with pytest.raises(
+        Mistake, match="tokenizer.kind is 'bpe' and a run begins with the tokenizer of its start; leave"
+    ):
+        resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
+
+
+def tagged(folder: Path, name: str) -> Path:
+    return reads.columns_of(folder / f"{name}.tags", reads.phrases(30, 1))
+
+
+def test_a_folder_classifies_and_tags_as_transformers_does(tmp_path):
+    texts = ["the cat sat", "a", "so it goes on and on"]
+    path = folders.folder(tmp_path / "class", "BertForSequenceClassification", num_labels=3)
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForSequenceClassification.from_pretrained(path).eval()
+    system = regard.load(path)
+    with torch.no_grad():
+        logits = [theirs(**text(each, return_tensors="pt")).logits[0] for each in texts]
+    for record, wanted in zip(system.predict(texts, details=True), logits, strict=True):
+        assert record["label"] == f"LABEL_{int(wanted.argmax())}"
+        assert record["probability"] == pytest.approx(float(wanted.softmax(-1).max()), abs=1e-5)
+    lines = "".join(f"{each}\tLABEL_{i}\n" for i, each in enumerate(texts))
+    (tmp_path / "a.tsv").write_text(lines)
+    figures = system.evaluate(((str(tmp_path / "a.tsv"),),))
+    assert figures["examples"] == 3 and "majority" not in figures  # nobody knows what it was trained on
+    path = folders.folder(tmp_path / "tag", "BertForTokenClassification", num_labels=4)
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForTokenClassification.from_pretrained(path).eval()
+    tagger = regard.load(path)
+    words = ["the", "cat", "unbelievable", "sat"]
+    batch = text(words, is_split_into_words=True, return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**batch).logits[0].argmax(-1)
+    firsts = [batch.word_ids().index(word) for word in range(4)]
+    assert tagger.predict([words])[0] == [f"LABEL_{int(best[place])}" for place in firsts]
+
+
+def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
+    path = folders.folder(tmp_path / "words", "BertForMaskedLM")
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForMaskedLM.from_pretrained(path).eval()
+    batch = text("the [MASK] sat", return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**batch).logits[0, batch.input_ids[0].tolist().index(text.mask_token_id)].softmax(-1)
+    record = regard.load(path).predict("the [MASK] sat", details=True)
+    assert record["masks"][0][0][1] == pytest.approx(float(best.max()), abs=1e-5)
+    bare = regard.load(folders.folder(tmp_path / "bare", "BertModel"))
+    assert bare.embed(["the cat"]).shape == (1, 36)
+    for ask in (lambda: bare.predict("a <mask>"), lambda: bare.evaluate()):
+        with pytest.raises(Mistake, match="this model has no head for masked words; it gives embeddings"):
+            ask()
+
+
+def test_a_run_goes_out_and_comes_back(first, tmp_path):
+    system = begun("classify", first, tmp_path / "run")
+    regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    again = regard.load(tmp_path / "hf")
+    texts = [text for text, _ in reads.moods(20, 3)]
+    assert again.predict(texts) == system.predict(texts) and again.labels.names == system.labels.names
+    regard.convert(tmp_path / "run", out=tmp_path / "mean", average=2)
+    assert regard.load(tmp_path / "mean").predict(texts[0]) in ("glad", "sad")
+
+
+def test_an_origin_tells_its_weights_apart(first):
+    one, other = (Origin(str(first), regard.load) for _ in range(2))
+    assert one.digest() == other.digest()
+    other.weights["norm.bias"] += 1
+    assert one.digest() != other.digest()
