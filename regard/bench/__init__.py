@@ -5,7 +5,7 @@ from importlib import import_module
 from ..errors import Mistake
 from .report import Report
 
-BENCHES = ("translate",)
+BENCHES = ("generate", "translate")
 
 
 def bench(what: str, device: str, size: str, rounds: int, only: str | None) -> Report:
