@@ -402,7 +402,7 @@ class Inputs(Memory):
 
     def inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         both = key if self.past is None else torch.cat([self.past, key], 1)
-        self.past = both[:, -self.tokens :].detach()
+        self.past = both[:, -self.tokens :].detach().contiguous()  # or all of it would be kept
         return both, both
 
     def select(self, rows: Tensor) -> None:
@@ -420,7 +420,7 @@ class InputBook(Book):
         assert mask.at is not None
         new = mask.at if mask.keys is None else mask.at.masked_fill(~mask.keys, FAR)
         at = torch.cat([self.at, new], 1)
-        self.at = at[:, -self.tokens :]
+        self.at = at[:, -self.tokens :].contiguous()
         seen = mask.but(keys=None, keys_at=at)
         return seen, seen
 

@@ -223,6 +223,8 @@ NAME = "tokenizer.json"
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written but the cache."""
+    if run.train.metric == "word_perplexity" and run.data.document != "stream":
+        raise Mistake("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
     tokenizer = load(folder / NAME) if folder else learn(run.tokenizer, documents(run.data, "train").sample())
     run = _with_vocab(run, tokenizer.size)
     writer = Writer(run, _model(run), tokenizer, device)
