@@ -472,6 +472,35 @@ def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, 
     assert len(epochs) > 1
 
 
+def test_an_update_that_could_not_be_compiled_is_not_remembered_twice(files, cache, tmp_path, monkeypatch):
+    changes = {
+        **SMALL, **FAMILIES["xl"], "data.train": f"{files}/train.txt", "data.cache": cache, "train.steps": 5, "train.accumulate": 2,
+    }  # fmt: skip
+    regard.train("language", changes, out=tmp_path / "plain")
+    calls: list[int] = []
+
+    def failing(loss: Any, **settings: Any) -> Any:
+        def compiled(*given: Any) -> Any:
+            calls.append(1)
+            found = loss(*given)
+            if len(calls) == at:
+                raise RuntimeError("no luck")
+            return found
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", failing)
+    for at in (1, 6):
+        calls.clear()
+        regard.train("language", {**changes, "train.compile": True}, out=tmp_path / f"compiled{at}")
+        assert len(calls) == at
+        for name in ("model", "task"):
+            one, other = (
+                tmp_path / run / f"checkpoints/step-5/{name}.safetensors" for run in ("plain", f"compiled{at}")
+            )
+            assert one.read_bytes() == other.read_bytes()
+
+
 # --- beside others ---------------------------------------------------------------------------------------------------
 
 

@@ -168,16 +168,19 @@ class Cache:
             memory.follow(flat)
 
     def tensors(self) -> dict[str, Tensor]:
-        """A copy of all that is remembered, by name; `fill` puts it back into an empty cache of the same model."""
+        """A copy of all that is remembered, by name; `fill` puts it back."""
         held = ((name, vars(each).items()) for name, each in self._holders().items())
         return {f"{name}{key}": each.clone() for name, every in held for key, each in every if isinstance(each, Tensor)}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Remember this instead, in a cache of the same model with the same number of rows."""
+        device = self.lengths.device
         for name, each in self._holders().items():
-            own = ((key.removeprefix(name), tensor) for key, tensor in tensors.items() if key.startswith(name))
-            for key, tensor in own:
-                if "." not in key:
-                    setattr(each, key, tensor.to(self.lengths.device, copy=True))
+            own = {
+                key: tensors.get(f"{name}{key}") for key, held in vars(each).items() if isinstance(held, Tensor | None)
+            }
+            for key, tensor in own.items():
+                setattr(each, key, None if tensor is None else tensor.to(device, copy=True))
 
     def _holders(self) -> dict[str, object]:
         assert self.cross is None and not self.beams, "only what reads one text per row can be put away"

@@ -209,11 +209,11 @@ class Lesson:
         return {f"{first}.{name}": tensor for first, tensors in held for name, tensor in tensors.items()}
 
     def take_up(self, state: dict[str, Tensor]) -> None:
-        self.memories = {}
         for first in {int(name.partition(".")[0]) for name in state}:
             own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{first}.")}
-            memory = self.memories[first] = self.model.recall(len(own["lengths"]))
-            memory.fill(own)
+            if first not in self.memories:  # else the pieces at hand hold it already
+                self.memories[first] = self.model.recall(len(own["lengths"]))
+            self.memories[first].fill(own)
 
 
 # --- from a run to these two -----------------------------------------------------------------------------------------
