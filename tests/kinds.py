@@ -176,7 +176,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "paper": {"head": "words"},
         "tags": {"head": "tag", "labels": 41, "prenorm": True, "positions": "sinusoid"},
         "conv": {"head": "words", "feed": {"kind": "conv", "act": "gelu"}, "positions": "rotary", "tied": False},
-        "long conv": {"head": "words", "feed": {"kind": "conv", "size": 5}},
         "gated rms": {"head": "words", "feed": "gated", "norm": "rms"},
         "window": {"head": "words", "attention": {"kind": "window", "radius": 3}},
         "favor": {"head": "words", "attention": {"kind": "favor", "features": 32}},

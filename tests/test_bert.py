@@ -228,6 +228,16 @@ def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     (path / "tokenizer.json").write_text('{"a": 1}')
     with pytest.raises(Mistake, match="is no tokenizer"):
         wordpieces(path)
+    names = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    whole = {"model": {"type": "WordPiece", "vocab": names}, "added_tokens": [], "normalizer": {"type": "odd"}}
+    (path / "tokenizer.json").write_text(json.dumps(whole))
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    with pytest.raises(Mistake, match="is no whole tokenizer"):
+        wordpieces(path)
+    (path / "tokenizer.json").write_text(json.dumps(whole | {"model": {"type": "BPE", "vocab": names}}))
+    (path / "tokenizer_config.json").unlink()
+    with pytest.raises(Mistake, match="is of type BPE; a BertTokenizer has WordPiece"):
+        wordpieces(path)
 
 
 # --- out again -----------------------------------------------------------------------------------------------------
@@ -420,6 +430,9 @@ def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
     with pytest.raises(Mistake, match="pools by mean_tokens and max_tokens; regard pools by one of"):
         opened(path)
+    (path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(Mistake, match="1_Pooling/config.json is not there"):
+        opened(path)
     (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
     with pytest.raises(Mistake, match="pools by lasttoken"):
         opened(path)
@@ -430,6 +443,9 @@ def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     (path / "modules.json").write_text(json.dumps([*modules, dense]))
     with pytest.raises(Mistake, match="modules.json has Dense; regard reads Transformer, Pooling and Normalize"):
+        opened(path)
+    (path / "modules.json").write_text(json.dumps([{"idx": 0}]))
+    with pytest.raises(Mistake, match="is no list of modules with type and path"):
         opened(path)
     (path / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(Mistake, match="has no Transformer or no Pooling"):

@@ -77,7 +77,11 @@ def modules(path: Path) -> tuple[Path, Pooling, bool]:
     """Where the model lies, how its vectors become one, and whether that has length one; by modules.json."""
     if not (path / "modules.json").is_file():
         return path, "mean", False
-    listed = {str(each["type"]).rpartition(".")[2]: path / each["path"] for each in read_json(path / "modules.json")}
+    try:
+        said = [(each["type"], each["path"]) for each in read_json(path / "modules.json")]
+    except (TypeError, KeyError) as error:
+        raise Mistake(f"{path / 'modules.json'} is no list of modules with type and path; fetch it again") from error
+    listed = {kind.rpartition(".")[2]: path / place for kind, place in said}
     if other := [name for name in listed if name not in ("Transformer", "Pooling", "Normalize")]:
         raise Mistake(f"{path / 'modules.json'} has {other[0]}; regard reads Transformer, Pooling and Normalize")
     if "Transformer" not in listed or "Pooling" not in listed:
@@ -87,6 +91,8 @@ def modules(path: Path) -> tuple[Path, Pooling, bool]:
 
 
 def way(file: Path) -> Pooling:
+    if not file.is_file():
+        raise Mistake(f"{file} is not there, and nothing else says how to pool; fetch the folder again")
     said = read_json(file)
     if "pooling_mode" in said:
         asked = [said["pooling_mode"]] if isinstance(said["pooling_mode"], str) else list(said["pooling_mode"])

@@ -38,7 +38,8 @@ def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
 
 def first_module(path: Path) -> Path:
     """Where the model of an older sentence-transformers folder lies."""
-    home = next((path / each["path"] for each in read_json(path / "modules.json") if each.get("path")), path)
+    listed = [each.get("path") for each in read_json(path / "modules.json") if isinstance(each, dict)]
+    home = next((path / each for each in listed if each), path)
     if not (home / "config.json").is_file():
         raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
     return home

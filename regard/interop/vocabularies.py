@@ -46,7 +46,11 @@ def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Tex
     kept += [control(ours[theirs], numbers[theirs]) for theirs in ours]
     whole["added_tokens"] = sorted(kept, key=lambda token: token["id"])
     whole |= {"truncation": None, "padding": None, "post_processor": None}
-    return Text(guarded(Backend.from_str(json.dumps(whole)), list(ours.values())))
+    try:
+        backend = Backend.from_str(json.dumps(whole))
+    except Exception as error:  # the library raises nothing more special
+        raise Mistake(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
+    return Text(guarded(backend, list(ours.values())))
 
 
 def guarded(backend: Backend, names: list[str]) -> Backend:
@@ -80,7 +84,7 @@ def settings(path: Path) -> dict[str, Any]:
 
 def stored(path: Path) -> dict[str, Any]:
     whole = read_json(path / "tokenizer.json")
-    if not isinstance(whole, dict) or not {"model", "added_tokens"} <= whole.keys():
+    if not isinstance(whole, dict) or "added_tokens" not in whole or "vocab" not in whole.get("model", {}):
         raise Mistake(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
     found: dict[str, Any] = whole
     return found
