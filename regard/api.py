@@ -14,8 +14,8 @@ from .files import read_json, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
-FIXED: tuple[str, ...] = ("task", "start", "model.", "data.", "tokenizer.", *(f"train.{key}" for key in ("seed", "tokens", "batch")))
-FIXED += ("train.optimiser.kind",)
+FIXED: tuple[str, ...] = ("task", "start", "model.", "data.", "tokenizer.")
+FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
 # What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
 FREE: tuple[str, ...] = ("data.workers", "data.test", "model.vocab", "model.target_vocab")
 FREE += ("model.head", "model.labels", "model.follow", "model.pooled")

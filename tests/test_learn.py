@@ -61,7 +61,9 @@ def test_languages_of_dates(tmp_path):
     began = time.monotonic()
     figures = regard.train("classify", out=tmp_path / "run").evaluate()
     seconds = time.monotonic() - began
-    print(f"languages {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent one {figures['majority']:.4f}")
+    print(
+        f"languages {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent one {figures['majority']:.4f}"
+    )
     assert figures["accuracy"] >= 0.95 and len(figures["labels"]) >= 20
     assert seconds < 300  # 120 is promised for two free cores
 
