@@ -49,7 +49,7 @@ def part_of(
     made: Callable[[], Examples],
     such_as: str,
 ) -> Examples:
-    """A part of the data: the files named for it, or those in `sides`; else the embedded data, if the run learns these."""
+    """A part of the data: the files named for it, or those in `sides`; else the embedded data, if it learns these."""
     sides = getattr(run.data, name) if sides is None else sides
     if sides:
         return read(sides)
