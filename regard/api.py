@@ -14,8 +14,8 @@ from .files import read_json, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
-FIXED = ("task", "start", "model.", "data.", "tokenizer.")
-FIXED += tuple(f"train.{key}" for key in ("seed", "tokens", "batch", "optimiser.kind"))
+FIXED: tuple[str, ...] = ("task", "start", "model.", "data.", "tokenizer.")
+FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
 # What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
 HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
 FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "follow", "pooled")))

@@ -91,6 +91,7 @@ def evaluate(
     """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from . import api
     from .config import sides
+    from .vectors import save_confusion
 
     changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
@@ -100,6 +101,7 @@ def evaluate(
     figures = api.load(run, changes).evaluate(chosen)
     if out is not None:
         save_confusion(figures, out)
+        print("picture", out, file=sys.stderr)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
@@ -126,6 +128,7 @@ def predict(
 ) -> None:
     """Give the model's output for every line, or every sentence of tagged words, of files or stdin; or for a prompt."""
     from . import api
+    from .vectors import answers
 
     changes, files = sorted_out(arguments or [])
     changes |= {} if top is None else {"decode.top": str(top)}
@@ -137,10 +140,11 @@ def predict(
     sources, others = opened(files), [] if similar is None else opened([similar])
     system = api.load(run, changes)
     lines = (line for source in sources for line in source)
-    if similar is not None:
-        print_likeness(system, lines, [line for other in others for line in other])
-    elif embed:
-        print_vectors(system, lines)
+    if embed or similar is not None:
+        answer = answers(system, None if similar is None else [line for other in others for line in other])
+        for chunk in chunks(lines):
+            sys.stdout.writelines(one_line(each) + "\n" for each in answer(chunk))
+            sys.stdout.flush()
     elif hasattr(system, "blocks"):  # several lines make an item, which comes back as it was
         print_blocks(system, lines, details)
     else:
@@ -362,36 +366,6 @@ def print_continuation(system: Any, prompt: str, details: bool) -> None:
         for piece in system.stream(prompt):
             print(piece, end="", flush=True)
         print()
-
-
-def print_vectors(system: Any, lines: Iterable[str]) -> None:
-    for chunk in chunks(lines):
-        for vector in reader(system).embed(chunk).tolist():
-            print(json.dumps([round(value, 7) for value in vector]))
-        sys.stdout.flush()
-
-
-def print_likeness(system: Any, lines: Iterable[str], others: list[str]) -> None:
-    """query, cosine and line with tabs between, for every query the likest line first."""
-    vectors = reader(system).embed(others, normalised=True) if others else []
-    for chunk in chunks(lines):
-        for query, ranked in zip(chunk, system.similar(chunk, vectors), strict=True):
-            for place, cosine in ranked:
-                print(one_line([query, f"{cosine:.4f}", others[place]]))
-        sys.stdout.flush()
-
-
-def reader(system: Any) -> Any:
-    if not hasattr(system, "embed"):
-        raise Mistake("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
-    return system
-
-
-def save_confusion(figures: dict[str, Any], out: Path) -> None:
-    if "confusion" not in figures:
-        raise Mistake("--out draws which label is taken for which, and this run gives no labels; leave it out")
-    figures["confusion"].save(out)
-    print(f"picture {out}", file=sys.stderr)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -223,8 +223,8 @@ def test_long_texts_are_cut_counted_and_told():
     (update,) = made.updates(0)
     assert max(piece.tokens.size(1) for piece in update.pieces) == 11 and made.cut == {2}
     assert made.report() == [
-        "1 of 3 texts have more than 9 tokens and were cut there, such as made, example 3 (data.max_tokens, and what the "
-        "model has positions for)"
+        "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and what the model has positions for), "
+        "such as made, example 3"
     ]  # fmt: skip
     assert updates([("a", "x"), ("b", "y")]).report() == []
 

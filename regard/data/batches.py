@@ -268,12 +268,13 @@ class Updates(ABC):
 
     def report(self) -> list[str]:
         """What was left out so far, in plain sentences."""
-        if not self.long:
-            return []
-        return [
-            f"{len(self.long):,} of {len(self.examples):,} examples left out because a side has more than "
-            f"{self.data.max_tokens} tokens (data.max_tokens), such as {self.examples.where(min(self.long))}"
-        ]
+        why = f"examples left out because a side has more than {self.data.max_tokens} tokens (data.max_tokens)"
+        return self.told(self.long, why)
+
+    def told(self, some: set[int], what: str) -> list[str]:
+        """A sentence about these examples; none where there are none."""
+        count = f"{len(some):,} of {len(self.examples):,}"
+        return [f"{count} {what}, such as {self.examples.where(min(some))}"] if some else []
 
     def _prepared(self, chosen: np.ndarray, seed: list[int]) -> Pool:
         chance = np.random.default_rng([*seed, CHANGES])

@@ -157,12 +157,8 @@ class MaskUpdates(Updates):
         return int((item[1] != NONE).sum())
 
     def report(self) -> list[str]:
-        if not self.windowed:
-            return []
-        return [
-            f"{len(self.windowed):,} of {len(self.examples):,} lines have more than {self.room} tokens, and each epoch "
-            f"reads a window of them, such as of {self.examples.where(min(self.windowed))}"
-        ]
+        what = f"lines have more than {self.room} tokens, and each epoch reads a window of them"
+        return self.told(self.windowed, what)
 
 
 def neighbours(examples: Examples, index: int) -> bool:

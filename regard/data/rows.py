@@ -87,12 +87,8 @@ class TextUpdates(Updates):
         return 1
 
     def report(self) -> list[str]:
-        if not self.cut:
-            return []
-        return [
-            f"{len(self.cut):,} of {len(self.examples):,} texts have more than {self.room} tokens and were cut there, "
-            f"such as {self.examples.where(min(self.cut))} (data.max_tokens, and what the model has positions for)"
-        ]
+        why = "data.max_tokens, and what the model has positions for"
+        return self.told(self.cut, f"texts have more than {self.room} tokens and were cut there ({why})")
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -200,9 +196,5 @@ class WordUpdates(Updates):
         return int((item[1] != NONE).sum())
 
     def report(self) -> list[str]:
-        if not self.split:
-            return []
-        return [
-            f"{len(self.split):,} of {len(self.examples):,} sentences have more than {self.room} tokens and are read "
-            f"in windows that share {self.data.overlap} (data.overlap), such as {self.examples.where(min(self.split))}"
-        ]
+        how = f"are read in windows that share {self.data.overlap} (data.overlap)"
+        return self.told(self.split, f"sentences have more than {self.room} tokens and {how}")

@@ -72,9 +72,5 @@ class SpanUpdates(Batcher):
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
     def report(self) -> list[str]:
-        if not self.windowed:
-            return []
-        return [
-            f"{len(self.windowed):,} of {len(self.examples):,} lines have more than {self.room} tokens, and each epoch "
-            f"reads a window of them, such as of {self.examples.where(min(self.windowed))}"
-        ]
+        what = f"lines have more than {self.room} tokens, and each epoch reads a window of them"
+        return self.told(self.windowed, what)

@@ -1,7 +1,8 @@
 """Classification: a text in, one label out. `Classifier` is what people use, `Lesson` is what the loop trains."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from torch import Tensor
 from ..agreement import figures
 from ..config import Run, Sides
 from ..data import Examples
-from ..data.labels import Labels, labelled, learnt
+from ..data.labels import labelled, learnt
 from ..data.phrases import phrases
 from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import encoder
-from .course import Course, built, opened, refuse_missing
+from .course import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 
@@ -123,15 +124,8 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Classifier:
-    """What `folder` holds, but for the weights."""
-    return Classifier(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
-
-
-def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Classifier:
-    """What a Hugging Face folder holds."""
-    run, device = encoder.borrowed(folder, overrides, "classify")
-    return Classifier(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
+restore = Classifier.restored
+borrowed = partial(Classifier.borrowed, task="classify")
 
 
 def sized(run: Run) -> Run:
@@ -139,9 +133,7 @@ def sized(run: Run) -> Run:
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data: the files named for it, else the embedded phrases."""
-    sides = getattr(run.data, name) if sides is None else sides
-    if sides:
-        return labelled(sides, run.data)
-    refuse_missing(run, name, "test.tsv")
-    return phrases(run.data.locales, run.data.examples, seed=1)[name]
+    """A part of the data; the embedded ones are phrases."""
+    data = run.data
+    made = lambda: phrases(data.locales, data.examples, seed=1)[name]  # noqa: E731
+    return part_of(run, name, sides, lambda some: labelled(some, data), made, "test.tsv")

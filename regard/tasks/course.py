@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
-from ..config import Run, family_of
+from ..config import Run, Sides, family_of
 from ..data import Examples
 from ..data.batches import Update, Updates
+from ..data.masking import lines
+from ..data.phrases import phrases
 from ..errors import Mistake
 
 
@@ -40,10 +42,28 @@ def opened(run: Run, part: Callable[[Run, str], Examples]) -> dict[str, Examples
     return parts
 
 
-def refuse_missing(run: Run, name: str, such_as: str) -> None:
-    """Before the embedded data are taken: a run on files has no other data than files."""
+def part_of(
+    run: Run,
+    name: str,
+    sides: Sides | None,
+    read: Callable[[Sides], Examples],
+    made: Callable[[], Examples],
+    such_as: str,
+) -> Examples:
+    """A part of the data: the files named for it, or those in `sides`; else the embedded data, if it learns these."""
+    sides = getattr(run.data, name) if sides is None else sides
+    if sides:
+        return read(sides)
     if run.data.train:
         raise Mistake(f"this run has no {name} data; name some, such as --data {such_as} (data.{name})")
+    return made()
+
+
+def lines_of(run: Run, name: str, sides: Sides | None = None) -> Examples:
+    """A part of the data of tasks that read lines of text; the embedded ones are phrases."""
+    data = run.data
+    made = lambda: phrases(data.locales, data.examples, seed=1)[name]  # noqa: E731
+    return part_of(run, name, sides, lambda some: lines(some, data), made, "test.txt")
 
 
 def with_model(run: Run, **settings: Any) -> Run:

@@ -4,7 +4,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..look import Glance, recording
 from ..parts import Mask
 from ..parts.pooling import pooled
 from ..sections import Reading
-from .course import with_model
+from .course import built, with_model
 
 Model = Any  # an encoder: encode, and what its head says
 
@@ -131,6 +131,17 @@ class Labeller(Reader):
     def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, labels: Labels, device: torch.device) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = labels
+
+    @classmethod
+    def restored(cls, run: Run, folder: Path, device: torch.device) -> Self:
+        """What `folder` holds, but for the weights."""
+        return cls(run, built(run), load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+
+    @classmethod
+    def borrowed(cls, folder: Any, overrides: Mapping[str, Any], task: str) -> Self:
+        """What a Hugging Face folder holds."""
+        run, device = borrowed(folder, overrides, task)
+        return cls(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""

@@ -14,14 +14,13 @@ from torch import Tensor
 from ..config import Run, Sides
 from ..data import Examples
 from ..data.batches import Ids, sorted_batches
-from ..data.masking import Masker, MaskUpdates, lines
-from ..data.phrases import phrases
+from ..data.masking import Masker, MaskUpdates
 from ..data.rows import NONE, Rows, between
 from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import encoder
-from .course import Course, built, opened, refuse_missing
+from .course import Course, built, lines_of, opened
 from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
 
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
@@ -52,7 +51,7 @@ class Masked(Reader):
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], None, list[str]]:
         """What `evaluate` says, of which texts; nothing is written."""
         self._need_words()
-        examples = part(self.run, "test", sides)
+        examples = lines_of(self.run, "test", sides)
         examples.need_some("data.test")
         return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
 
@@ -130,7 +129,7 @@ class Lesson(Course):
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
     """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
-    parts = opened(run, part)
+    parts = opened(run, lines_of)
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="words", follow=run.data.follow)
     system = Masked(run, built(run), tokenizer, device)
@@ -150,12 +149,3 @@ def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Masked:
 
 def sized(run: Run) -> Run:
     return encoder.sized(run, head="words", follow=run.data.follow)
-
-
-def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data: the files named for it, else the embedded phrases."""
-    sides = getattr(run.data, name) if sides is None else sides
-    if sides:
-        return lines(sides, run.data)
-    refuse_missing(run, name, "test.txt")
-    return phrases(run.data.locales, run.data.examples, seed=1)[name]

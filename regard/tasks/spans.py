@@ -9,12 +9,10 @@ import torch
 
 from ..config import Run, Sides
 from ..data import Examples
-from ..data.masking import lines
-from ..data.phrases import phrases
 from ..data.spans import Corruptor, SpanUpdates
 from ..data.tokenizers import Text, learn, load, sentinel
 from . import translate
-from .course import built, opened, refuse_missing
+from .course import built, lines_of, opened
 from .translate import JOINT, Translator, sized, with_vocab
 
 __all__ = ["Lesson", "Restorer", "prepare", "restore", "sized"]
@@ -25,13 +23,7 @@ class Restorer(Translator):
 
     source: Text
 
-    @staticmethod
-    def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-        sides = getattr(run.data, name) if sides is None else sides
-        if sides:
-            return lines(sides, run.data)
-        refuse_missing(run, name, "test.txt")
-        return phrases(run.data.locales, run.data.examples, seed=1)[name]
+    part = staticmethod(lines_of)
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over lines of text, corrupted always in the same way."""

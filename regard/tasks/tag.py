@@ -1,7 +1,8 @@
 """Tagging: a sentence in, a tag for every word out. `Tagger` is what people use, `Lesson` is what the loop trains."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,13 @@ from torch import Tensor
 from ..agreement import figures, span_figures
 from ..config import Run, Sides
 from ..data import Examples
-from ..data.labels import Labels
 from ..data.roles import roles
 from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
 from ..data.tagged import Format, format_of, learnt, tagged
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import encoder
-from .course import Course, built, opened, refuse_missing
+from .course import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 Words = Sequence[str]
@@ -201,15 +201,8 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Tagger:
-    """What `folder` holds, but for the weights."""
-    return Tagger(run, built(run), encoder.load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
-
-
-def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Tagger:
-    """What a Hugging Face folder holds."""
-    run, device = encoder.borrowed(folder, overrides, "tag")
-    return Tagger(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
+restore = Tagger.restored
+borrowed = partial(Tagger.borrowed, task="tag")
 
 
 def sized(run: Run) -> Run:
@@ -217,9 +210,7 @@ def sized(run: Run) -> Run:
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data: the files named for it, else the embedded roles."""
-    sides = getattr(run.data, name) if sides is None else sides
-    if sides:
-        return tagged(sides, run.data)
-    refuse_missing(run, name, "test.conllu")
-    return roles(run.data.examples, seed=1)[name]
+    """A part of the data; the embedded ones are the roles of Python's tokens."""
+    data = run.data
+    made = lambda: roles(data.examples, seed=1)[name]  # noqa: E731
+    return part_of(run, name, sides, lambda some: tagged(some, data), made, "test.conllu")

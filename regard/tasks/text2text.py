@@ -11,7 +11,7 @@ from ..data.mixture import Mixture, made, mixture
 from ..data.tokenizers import Text
 from ..metrics import text_figures
 from . import translate
-from .course import refuse_missing
+from .course import part_of
 from .translate import Lesson, Translator, sized
 
 __all__ = ["Writer", "prepare", "restore", "sized"]
@@ -22,11 +22,8 @@ class Writer(Translator):
 
     @staticmethod
     def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-        sides = getattr(run.data, name) if sides is None else sides
-        if sides:
-            return mixture(sides, run.data, references=name != "train")
-        refuse_missing(run, name, "test.tsv")
-        return made(run.data, name)
+        read = lambda some: mixture(some, run.data, references=name != "train")  # noqa: E731
+        return part_of(run, name, sides, read, lambda: made(run.data, name), "test.tsv")
 
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """As in translation, and for each task by itself."""

@@ -24,7 +24,7 @@ from ..look import View, recording
 from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
-from .course import Course, built, opened, refuse_missing, with_model
+from .course import Course, built, opened, part_of, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
 
@@ -322,12 +322,10 @@ def sized(run: Run) -> Run:
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data: the files named for it, else the embedded dates. Test data may hold several references."""
-    sides = getattr(run.data, name) if sides is None else sides
-    if sides:
-        return pairs(sides, run.data, references=name != "train")
-    refuse_missing(run, name, "test.en,test.de")
-    return make(run.data.locales, run.data.examples, seed=1)[name]
+    """A part of the data; the embedded ones are dates. Test data may hold several references."""
+    data = run.data
+    read = lambda some: pairs(some, data, references=name != "train")  # noqa: E731
+    return part_of(run, name, sides, read, lambda: make(data.locales, data.examples, seed=1)[name], "test.en,test.de")
 
 
 JOINT, SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenizer.json")

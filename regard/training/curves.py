@@ -7,7 +7,10 @@ from .. import files
 from .progress import Record, read
 
 INK, TRAIN, VALID = "#30343b", "#3b6fb6", "#d1622b"
-SHOWN = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "perplexity": "perplexity"}  # in order of preference
+SHOWN = {
+    "bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "spans": "F1 of spans", "accuracy": "accuracy",
+    "perplexity": "perplexity",
+}  # in order of preference  # fmt: skip
 
 
 def draw(folder: Path) -> Path | None:
