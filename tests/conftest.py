@@ -1,8 +1,10 @@
 """Every test begins from the same seed, without chatter from the oracles."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when transformers is first imported
+os.environ.setdefault("MPLCONFIGDIR", str(Path("~/.cache/matplotlib").expanduser()))  # below, the cache moves away
 
 import pytest
 import torch
@@ -13,3 +15,9 @@ torch.set_num_threads(1)  # the tensors are tiny: a second thread would only wai
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Encoded texts, also those of programs that a test starts, do not go to the cache of whoever runs the tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import os
+import random
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers
 
 from regard import config, sections
 from regard.bench import encode
@@ -32,45 +33,6 @@ TEXTS = [
     "Das Tier überquerte die Straße nicht! naïve e\u0301 ﬁ Ⅳ a\u00a0b\u202fPM +\x1c- \u3000 x\r\n ' 's 'll ''s ('s",
     "你好，世界。早上好！ שלום 😀👩\u200d👩 <url> see <two words> ok <url>. tab\there\x0b\x85\u2028end \u0301b",
 ]
-SYMBOLS = ("<url>", "<two words>")
-KINDS = ("bpe", "unigram", "word", "space", "char", "byte")
-LEARNT = {
-    (kind, more): learn(config.Tokenizer(kind=kind, vocab=600, **json.loads(more)), TEXTS)
-    for kind in KINDS
-    for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"}))
-}
-BYTES = LEARNT["byte", "{}"]
-CHARS = LEARNT["char", "{}"]
-
-
-def data(tmp_path: Path, **changes) -> sections.TextData:
-    return sections.TextData(**{"cache": str(tmp_path / "cache")} | changes)
-
-
-def write(path: Path, content: str | bytes) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
-
-
-def units(texts: Documents) -> list[str]:
-    """Whole documents, put together from parts that end anywhere."""
-    found = [""]
-    for part in texts.parts(lambda text: len(text)):
-        assert part.inner == bool(found[-1])
-        found[-1] += part.text
-        found += [""] * part.last
-    assert found.pop() == ""
-    return found
-
-
-@pytest.fixture(params=[5, 16, 1 << 18], ids=lambda size: f"block{size}")
-def block(request, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", request.param)
-
-
-# --- seams -----------------------------------------------------------------------------------------------------------
-
 BITS = [
     "a",
     "Z",
@@ -108,6 +70,46 @@ BITS += [
     "the",
     " street",
 ]
+# Every neighbourhood comes often enough to be learnt as one piece, where the tokenizer lets it be one.
+TEXTS.append(" ".join("".join(random.Random(seed).choices(BITS, k=4)) for seed in range(400)))
+SYMBOLS = ("<url>", "<two words>")
+KINDS = ("bpe", "unigram", "word", "space", "char", "byte")
+LEARNT = {
+    (kind, more): learn(config.Tokenizer(kind=kind, vocab=3000, **json.loads(more)), TEXTS)
+    for kind in KINDS
+    for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"}))
+}
+BYTES = LEARNT["byte", "{}"]
+CHARS = LEARNT["char", "{}"]
+
+
+def data(tmp_path: Path, **changes) -> sections.TextData:
+    return sections.TextData(**{"cache": str(tmp_path / "cache")} | changes)
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def units(texts: Documents) -> list[str]:
+    """Whole documents, put together from parts that end anywhere."""
+    found = [""]
+    for part in texts.parts(lambda text: len(text)):
+        assert part.inner == bool(found[-1])
+        found[-1] += part.text
+        found += [""] * part.last
+    assert found.pop() == ""
+    return found
+
+
+@pytest.fixture(params=[5, 16, 1 << 18], ids=lambda size: f"block{size}")
+def block(request, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", request.param)
+
+
+# --- seams -----------------------------------------------------------------------------------------------------------
 
 
 class Blocks(Documents):
@@ -125,6 +127,9 @@ class Blocks(Documents):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=80, deadline=None)
 @given(blocks=st.lists(st.lists(st.sampled_from(BITS), max_size=12).map("".join), min_size=1, max_size=6))
+@example(blocks=["the <url> street"])
+@example(blocks=["see <two words> ok"])
+@example(blocks=["the 'street 's ('s)"])
 def test_blocks_do_not_show(kind, more, blocks):
     tokenizer = LEARNT[kind, more]
     encoder = Encoder(tokenizer)
@@ -149,9 +154,9 @@ def test_words_are_forgotten_and_found_again(monkeypatch):
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda texts: asked.extend(texts) or encode(texts))
     fresh = Encoder(tokenizer)
-    fresh.encode([Part("one two one", False, True), Part(" two", True, True)])
-    fresh.encode([Part("one two three", False, True)])
-    assert sorted(asked) == [" one", " three", " two", "one"]
+    fresh.encode([Part("one two one", False, True), Part(" two four", True, True)])
+    assert fresh.encode([Part("one two three", False, True)]) == [b"".join(fresh._plain(["one", " two", " three"]))]
+    assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
 
 
 @pytest.mark.parametrize("text", ["ab12(cd)ef,gh" * 9, "你好。早上好！" * 20])
@@ -174,13 +179,19 @@ def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
         parts = list(Blocks(["a" * 30] * 9).parts(encoder.seams.place))
         assert len(parts) > 3 and "".join(part.text for part in parts) == "a" * 270
         found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
-        assert kind in ("word", "space") or tokenizer.decode([found.tolist()]) == ["a" * 270]
+        if kind in ("word", "space"):
+            assert len(found) == len(parts)
+        else:
+            assert tokenizer.decode([found.tolist()]) == ["a" * 270]
 
 
 def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
     backend = Backend(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "▁a": 4, "▁b": 5}, "<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     assert seams.seams(Text(backend)) is None
+    greedy = Backend.from_str(LEARNT["bpe", "{}"].backend.to_str())
+    greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
+    assert seams.seams(Text(greedy)) is None
 
     class Alien:
         size, pad, start, end, unk = 70_000, 0, 1, 2, 3
@@ -239,6 +250,20 @@ def test_blocks_of_bytes_do_not_show(tmp_path_factory, text, size):
         patch.setattr(reading, "BLOCK", size)
         for document, wanted in expected.items():
             assert units(documents(data(folder, train=path, document=document), "train")) == wanted
+
+
+@pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
+def test_long_lines_come_in_parts(tmp_path, monkeypatch, document):
+    monkeypatch.setattr(reading, "BLOCK", 16)
+    monkeypatch.setattr(seams, "LIMIT", 100)
+    path = write(tmp_path / "a", "many short words in one line " * 20 + "x" * 500)
+    texts = documents(data(tmp_path, train=path, document=document), "train")
+    parts = list(texts.parts(seams.ANY.place))
+    assert max(len(part.text) for part in parts) < 150 and len(parts) > 20
+    found = corpus(texts, BYTES)
+    assert found.words - (document == "stream") == 121 and BYTES.decode([found.ids.tolist()]) == [
+        Path(path).read_text()
+    ]
 
 
 def test_jsonl_records(tmp_path, block):
@@ -388,6 +413,8 @@ def test_a_small_document_is_not_cut_by_holding_out(tmp_path):
     write(tmp_path / "in/b", "b" * 49)
     write(tmp_path / "in/c", "c" * 20)
     assert units(documents(some, "train")) == ["a" * 500] and units(documents(some, "valid"))[0] == "b" * 49
+    most = data(tmp_path, train=str(tmp_path / "in"), holdout=0.9)  # something is always left
+    assert units(documents(most, "train")) == ["a" * 56]
 
 
 def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
@@ -416,7 +443,7 @@ def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
         assert found.ids.tolist() == [number for row in rows for number in row] and found.ids.dtype == np.uint16
         assert found.ends.tolist() == np.cumsum([len(row) for row in rows]).tolist()
         assert (found.bytes, found.characters, found.words) == (19, 15, 5)
-        assert len(found) == len(found.ids) and isinstance(found.ids, np.memmap)
+        assert len(found) == len(found.ids) and isinstance(found.ids, np.memmap) and found.ends.flags.aligned
 
 
 def test_a_stream_ends_its_lines(tmp_path):

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -79,7 +80,7 @@ class Documents:
             with opened(path) as file:
                 facts = os.fstat(file.fileno())
                 state.update(f"{facts.st_size} {facts.st_mtime_ns}\0".encode())
-                if self.data.verify:
+                if self.data.verify or facts.st_size <= LOOKS * LOOK:
                     while data := file.read(BLOCK):
                         state.update(data)
                     continue
@@ -93,7 +94,7 @@ class Documents:
         if not self.half:
             yield from self._all()
             return
-        border, within = self._border(self.half.share)
+        border, within = self._border
         number = at = 0
         for text, last in self._all():
             ours = len(text) if number < border else min(max(within - at, 0), len(text)) * (number == border)
@@ -107,11 +108,13 @@ class Documents:
                 yield text[ours:], last
             number, at = (number + 1, 0) if last else (number, at + len(text))
 
-    def _border(self, share: float) -> tuple[int, int]:
+    @cached_property
+    def _border(self) -> tuple[int, int]:
         """The document, and the character in it, with which what is held out begins, at so many of all characters.
         A document that is shorter than what is held out is not cut in two."""
+        assert self.half
         total = sum(len(text) for text, _ in self._all())
-        place, before, number, size = int(total * (1 - share)), 0, 0, 0
+        place, before, number, size = int(total * (1 - self.half.share)), 0, 0, 0
         for text, last in self._all():
             size += len(text)
             if last:
