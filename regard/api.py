@@ -58,7 +58,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **section
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if (path / "run.json").is_file():
         return _precise(_loaded(change(_run(path), changes), path))
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or (path / "modules.json").is_file():
         from .interop.huggingface import load_folder
 
         return _precise(load_folder(path, changes))

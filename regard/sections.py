@@ -87,7 +87,7 @@ class TextData(Data):
 
 
 class Tokenizer(Base):
-    kind: Literal["bpe", "unigram", "word", "space", "char", "byte"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
     normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"

@@ -39,6 +39,8 @@ def row(texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
 class DecoderOnly:
     """A text is all there is; each of its tokens predicts the next one."""
 
+    writes = True  # token by token, seeing nothing later
+
     def __init__(self, model: nn.Module) -> None:
         self.model, self.vocab = model, VOCAB
 
@@ -78,6 +80,8 @@ class DecoderOnly:
 class EncoderDecoder:
     """The texts that are padded and packed are sources; what is read token by token is a target."""
 
+    writes = True
+
     def __init__(self, model: nn.Module) -> None:
         self.model, self.vocab = model, model.head.out_features
         draw = torch.Generator().manual_seed(3)
@@ -115,7 +119,41 @@ class EncoderDecoder:
         return torch.ones(1, 1, self.target.size(1), self.target.size(1)).triu(1).bool()
 
 
-KINDS = {"transformer": EncoderDecoder, "lm": DecoderOnly, "gpt": DecoderOnly, "xl": DecoderOnly}
+class EncoderOnly:
+    """Every token of a text is told something, knowing the whole text."""
+
+    writes = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.vocab = (model.words.out if model.words is not None else model.classes).out_features
+
+    def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self.model(tokens)
+
+    def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
+        tokens, real = padded(texts, fill)
+        found = self.model(tokens, Mask(keys=real))
+        return [found[i, : len(text)] for i, text in enumerate(texts)]
+
+    def alone(self, text: list[int], row: int) -> Tensor:
+        return self.model(torch.tensor([text]))[0]
+
+    def packed(self, texts: Texts) -> list[Tensor]:
+        tokens, at, segments = row(texts)
+        return list(self.model(tokens, Mask(at=at, segments=segments))[0].split([len(text) for text in texts]))
+
+    def paths(self) -> list[str]:
+        return [f"encoder.layers.{i}.attention" for i in range(len(self.model.encoder.layers))]
+
+    def hidden(self, path: str, texts: Texts) -> Tensor:
+        return ~padded(texts)[1][:, None, None]
+
+
+KINDS = {
+    "transformer": EncoderDecoder, "t5": EncoderDecoder, "lm": DecoderOnly, "gpt": DecoderOnly, "xl": DecoderOnly,
+    "bert": EncoderOnly,
+}  # fmt: skip
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
@@ -128,6 +166,21 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "buckets": {"positions": {"kind": "buckets"}},
         "gated rms": {"feed": {"kind": "gated"}, "norm": {"kind": "rms"}, "prenorm": True},
         "untied": {"tied": False, "target_vocab": 41, "biased": True, "decoder_layers": 1},
+    },
+    "t5": {
+        "later": {},
+        "first": {"tied": True, "feed": {"kind": "plain", "act": "relu"}, "head_width": 24, "decoder_layers": 1},
+        "rotary": {"positions": {"kind": "rotary"}, "head_width": 24, "norm": "layer", "target_vocab": 41},
+    },
+    "bert": {
+        "paper": {"head": "words"},
+        "tags": {"head": "tag", "labels": 41, "prenorm": True, "positions": "sinusoid"},
+        "conv": {"head": "words", "feed": {"kind": "conv", "act": "gelu"}, "positions": "rotary", "tied": False},
+        "long conv": {"head": "words", "feed": {"kind": "conv", "size": 5}},
+        "gated rms": {"head": "words", "feed": "gated", "norm": "rms"},
+        "window": {"head": "words", "attention": {"kind": "window", "radius": 3}},
+        "favor": {"head": "words", "attention": {"kind": "favor", "features": 32}},
+        "additive": {"head": "words", "attention": "additive"},
     },
     "lm": {"paper": {}, "untied": {"tied": False}},
     "gpt": {
@@ -147,7 +200,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
-LOOSE = {("gpt", "favor"): {"packed"}}  # laws that a case does not keep: Performer has one sum per row
+LOOSE = {
+    ("gpt", "favor"): {"packed"},
+    ("bert", "favor"): {"packed"},
+}  # laws that a case does not keep: Performer has one sum per row
 
 
 def config(family: str, name: str, **other: Any) -> Any:
@@ -160,7 +216,8 @@ def loud(family: str, name: str) -> nn.Module:
     """Weights are larger than at birth, so that attention is not flat and mistakes show."""
     torch.manual_seed(1)
     model = family_of(family).Model(config(family, name))
-    scale = 0.1 / max(p.std().item() for n, p in model.named_parameters() if n.endswith("query.weight"))
+    keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]
+    scale = 0.1 / max(keys)  # not by the queries, which T5 has small
     for each in model.parameters():
         each.data = each.data * max(scale, 1.5) if each.dim() > 1 else each.data + 0.2 * torch.randn_like(each)
     return model.eval()

@@ -195,6 +195,10 @@ def test_folders_of_ours_that_lost_something(run, tmp_path):
     del other["model"]["vocab"]["<s>"]
     whole = (out / "tokenizer.json").read_text()
     (out / "tokenizer.json").write_text(json.dumps(other))
+    broken("decoder_start_token_id is 1 and 0 in tokenizer.json")  # without START it would begin with PAD
+    del other["model"]["vocab"]["</s>"]
+    other["added_tokens"] = []
+    (out / "tokenizer.json").write_text(json.dumps(other))
     broken("tokenizer.json is n")  # no tokenizer of this program, or not whole
     (out / "tokenizer.json").write_text(whole)
     (out / "tokenizer.json").unlink()

@@ -21,7 +21,7 @@ from regard.data import batches, readers, tokenizers
 from regard.data.batches import Batcher, cut, pack, pair, share, sorted_batches
 from regard.data.made import Made, make
 from regard.data.readers import Lines, pairs, references
-from regard.data.tokenizers import END, PAD, START, UNK, learn, load
+from regard.data.tokenizers import END, MASK, PAD, START, UNK, learn, load
 from regard.errors import Mistake
 
 HARD = [
@@ -430,6 +430,49 @@ def test_the_vocabulary_is_kept_to():
             assert 260 <= learn(config.Tokenizer(kind=kind, vocab=261), texts).size <= 261
 
 
+def test_wordpieces_are_pieces_of_words():
+    texts = ["The unbelievable animals, the believers!", "believe it", "naïve 你好"] * 3
+    text = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), texts, control=(MASK,))
+    assert text.size <= 90 and text.mask == text.size - 1
+    ids = text.encode(["The  unbelievers <url>你 <mask> </s>[x]"])[0]
+    pieces = text.pieces(ids)
+    assert "".join(pieces).replace("##", "").startswith("Theunbelievers<url>你<unk>")
+    assert any(piece.startswith("##") for piece in pieces) and not {PAD, START, END, text.mask} & {*ids}
+    assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
+    assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # what never stands inside a word
+    assert text.encode(["zzz"]) == [[UNK]] and text.encode(["", " \n"]) == [[], []]
+    once = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,))
+    assert once.backend.to_str() == text.backend.to_str()
+    lower = learn(config.Tokenizer(kind="wordpiece", vocab=90, normalise="lower"), texts)
+    assert lower.encode(["THE ANIMALS"]) == lower.encode(["the animals"]) != [[UNK, UNK]]
+
+
+def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
+    texts = ["aaaa bbb cc d"] * 2 + [chr(0x4E00 + i) for i in range(200)]
+    small = learn(config.Tokenizer(kind="wordpiece", vocab=10), texts)
+    assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
+    assert small.pieces(small.encode(["aab c"])[0])[-1] in ("c", "cc")
+    monkeypatch.setattr(tokenizers, "LETTERS", 2)
+    few = learn(config.Tokenizer(kind="wordpiece", vocab=500), texts)
+    assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
+
+
+def test_more_control_comes_last_and_no_text_says_it(tmp_path):
+    for kind in LEARNT:
+        learn(config.Tokenizer(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
+            tmp_path / "t.json"
+        )
+        text = load(tmp_path / "t.json")
+        assert text.mask == text.size - 1 and text.mask not in text.encode(["a <mask>", MASK])[0]
+        assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
+        assert LEARNT[kind].mask is None and LEARNT[kind].sentinels == []
+    marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
+    text = learn(config.Tokenizer(vocab=300), CORPUS, control=marks)
+    assert text.size == 300 and text.sentinels == [299, 298, 297]
+    assert text.encode(["<extra_id_0><extra_id_2>"]) == [[299, 297]]  # a text may ask for a span
+    assert text.encode(["<extra_id_3>"])[0][-1] < 297
+
+
 def test_symbols_are_not_learnt_from():
     plain = learn(config.Tokenizer(vocab=400), ["ab cd", " ef"])
     marked = learn(config.Tokenizer(vocab=400, symbols=("<zzz>",)), ["ab cd<zzz> ef"])
@@ -454,7 +497,7 @@ import sys
 from regard import config, sections
 from regard.data.tokenizers import learn
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
-for kind in ("bpe", "unigram", "word", "char"):
+for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
     sys.stdout.write(learn(config.Tokenizer(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
 """
 
@@ -495,6 +538,7 @@ def test_a_fork_brings_no_warning():
     [
         ({"vocab": 100}, "tokenizer.vocab=100 is too small.*at least 260"),
         ({"vocab": 260, "kind": "unigram"}, "at least 261"),
+        ({"vocab": 5, "kind": "wordpiece"}, "at least 6"),
         ({"vocab": 261, "symbols": SYMBOLS}, "besides 2 symbols: at least 262"),
         ({"symbols": ("</s>",)}, "'</s>' stands for control already"),
         ({"symbols": (" ",)}, "' ' is empty"),
@@ -504,6 +548,8 @@ def test_a_fork_brings_no_warning():
 def test_tokenizer_mistakes(asked, words):
     with pytest.raises(Mistake, match=words):
         learn(config.Tokenizer(**asked), ["some text"])
+    with pytest.raises(Mistake, match="'<mask>' stands for control already"):
+        learn(config.Tokenizer(symbols=(MASK,)), ["some text"], control=(MASK,))
 
 
 def test_damaged_tokenizers_are_refused(tmp_path):

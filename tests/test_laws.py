@@ -23,6 +23,12 @@ def it(case):
     return KINDS[case[0]](loud(*case))
 
 
+@pytest.fixture(params=[case for case in CASES if KINDS[case[0]].writes], ids=" ".join)
+def writer(request):
+    """One that writes token by token."""
+    return KINDS[request.param[0]](loud(*request.param))
+
+
 @torch.no_grad()
 def test_shapes(it):
     assert it.read(ids(2, 5)).shape == (2, 5, it.vocab)
@@ -38,26 +44,26 @@ def test_padding_and_batch_mates_change_nothing(it):
 
 
 @torch.no_grad()
-def test_the_future_changes_nothing(it):
+def test_the_future_changes_nothing(writer):
     tokens = ids(2, 8)
-    before = it.read(tokens)
+    before = writer.read(tokens)
     tokens[:, 5:] = ids(2, 3)
-    after = it.read(tokens)
+    after = writer.read(tokens)
     assert (before[:, :5] - after[:, :5]).abs().max() < 1e-5 and (before[:, 5:] - after[:, 5:]).abs().max() > 1e-3
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("capacity", [None, 24], ids=["growing", "static"])
-def test_cached_is_uncached(it, capacity):
+def test_cached_is_uncached(writer, capacity):
     """Prompts of different lengths, steps, a chunk in which one row waits."""
-    cache, said = it.start(3, capacity), [[], [], []]
+    cache, said = writer.start(3, capacity), [[], [], []]
     for lengths in ((4, 2, 3), (1, 1, 1), (1, 1, 1), (3, 0, 2), (1, 1, 1)):
         tokens = ids(3, max(lengths))
         real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-        found = it.model.step(tokens, cache, None if real.all() else real)
+        found = writer.model.step(tokens, cache, None if real.all() else real)
         for row, length in enumerate(lengths):
             said[row] += tokens[row, :length].tolist()
-            wanted = it.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]
+            wanted = writer.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]
             assert length == 0 or (found[row, :length] - wanted[-length:]).abs().max() < CLOSE
     assert cache.lengths.tolist() == [10, 5, 8]
 

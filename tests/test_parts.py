@@ -286,7 +286,7 @@ def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 12
+    assert len(kinds) == 13
     for kind in kinds:
         value = kind()
         assert [f.name for f in fields(value)][0] == "kind"
@@ -325,6 +325,31 @@ def test_initial_values_come_from_the_first_line_that_fits() -> None:
         initialise(model, {r"table\.weight": ones, r"out\..*": zeros, r"norm": ones})
 
 
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_convolutional_feed_is_torch_s(size: int) -> None:
+    """Neighbours that are padding or of another text count as zeros, as torch has them beyond the ends."""
+    feed = slots.Convolution(size=size, act="gelu").build(12, 20).eval()
+    theirs = nn.Conv1d(12, 20, size, padding=size // 2)
+    theirs.weight.data = feed.into.weight.data.unflatten(1, (size, 12)).permute(0, 2, 1)  # (inner, width, size)
+    theirs.bias.data = feed.into.bias.data
+
+    def wanted(x: torch.Tensor) -> torch.Tensor:
+        return feed.out(F.gelu(theirs(x.transpose(1, 2)).transpose(1, 2)))
+
+    x, real = torch.randn(2, 7, 12), ragged([7, 4])
+    close(feed(x), wanted(x), 1e-5)
+    found = feed(x, Mask(keys=real))
+    close(found[0], wanted(x[:1])[0], 1e-5)
+    close(found[1, :4], wanted(x[1:, :4])[0], 1e-5)
+    segments = torch.tensor(
+        [[0, 0, 0, 1, 1, 2, -1], [5, 5, 5, 5, 5, 5, 0]]
+    )  # numbers need not begin at 0, nor end with it
+    found = feed(x, Mask(segments=segments))
+    for part in (slice(0, 3), slice(3, 5), slice(5, 6)):
+        close(found[0, part], wanted(x[:1, part])[0], 1e-5)
+    close(found[1, :6], wanted(x[1:, :6])[0], 1e-5)
+
+
 def a_stack(
     attention: slots.Window | slots.Favor, positions: Positions | list[Positions] | None = None, causal: bool = False
 ) -> Stack:
@@ -344,6 +369,15 @@ def a_stack(
             lambda: a_stack(slots.Window(globals=1), causal=True),
             "GlobalAttention sees later tokens and cannot be causal",
         ),
+        (
+            lambda: Stack(
+                [Layer(Attention(32, 4), slots.Convolution().build(32, 64), lambda: Residual(nn.LayerNorm(32)))],
+                causal=True,
+            ),
+            "Convolution sees later tokens and cannot be causal; use it in an encoder",
+        ),
+        (lambda: slots.Convolution(size=4), "model.feed.size is 4; expected an odd number"),
+        (lambda: slots.Convolution(size=-1), "model.feed.size is -1; expected at least 1"),
     ],
 )
 def test_nonsense_is_refused_when_it_is_built(build: object, message: str) -> None:

@@ -1,9 +1,15 @@
-"""Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text."""
+"""Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text.
+
+Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, which come last:
+`learn(…, control=(MASK,))`; `mask` then tells the number. No text is read as control: a task puts `<mask>` in by its
+number. T5's sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
+"""
 
 import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +26,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, START, END, UNK = range(4)
+MASK = "<mask>"  # stands for a word that is to be guessed
+SENTINEL = re.compile(r"<extra_id_\d+>")
+LETTERS = 1000  # that a wordpiece vocabulary knows, at most
 SAMPLE = 1_000_000  # texts that a tokenizer is learnt from, at most
 BYTES = 256
 
@@ -39,7 +48,11 @@ class Tokenizer(Protocol):
 
 
 class Text:
-    """A learnt tokenizer. Nothing in a user's text is ever control: `</s>` there is four characters like any others."""
+    """A tokenizer of ours. Nothing in a user's text is ever control: `</s>` there is four characters like any others.
+
+    Control is known by its names. What is learnt here has it first; a borrowed vocabulary has it where it pleases, and
+    one without `<s>` starts with `<pad>`, as T5 does.
+    """
 
     pad, start, end, unk = PAD, START, END, UNK
 
@@ -48,7 +61,14 @@ class Text:
         self.backend = backend
         self.size = backend.get_vocab_size()
         added = backend.get_added_tokens_decoder()
-        self.symbols = {number: token.content for number, token in added.items() if number >= len(SPECIALS)}
+        control = {token.content: number for number, token in added.items() if token.special}
+        names = backend.get_vocab()
+        self.pad, self.end, self.unk = (names[SPECIALS[number]] for number in (PAD, END, UNK))
+        self.start = control.get(SPECIALS[START], self.pad)
+        self.mask: int | None = control.get(MASK)
+        self.symbols = {number: token.content for number, token in added.items() if token.content not in SPECIALS}
+        numbers = {name: number for number, name in self.symbols.items()}
+        self.sentinels = [numbers[name] for place in range(len(numbers)) if (name := sentinel(place)) in numbers]
         self._bytes = bytes_of(backend)
         self._glue = " " if spaced(backend) else ""  # between symbols and words
 
@@ -67,8 +87,11 @@ class Text:
         return [self._glue.join(self._decoded(row)) for row in rows]
 
     def _decoded(self, row: Sequence[int]) -> Iterator[str]:
-        """Symbols are taken out first: the library would read the letters of `<café>` as bytes."""
-        kept = [number for number in row if number not in (PAD, START, END)]
+        """Where letters stand for bytes, symbols are taken out first: the library would read `<café>` as bytes."""
+        kept = [number for number in row if number not in (self.pad, self.start, self.end)]
+        if not self._bytes:
+            yield self.backend.decode(kept, skip_special_tokens=False)
+            return
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
             numbers = list(group)
             if symbol is None:
@@ -82,7 +105,7 @@ class Text:
 
     def _piece(self, number: int) -> str:
         token = self.backend.id_to_token(number) or SPECIALS[UNK]
-        if number < len(SPECIALS) or number in self.symbols:
+        if token in SPECIALS or number in self.symbols:
             return token
         if self._bytes:
             data = bytes(self._bytes[letter] for letter in token)
@@ -97,6 +120,11 @@ class Text:
             draft.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
 
 
+def sentinel(number: int) -> str:
+    """What T5 calls the mark that stands for the first, the second … span left out of a text."""
+    return f"<extra_id_{number}>"
+
+
 def load(path: Path) -> Text:
     """A tokenizer that `save` wrote."""
     try:
@@ -105,8 +133,8 @@ def load(path: Path) -> Text:
         raise Mistake(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
     except Exception as error:  # the library raises nothing more special
         raise Mistake(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
-    if [backend.token_to_id(name) for name in SPECIALS] != [PAD, START, END, UNK]:
-        raise Mistake(f"{path} is no tokenizer of this program: {' '.join(SPECIALS)} are not its first four entries")
+    if missing := [SPECIALS[number] for number in (PAD, END, UNK) if backend.token_to_id(SPECIALS[number]) is None]:
+        raise Mistake(f"{path} is no tokenizer of this program: it has no {missing[0]}")
     return Text(backend)
 
 
@@ -120,14 +148,19 @@ def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() or name for name in names))
 
 
-def learn(settings: config.Tokenizer, texts: Iterable[str]) -> Text:
+def learn(settings: config.Tokenizer, texts: Iterable[str], control: Sequence[str] = ()) -> Text:
     """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte. A sequence that is too
-    long is sampled; anything else is read from its beginning to its end."""
+    long is sampled; anything else is read from its beginning to its end.
+
+    `control` names what a task needs beyond the four, such as MASK; it has the last numbers, in this order.
+    """
     symbols = tuple(dict.fromkeys(settings.symbols))
-    vocab = settings.vocab - len(symbols)
-    _refuse(settings, vocab)
+    vocab = settings.vocab - len(symbols) - len(control)
+    _refuse(settings, vocab, control)
     backend = _blank(settings)
-    if settings.kind != "byte":
+    if settings.kind == "wordpiece":
+        backend = _in_pieces(backend, texts, symbols, vocab)
+    elif settings.kind != "byte":
         backend.train_from_iterator(_sample(texts, symbols), _trainer(settings.kind, vocab))
     if settings.kind == "unigram":
         backend = _settled(backend)
@@ -138,17 +171,20 @@ def learn(settings: config.Tokenizer, texts: Iterable[str]) -> Text:
                 f"tokenizer.symbols: {symbol!r} is the name of another piece; choose a longer one, such as <{symbol}>"
             )
     backend.add_tokens([AddedToken(symbol, special=False, normalized=False) for symbol in symbols])
+    backend.add_tokens([AddedToken(name, special=not SENTINEL.fullmatch(name), normalized=False) for name in control])
     return Text(backend)
 
 
-def _refuse(settings: config.Tokenizer, vocab: int) -> None:
+def _refuse(settings: config.Tokenizer, vocab: int, control: Sequence[str]) -> None:
     for symbol in settings.symbols:
-        if symbol in SPECIALS or not symbol.strip():
+        if symbol in SPECIALS or symbol in control or not symbol.strip():
             reason = "stands for control already" if symbol.strip() else "is empty"
             raise Mistake(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
-    least = {"bpe": BYTES, "unigram": BYTES + 1, "word": 1, "space": 1, "char": 1, "byte": 0}[settings.kind]
+    least = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "space": 1, "char": 1, "byte": 0}[
+        settings.kind
+    ]
     if settings.kind != "byte" and vocab < least + len(SPECIALS):
-        parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS)} for control"
+        parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS) + len(control)} for control"
         if settings.symbols:
             parts += f", besides {len(set(settings.symbols))} symbols"
         raise Mistake(
@@ -162,6 +198,7 @@ def _blank(settings: config.Tokenizer) -> Backend:
     by_kind: dict[str, Callable[[], models.Model]] = {
         "bpe": models.BPE,
         "unigram": models.Unigram,
+        "wordpiece": lambda: models.WordPiece(unk_token=SPECIALS[UNK], max_input_chars_per_word=100),
         "word": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "space": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "char": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
@@ -172,8 +209,14 @@ def _blank(settings: config.Tokenizer) -> Backend:
     steps = [forms[name]() for name in settings.normalise.split("+") if name != "none"]
     if settings.kind == "word":  # a word brings the space before it along, also the first: one entry for both places
         steps.append(normalizers.Prepend(" "))
+    if settings.kind == "wordpiece":  # control characters go, Chinese characters stand apart
+        steps.append(normalizers.BertNormalizer(lowercase=False, strip_accents=False))
     if steps:
         backend.normalizer = normalizers.Sequence(steps)
+    if settings.kind == "wordpiece":
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        return backend
     if settings.kind == "char":
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
@@ -197,6 +240,32 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
     if kind == "unigram":
         return trainers.UnigramTrainer(initial_alphabet=letters(), unk_token=SPECIALS[UNK], **common)
     return trainers.WordLevelTrainer(**common)
+
+
+def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
+    """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
+    process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
+    texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
+    known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
+    assert backend.normalizer is not None and backend.pre_tokenizer is not None
+    tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+    inside = [f"##{letter}" for letter in sorted(known) if len(cut(tidy(f"a{letter}"))) == 1]
+    alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
+    )
+    backend.train_from_iterator(_sample(texts, symbols), trainer)
+    whole = json.loads(backend.to_str())
+    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in SPECIALS]
+    return Backend.from_str(json.dumps(whole))
+
+
+def _letters_in(backend: Backend, texts: Iterable[str], symbols: Sequence[str]) -> list[str]:
+    """What words are made of, the most frequent first."""
+    counts = Counter[str]()
+    for some in _sample(texts, symbols):
+        counts.update(backend.normalizer.normalize_str("\n".join(some)))  # type: ignore[union-attr]
+    return sorted((each for each in counts if not each.isspace()), key=lambda letter: (-counts[letter], letter))
 
 
 def _sample(texts: Iterable[str], symbols: Sequence[str]) -> Iterator[list[str]]:
@@ -236,7 +305,9 @@ def letters() -> list[str]:
 def spaced(backend: Backend) -> bool:
     """Is this the kind `space`?"""
     cuts = backend.pre_tokenizer
-    return isinstance(cuts, pre_tokenizers.Sequence) and isinstance(cuts[0], pre_tokenizers.WhitespaceSplit)
+    if not isinstance(cuts, pre_tokenizers.Sequence):
+        return False
+    return isinstance(cuts[0], pre_tokenizers.WhitespaceSplit) and isinstance(cuts[1], pre_tokenizers.ByteLevel)
 
 
 def bytes_of(backend: Backend) -> dict[str, int]:

@@ -5,6 +5,8 @@ from types import ModuleType
 
 FAMILIES = {
     "transformer": "regard.families.transformer",
+    "bert": "regard.families.bert",
+    "t5": "regard.families.t5",
     "lm": "regard.families.lm",
     "gpt": "regard.families.gpt",
     "xl": "regard.families.xl",

@@ -12,35 +12,25 @@ from ..config import Run
 from ..errors import Mistake
 from ..files import read_json
 from ..metrics import signature
+from ..sections import TASKS
 from ..settings import flat
 
-FIGURES = (
-    "bleu",
-    "chrf",
-    "ter",
-    "exact",
-    "loss",
-    "perplexity",
-    "word_perplexity",
-    "bits_per_byte",
-    "bits_per_character",
-)
+FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
 TEXT = ("bleu", "chrf", "ter")
 
 
 def card(
     system: Any, folder: Path, name: str, library: str, export: Any, figures: Mapping[str, Any] | None, averaged: int
 ) -> str:
-    """README.md for what `export` made of the run in `folder`; `figures` are of a test, where there was one."""
-    about = read_json(folder / "run.json")
-    kind = export.pipeline
-    head = [f"library_name: {library}", f"pipeline_tag: {kind}", "tags:", f"- {kind}", "- regard"]
+    """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
+    about, tag = read_json(folder / "run.json"), export.tag(system.run.model)
+    head = [f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", f"- {tag}", "- regard"]
     lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
     lines += section("Use", export.use(system).strip("\n").splitlines())
     lines += section("Data", data(folder))
     lines += section("Training", training(about, averaged))
     valid = [] if averaged else of_valid(folder, system.run, about.get("weights", {}).get("step"))
-    return "\n".join(lines + section("Figures", [*valid, *of_test(figures)])) + "\n"
+    return "\n".join(lines + section("Figures", [*valid, *of_test(system.run, figures)])) + "\n"
 
 
 def section(title: str, lines: list[str]) -> list[str]:
@@ -48,9 +38,9 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 
 def languages(run: Run) -> list[str]:
-    """Known only of the embedded pairs; of other texts nobody said."""
-    locales = () if run.data.train else getattr(run.data, "locales", ())
-    return ["language:", *(f"- {locale.partition('_')[0]}" for locale in locales)] if locales else []
+    """Known only of the embedded data; of files nobody said."""
+    known = () if run.data.train else getattr(run.data, "locales", ())
+    return ["language:", *(f"- {locale.partition('_')[0]}" for locale in known)] if known else []
 
 
 def data(folder: Path) -> list[str]:
@@ -96,11 +86,11 @@ def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
     known = [event for event in events(folder) if event.get("event") == "valid" and event.get("step") == step]
     if not known:
         return []
-    texts = [name for name in TEXT if name in known[-1]]
-    right = answers(run) if texts else []
-    signatures = {name: signature(name, right) for name in texts if right}
-    how = ", by greedy search" if texts else ""
-    return [f"On the validation data{how}:", "", *table(known[-1], signatures), ""]
+    said = [name for name in TEXT if name in known[-1]]
+    right = answers(run) if said else []
+    signatures = {name: signature(name, right) for name in said if right}
+    how = ", by greedy search" if said else ""
+    return [f"On the validation data{how}:", "", *table(run, known[-1], signatures), ""]
 
 
 def answers(run: Run) -> list[list[str]]:
@@ -114,17 +104,18 @@ def answers(run: Run) -> list[list[str]]:
         return []
 
 
-def of_test(figures: Mapping[str, Any] | None) -> list[str]:
+def of_test(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return []
-    signatures = {name: figures[f"{name} signature"] for name in TEXT if name in figures}
+    signatures = {name: figures[f"{name} signature"] for name in TEXT if f"{name} signature" in figures}
     counts = [f"{figures[name]:,} test {name}" for name in ("examples", "tokens") if name in figures]
     policy = f" ({figures['policy']})" if "policy" in figures else ""
-    return [f"On {counts[0]}{policy}:", "", *table(figures, signatures)]
+    return [f"On {counts[0]}{policy}:", "", *table(run, figures, signatures)]
 
 
-def table(figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
-    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in FIGURES if name in figures]
+def table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
+    names = [name for name in dict.fromkeys((*FIGURES, *TASKS[run.task].metrics)) if name in figures]
+    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in names]
     return ["| figure | value | signature |", "|---|---|---|", *rows]
 
 
@@ -134,12 +125,12 @@ def with_transformers(system: Any) -> str:
         target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
     return f"""
 ```python
-from transformers import AutoTokenizer, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 folder = "."
 source = AutoTokenizer.from_pretrained(folder)
 target = {target}
-model = MarianMTModel.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 batch = source(["a sentence"], return_tensors="pt", padding=True)
 print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
@@ -169,4 +160,22 @@ print(target.decode([target.token_to_id(token) for token in found[0].hypotheses[
 
 The model adds END to the source by itself. END counts in the length that a score is divided by, and a beam search ends
 as in regard with `decode.stop=first`.
+"""
+
+
+def with_bert(system: Any) -> str:
+    from .bert_export import architecture
+
+    name = architecture(system.run.model)
+    shown = "last_hidden_state" if name == "BertModel" else "to_tuple()[0]"
+    return f"""
+```python
+from transformers import AutoTokenizer, {name}
+
+folder = "."
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = {name}.from_pretrained(folder).eval()
+batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=True)
+print(model(**batch).{shown})
+```
 """

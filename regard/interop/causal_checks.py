@@ -11,7 +11,7 @@ from ..decode import Settings, search
 from ..files import read_json
 from ..parts import Mask
 from . import causal, gpt2, llama
-from .checks import COUNT, Tally, close, failed, hushed
+from .checks import COUNT, Tally, close, failed, quiet
 
 STEPS = 16  # tokens that every text is continued by
 
@@ -77,7 +77,7 @@ def check(system: Any, draft: Path, precision: str) -> str:
     if find_spec("transformers") is not None:
         import transformers
 
-        with hushed(transformers):
+        with quiet(transformers):
             apart = max(apart, _by_transformers(sample, draft, transformers, tally))
         who.append(f"transformers {transformers.__version__}")
     return f"{len(sample.texts)} texts with {' and '.join(who)}: {tally}, logits apart by {apart:.1g}"

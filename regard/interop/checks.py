@@ -106,7 +106,7 @@ def failed(reason: str) -> Exception:
     return RuntimeError(f"the export was checked and {reason}; nothing was kept")
 
 
-def check_marian(system: Any, draft: Path, precision: str) -> str:
+def check_texts(system: Any, draft: Path, precision: str) -> str:
     """The folder by our own reader, and by transformers where it is installed; what was found, in words."""
     from .huggingface import load_folder
 
@@ -119,7 +119,7 @@ def check_marian(system: Any, draft: Path, precision: str) -> str:
     if find_spec("transformers") is not None:
         import transformers
 
-        with hushed(transformers):
+        with quiet(transformers):
             apart = max(apart, _compare_transformers(sample, draft, transformers, tally))
         who.append(f"transformers {transformers.__version__}")
     told = f"{tally}, logits apart by {apart:.1g}"
@@ -127,25 +127,25 @@ def check_marian(system: Any, draft: Path, precision: str) -> str:
 
 
 @contextmanager
-def hushed(hf: Any) -> Iterator[None]:
-    """Without the bars and warnings of transformers."""
-    quiet = hf.utils.logging
-    shown, level = quiet.is_progress_bar_enabled(), quiet.get_verbosity()
-    quiet.disable_progress_bar()
-    quiet.set_verbosity_error()
+def quiet(hf: Any) -> Iterator[None]:
+    """transformers without its progress bars and warnings."""
+    own = hf.utils.logging
+    shown, level = own.is_progress_bar_enabled(), own.get_verbosity()
+    own.disable_progress_bar()
+    own.set_verbosity_error()
     try:
         yield
     finally:
-        quiet.set_verbosity(level)
+        own.set_verbosity(level)
         if shown:
-            quiet.enable_progress_bar()
+            own.enable_progress_bar()
 
 
 @torch.no_grad()
 def _compare_transformers(sample: Sample, draft: Path, hf: Any, tally: Tally) -> float:
-    model = hf.MarianMTModel.from_pretrained(draft).eval()
+    model = hf.AutoModelForSeq2SeqLM.from_pretrained(draft).eval()
     source = target = hf.AutoTokenizer.from_pretrained(draft)
-    if not model.config.share_encoder_decoder_embeddings:
+    if sample.system.source is not sample.system.target:
         target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
     ids = [[*each, sample.system.source.end] for each in sample.ids]
     sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ..config import Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import causal_checks, ctranslate2, gpt2_export, marian_export
-from .card import card, with_ctranslate2, with_transformers
-from .checks import check_ctranslate2, check_marian
+from . import bert_export, causal_checks, ctranslate2, gpt2_export, marian_export, t5_export
+from .card import card, with_bert, with_ctranslate2, with_transformers
+from .checks import check_ctranslate2, check_texts
 
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}  # by format: what reads it
 
@@ -23,21 +23,24 @@ class Export(NamedTuple):
     misfits: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
     write: Callable[[Any, Path, str], None]  # (system, draft, precision): everything but the README
     check: Callable[[Any, Path, str], str]  # (system, draft, precision): what was found equal, in words
-    use: Callable[[Any], str]  # (system): how others use it, for the README
-    pipeline: str  # what Hugging Face calls the task
+    use: Callable[[Any], str]  # (system): how the README says to use it
+    tag: Callable[[Any], str] = lambda c: "translation"  # (config): what the Hub calls such a model
 
 
 EXPORTS = {
     ("huggingface", "transformer"): Export(
-        "a Marian folder", marian_export.misfits, marian_export.write, check_marian, with_transformers, "translation"
+        "a Marian folder", marian_export.misfits, marian_export.write, check_texts, with_transformers
+    ),
+    ("huggingface", "t5"): Export("a T5 folder", t5_export.misfits, t5_export.write, check_texts, with_transformers),
+    ("huggingface", "bert"): Export(
+        "a BERT folder", bert_export.misfits, bert_export.write, bert_export.check, with_bert, bert_export.tag
     ),
     ("ctranslate2", "transformer"): Export(
-        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2,
-        "translation",
+        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2
     ),
     ("huggingface", "gpt"): Export(
         "a GPT-2 or Llama folder", gpt2_export.misfits, gpt2_export.write, causal_checks.check, gpt2_export.use,
-        "text-generation",
+        lambda c: "text-generation",
     ),
 }  # fmt: skip
 

@@ -136,7 +136,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     write_json(draft / "generation_config.json", how | numbers | {"suppress_tokens": [text.pad, text.start]})
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c), {"format": "pt"}))
     (draft / "tokenizer.json").write_text(for_others(text, ended=False).to_str(pretty=True) + "\n", encoding="utf-8")
-    write_json(draft / "tokenizer_config.json", use_of_tokenizer(longest))
+    write_json(draft / "tokenizer_config.json", use_of_tokenizer(text, longest))
 
 
 def use(system: Any) -> str:

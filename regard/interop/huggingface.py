@@ -1,9 +1,9 @@
 """Folders of Hugging Face `transformers`, read without it: config.json, safetensors, the tokenizer's own files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
@@ -15,8 +15,12 @@ from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
 
+T = TypeVar("T")
+
 READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
+    "bert": "regard.interop.bert",
+    "t5": "regard.interop.t5",
     "gpt2": "regard.interop.gpt2",
     "llama": "regard.interop.llama",
     "mistral": "regard.interop.llama",
@@ -25,11 +29,34 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
-    config = read_json(path / "config.json")
+    config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
     if kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
     return import_module(READERS[kind]).system(path, config, overrides)
+
+
+def first_module(path: Path) -> Path:
+    """Where the model of an older sentence-transformers folder lies."""
+    home = next((path / each["path"] for each in read_json(path / "modules.json") if each.get("path")), path)
+    if not (home / "config.json").is_file():
+        raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
+    return home
+
+
+def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T]) -> T:
+    """A folder's config.json as ours, or the sentence that says why not."""
+    try:
+        return reader(config)
+    except KeyError as error:
+        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
+    except TypeError as error:
+        raise Mistake(
+            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
+        ) from error
+    except ValueError as error:
+        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
+        raise Mistake(f"{path / 'config.json'}: {told}") from error
 
 
 def weights(path: Path) -> dict[str, Tensor]:

@@ -76,7 +76,8 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
 def _ours(path: Path, config: Mapping[str, Any]) -> tuple[Text, Text]:
     source = own.load(path / OURS)
     target = source if config.get("share_encoder_decoder_embeddings", True) else own.load(path / OUR_TARGET)
-    for key, number in (("pad_token_id", Text.pad), ("decoder_start_token_id", Text.start), ("eos_token_id", Text.end)):
+    numbers = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
+    for key, number in numbers.items():
         if config[key] != number:
             raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
     for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):

@@ -16,7 +16,7 @@ from tokenizers import decoders, processors
 from torch import Tensor
 
 from ..config import Run
-from ..data.tokenizers import SPECIALS, Text, bytes_of, letters
+from ..data.tokenizers import END, SPECIALS, Text, bytes_of, letters
 from ..families import transformer
 from ..files import write_json
 from ..parts import slots
@@ -56,8 +56,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     write_json(draft / "config.json", config(c, system.source, longest) | own(run))
     write_json(draft / "generation_config.json", generation(run, system.target, longest))
     (draft / "model.safetensors").write_bytes(save(tensors(twin, c), {"format": "pt"}))
-    for name in write_tokenizers(system, draft):
-        write_json((draft / name).parent / "tokenizer_config.json", use_of_tokenizer(longest))
+    write_uses(system, draft, longest)
 
 
 def as_marian(model: Any, c: transformer.Config) -> tuple[transformer.Model, transformer.Config]:
@@ -145,23 +144,29 @@ def tensors(twin: transformer.Model, c: transformer.Config) -> dict[str, Tensor]
     return {name: tensor.detach().clone().contiguous() for name, tensor in found.items()}
 
 
-def write_tokenizers(system: Any, draft: Path) -> list[str]:
-    """The files that were written: one, or one for each side."""
+def write_tokenizers(system: Any, draft: Path) -> dict[str, Text]:
+    """One file, or one for each side; and whose they are."""
     sides = {OURS: system.source} | ({} if system.target is system.source else {OUR_TARGET: system.target})
     for name, text in sides.items():
         (draft / name).parent.mkdir(exist_ok=True)
         (draft / name).write_text(for_others(text).to_str(pretty=True) + "\n", encoding="utf-8")
-    return list(sides)
+    return sides
 
 
-def use_of_tokenizer(longest: int) -> dict[str, Any]:
+def write_uses(system: Any, draft: Path, longest: int) -> None:
+    """The tokenizers, and beside each what `transformers` needs to know of it."""
+    for name, text in write_tokenizers(system, draft).items():
+        write_json((draft / name).parent / "tokenizer_config.json", use_of_tokenizer(text, longest))
+
+
+def use_of_tokenizer(text: Text, longest: int) -> dict[str, Any]:
     """How `transformers` is to use it. No text is control, whatever it says; `<unk>` is not named, for then it would be
     left out of decoded texts."""
     pad, start, end, _ = SPECIALS
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": pad,
-        "bos_token": start,
+        "bos_token": start if text.start != text.pad else None,  # a borrowed one may have none
         "eos_token": end,
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
@@ -175,7 +180,7 @@ def for_others(text: Text, ended: bool = True) -> Backend:
     whole = json.loads(text.backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["id"] != text.unk]
     backend = Backend.from_str(json.dumps(whole))
-    end = SPECIALS[text.end]
+    end = SPECIALS[END]
     if ended:
         backend.post_processor = processors.TemplateProcessing(
             single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]

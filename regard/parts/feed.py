@@ -1,11 +1,17 @@
-"""Feed-forward: two linear maps around an activation, plain or gated."""
+"""Feed-forward: two linear maps around an activation; plain, gated, or seeing a token's neighbours.
+
+A feed is handed the mask of its layer: most look at one token only and pass over it.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .masks import Mask
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -26,7 +32,7 @@ class Feed(nn.Module):
         self.into, self.out = nn.Linear(width, inner, bias=bias), nn.Linear(inner, width, bias=bias)
         self.act, self.dropout = act, nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
         out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.into(x))))
         return out
 
@@ -40,6 +46,34 @@ class Gated(Feed):
         super().__init__(width, inner, act, bias, dropout)
         self.gate = nn.Linear(width, inner, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
         out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.gate(x)) * self.into(x)))
         return out
+
+
+class Convolution(Feed):
+    """The first map reads a token beside its neighbours, `size` tokens in all: a convolution over the row.
+
+    A neighbour that is padding, or of another sequence in the same row, counts as zeros, as beyond the row's ends.
+    """
+
+    causal = False  # its past would have to be remembered between steps
+
+    def __init__(self, width: int, inner: int, size: int = 3, act: Activation = "relu", dropout: float = 0.0) -> None:
+        super().__init__(width, inner, act, dropout=dropout)
+        self.into, self.size = nn.Linear(size * width, inner), size
+
+    def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
+        return super().forward(self.near(x, mask))
+
+    def near(self, x: Tensor, mask: Mask) -> Tensor:
+        """(batch, tokens, size · width): the tokens from size // 2 before to size // 2 behind, side by side."""
+        r, tokens = self.size // 2, x.size(1)
+        x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
+        rows = F.pad(x, (0, 0, r, r))
+        seen = [rows[:, i : i + tokens] for i in range(self.size)]
+        if mask.segments is not None:
+            theirs = F.pad(mask.segments, (r, r))  # what lies beyond is zeros already
+            same = [theirs[:, i : i + tokens] == mask.segments for i in range(self.size)]
+            seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
+        return torch.cat(seen, -1)

@@ -74,7 +74,7 @@ class Layer(nn.Module):
         x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, where, memory))
         if self.cross_residual is not None and cross is not None:
             x = self.cross_residual(x, lambda y: self.look(y, cross, number))
-        x = self.feed_residual(x, self.feed)
+        x = self.feed_residual(x, lambda y: self.feed(y, mask))
         return x
 
     def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
@@ -184,7 +184,8 @@ class Stack(nn.Module):
 def refuse_nonsense(stack: Stack) -> None:
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
-    blind = [part for layer in stack.layers for part in layer.attention.modules() if not getattr(part, "causal", True)]
+    own = [part for layer in stack.layers for side in (layer.attention, layer.feed) for part in side.modules()]
+    blind = [part for part in own if not getattr(part, "causal", True)]
     if stack.causal and blind:
         raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")
     if biased and deaf:

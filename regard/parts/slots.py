@@ -218,3 +218,23 @@ class Gated:
 
     def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
         return feed.Gated(width, inner, self.act, dropout=self.dropout, **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """Sees `size` tokens, the neighbours on both sides: for encoders."""
+
+    kind: Literal["conv"] = "conv"
+    size: int = 3
+    act: Activation = "relu"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        share(self.dropout, "model.feed.dropout")
+        at_least(1, self.size, "model.feed.size")
+        if self.size % 2 == 0:
+            raise ValueError(f"model.feed.size is {self.size}; expected an odd number, as many neighbours on each side")
+
+    def build(self, width: int, inner: int) -> nn.Module:
+        return feed.Convolution(width, inner, self.size, self.act, self.dropout)

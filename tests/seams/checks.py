@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.families import gpt, xl
+from regard.families import gpt, t5, xl
 from regard.parts import Cache, Mask
 
 from .rnn import RNN
-from .t5 import T5
-from .t5 import Config as T5Config
 from .whisper import Config as WhisperConfig
 from .whisper import Whisper
 
@@ -75,6 +73,12 @@ def mixed() -> gpt.Model:
     return model
 
 
+def rewriting() -> t5.Model:
+    """The first T5, with heads that do not divide its width."""
+    own = {"head_width": 6, "tied": True, "feed": {"kind": "plain", "act": "relu"}, "attention": {"scaled": False}}
+    return t5.Model(t5.Config.model_validate(SMALL | own))
+
+
 def stepped(name: str) -> Stepped:
     torch.manual_seed(2)
     if name in ALONE:
@@ -88,7 +92,7 @@ def stepped(name: str) -> Stepped:
             lambda capacity: model.start(mels, capacity),
             lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
         )
-    model = loud(T5(T5Config()), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
+    model = loud(rewriting(), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
     source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:

@@ -1,0 +1,221 @@
+"""BERT (1810.04805): an encoder reads a text from both sides; small heads on top say masked words, classes or tags.
+
+Texts stand between START and END, which are BERT's [CLS] and [SEP]; `kinds` says of a pair of texts which of the two
+a token is in. Masked words need a tokenizer whose `mask` is a number (`learn(…, control=(MASK,))`).
+"""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..interop.weights import Rule, first, under
+from ..parts import Layer, Mask, Residual, Stack, slots
+from ..parts.feed import ACTIVATIONS
+from ..parts.init import initialise, normal, ones, zeros
+from ..sections import Base, Count, Positive, Share
+
+Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
+Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["bert"] = "bert"
+    size: str = "small"
+    vocab: Count = 0  # 0: as many as the tokenizer learns
+    kinds: Positive = 2  # of texts that a row may hold
+    width: Positive = 512
+    heads: Positive = 8
+    layers: Positive = 4
+    inner: Positive = 2048
+    dropout: Share = 0.1
+    prenorm: bool = False  # norm first; the paper's is last
+    head: Literal["none", "words", "class", "tag"] = "none"
+    labels: Count = 0  # of the heads class and tag
+    follow: bool = False  # does the second text follow the first? a further head
+    pooled: bool = False  # a map of the first token; the heads class and follow have it anyway
+    tied: bool = True  # masked words are told by the table of the embeddings
+    attention: Attention = slots.Dense(dropout=0.1)
+    positions: Positions = slots.Learned()
+    feed: Feed = slots.Feed(act="gelu")
+    norm: Norm = slots.LayerNorm(eps=1e-12)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Config":
+        slots.refuse_uneven(self.width, self.heads, self.positions)
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 2, "layers": 2, "inner": 512},
+    "mini": {"width": 256, "heads": 4, "layers": 4, "inner": 1024},
+    "small": {"width": 512, "heads": 8, "layers": 4, "inner": 2048},
+    "base": {"width": 768, "heads": 12, "layers": 12, "inner": 3072},
+    "large": {"width": 1024, "heads": 16, "layers": 24, "inner": 4096},
+}
+
+
+class Words(nn.Module):
+    """What stands at a place: one more layer, then a score for every word of the table."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(c.width, c.width), c.norm.build(c.width), nn.Linear(c.width, c.vocab)
+        self.act = c.feed.act
+
+    def forward(self, states: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.norm(ACTIVATIONS[self.act](self.into(states))))
+        return scores
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.head = c.head
+        self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
+        norm = partial(c.norm.build, c.width)
+        self.norm, self.dropout = norm(), nn.Dropout(c.dropout)
+        self.encoder = Stack(
+            [
+                Layer(
+                    c.attention.build(c.width, c.heads),
+                    c.feed.build(c.width, c.inner),
+                    lambda: Residual(norm(), c.prenorm, c.dropout),
+                )
+                for _ in range(c.layers)
+            ],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        self.words = Words(c) if c.head == "words" else None
+        self.pooler = nn.Linear(c.width, c.width) if c.pooled or c.follow or c.head == "class" else None
+        self.next = nn.Linear(c.width, 2) if c.follow else None
+        self.classes = nn.Linear(c.width, c.labels) if c.head in ("class", "tag") else None
+        initialise(self, INITIAL)
+        if self.words is not None and c.tied:
+            self.words.out.weight = self.embed.weight
+
+    @property
+    def context(self) -> int | None:
+        return self.encoder.context  # the most positions; None: any number
+
+    def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
+        x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))
+        x = self.dropout(self.norm(self.encoder.place(x, mask.at)))
+        return self.encoder(x, mask)  # (batch, tokens, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        assert self.words is not None, "model.head is not words"
+        return self.words(states)  # (…, vocab)
+
+    def pool(self, states: Tensor) -> Tensor:
+        assert self.pooler is not None, "model.pooled is false"
+        return torch.tanh(self.pooler(states[:, 0]))  # (batch, width)
+
+    def follows(self, states: Tensor) -> Tensor:
+        assert self.next is not None, "model.follow is false"
+        return self.next(self.pool(states))  # (batch, 2): the first means yes
+
+    def label(self, states: Tensor) -> Tensor:
+        assert self.classes is not None, "model.head is neither class nor tag"
+        x = self.pool(states) if self.head == "class" else states
+        return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)
+
+    def forward(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
+        states = self.encode(tokens, mask, kinds)
+        if self.head == "none":
+            return states
+        return self.logits(states) if self.head == "words" else self.label(states)
+
+
+HEADS = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all
+
+INITIAL = {r".*norm\.weight": ones, r".*bias": zeros, r".*\.weight": normal(0.02)}
+
+
+# --- Hugging Face BERT ---------------------------------------------------------------------------------------------
+
+ACTS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
+ARCHITECTURES = {
+    "BertModel": "none",
+    "BertForNextSentencePrediction": "none",
+    "BertForMaskedLM": "words",
+    "BertForPreTraining": "words",
+    "BertForSequenceClassification": "class",
+    "BertForTokenClassification": "tag",
+}  # to our heads; whether there is a pooler, and a head for next sentences, the tensors say
+FOLLOWS = "cls.seq_relationship.weight"
+
+
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Config:
+    """Their config.json and the names of their tensors, `bert.` left out, as ours; what we cannot be is refused."""
+    for key in ("is_decoder", "add_cross_attention"):
+        if theirs.get(key):
+            raise ValueError(f"{key} is set; regard's BERT is an encoder")
+    if (kind := theirs.get("position_embedding_type") or "absolute") != "absolute":
+        raise ValueError(f"position_embedding_type is {kind!r}; expected 'absolute'")
+    if (kind := theirs.get("problem_type") or "single_label_classification") != "single_label_classification":
+        raise ValueError(f"problem_type is {kind!r}; expected 'single_label_classification', one label for each text")
+    if theirs.get("hidden_act", "gelu") not in ACTS:
+        raise ValueError(f"hidden_act is {theirs['hidden_act']!r}; expected one of {', '.join(ACTS)}")
+    architecture = (theirs.get("architectures") or ["BertModel"])[0]
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architectures has {architecture!r}; expected one of {', '.join(ARCHITECTURES)}")
+    head = ARCHITECTURES[architecture]
+    return Config(
+        size="huggingface",
+        vocab=theirs["vocab_size"],
+        kinds=theirs.get("type_vocab_size", 2),
+        width=theirs["hidden_size"],
+        heads=theirs["num_attention_heads"],
+        layers=theirs["num_hidden_layers"],
+        inner=theirs["intermediate_size"],
+        dropout=theirs.get("hidden_dropout_prob", 0.1),
+        head=head,  # type: ignore[arg-type]
+        labels=len(label_names(theirs)) if head in ("class", "tag") else 0,
+        follow=FOLLOWS in tensors and head in ("none", "words"),
+        pooled="pooler.dense.weight" in tensors,
+        tied=theirs.get("tie_word_embeddings", True),
+        attention=slots.Dense(dropout=theirs.get("attention_probs_dropout_prob", 0.1)),
+        positions=slots.Learned(tokens=theirs["max_position_embeddings"]),
+        feed=slots.Feed(act=ACTS[theirs.get("hidden_act", "gelu")]),  # type: ignore[arg-type]
+        norm=slots.LayerNorm(eps=theirs.get("layer_norm_eps", 1e-12)),
+    )
+
+
+def label_names(theirs: Mapping[str, Any]) -> list[str]:
+    known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
+    return [str(known[number]) for number in sorted(known, key=int)]
+
+
+def names(c: Config) -> dict[str, str | Rule]:
+    """Our names to theirs, `bert.` left out."""
+    layer: dict[str, str | Rule] = {
+        "attention.query": "attention.self.query",
+        "attention.key": "attention.self.key",
+        "attention.value": "attention.self.value",
+        "attention.out": "attention.output.dense",
+        "attention_residual.norm": "attention.output.LayerNorm",
+        "feed.into": "intermediate.dense",
+        "feed.out": "output.dense",
+        "feed_residual.norm": "output.LayerNorm",
+    }
+    table = "embeddings.word_embeddings.weight"
+    return under("encoder.layers.*", "encoder.layer.*", layer) | {
+        "embed.weight": table,
+        "kinds": "embeddings.token_type_embeddings",
+        "encoder.positions.table": "embeddings.position_embeddings",
+        "norm": "embeddings.LayerNorm",
+        "pooler": "pooler.dense",
+        "words.into": "cls.predictions.transform.dense",
+        "words.norm": "cls.predictions.transform.LayerNorm",
+        "words.out.weight": first("cls.predictions.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": first(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
+        "next": "cls.seq_relationship",
+        "classes": "classifier",
+    }
