@@ -13,7 +13,8 @@ from .settings import flat, split
 FORMAT = 1  # of run.json
 FIXED = ("task", "model.", "data.", "tokenizer.", "train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
 # What --resume may change among them, or has no word in: vocabularies are learnt, not said.
-FREE = ("data.workers", "data.test", "model.vocab", "model.target_vocab")
+HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
+FREE = (*HANDLING, "model.vocab", "model.target_vocab")
 
 
 def train(
@@ -224,7 +225,7 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
         fixed = key.startswith(FIXED) and key not in FREE
         if fixed and (key in said_now or key not in said_then):
             raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
-    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key == "data.workers"}
+    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key in HANDLING}
     return change(old, changes, only=("train", *USE))
 
 
