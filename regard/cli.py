@@ -82,11 +82,13 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="RUN|KEY=VALUE", help="Runs to compare with the first; settings for all of them."),
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET; else the run's data.test.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; else the run's data.test.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     out: Annotated[Path | None, typer.Option(help="Draw which label is taken for which, as a PNG.")] = None,
 ) -> None:
-    """Measure a model on examples with known answers; several models also against the first, by paired bootstrap."""
+    """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from . import api
     from .config import sides
     from .vectors import save_confusion
@@ -112,6 +114,9 @@ def predict(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (else stdin); settings.")
     ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Continue this text, shown as it comes (language models).")
+    ] = None,
     details: Details = False,
     top: Annotated[
         int | None, typer.Option(metavar="K", help="The K likeliest labels with their probabilities.")
@@ -121,12 +126,18 @@ def predict(
         str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by their likeness to every line.")
     ] = None,
 ) -> None:
-    """Give the model's output for every line, or every sentence of tagged words, of the files or of stdin."""
+    """Give the model's output for every line (of tagged words: every sentence) of files or stdin, or for a prompt."""
     from . import api
+    from .prompts import asked
     from .vectors import answers
 
     changes, files = sorted_out(arguments or [])
     changes |= {} if top is None else {"decode.top": str(top)}
+    if prompt is not None:
+        if files:
+            raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
+        print_continuation(api.load(run, changes), prompt, details)
+        return
     sources, others = opened(files), [] if similar is None else opened([similar])
     system = api.load(run, changes)
     lines = (line for source in sources for line in source)
@@ -137,11 +148,12 @@ def predict(
             sys.stdout.flush()
         return
     blocks = getattr(system, "blocks", None)  # several lines make an item, which comes back as it was
-    for chunk in chunks(blocks(lines) if blocks else lines):
-        if details:
-            print_records(system.predict(chunk, details=True))
+    for chunk in chunks(asked(blocks(lines) if blocks else lines, getattr(system, "field", None))):
+        texts = [text for text, _ in chunk]
+        found = system.predict(texts, details=True) if details else system.predict(texts)
+        if details or chunk[0][1] is not None:
+            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
         else:
-            found = system.predict(chunk)
             sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in found)
         sys.stdout.flush()
 
@@ -151,18 +163,21 @@ def score(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="SOURCE and TARGET (else stdin: source, tab, target); settings."),
+        typer.Argument(
+            metavar="FILE|KEY=VALUE",
+            help="SOURCE and TARGET (else stdin: source, tab, target), for a language model files of lines; settings.",
+        ),
     ] = None,
     details: Details = False,
 ) -> None:
-    """Give the natural-log probability of each target given its source."""
+    """Give the natural-log probability of each target given its source, or of each line for a language model."""
     from . import api
 
     changes, files = sorted_out(arguments or [])
-    pairs = paired(files)
+    sources = opened(files)
     system = api.load(run, changes)
-    for chunk in chunks(pairs):
-        values = system.score([source for source, _ in chunk], [target for _, target in chunk], details=details)
+    for chunk in chunks(examples(files, sources, system.sides)):
+        values = system.score(*map(list, zip(*chunk, strict=True)), details=details)
         if details:
             print_records(values)
         else:
@@ -266,11 +281,13 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
         raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
-def paired(files: list[str]) -> Iterator[tuple[str, str]]:
-    """(source, target) from two files, or from lines of stdin that hold both with a tab between."""
+def examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
+    """(text,) for every line; or (source, target) from two files, or from stdin with a tab between them."""
+    if sides == 1:
+        return ((line,) for source in sources for line in source)
     if len(files) not in (0, 2):
         raise Mistake(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
-    return side_by_side(files, *opened(files)) if files else at_tabs(*opened([]))
+    return side_by_side(files, *sources) if files else at_tabs(*sources)
 
 
 def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
@@ -310,6 +327,30 @@ def print_records(records: Iterable[Any]) -> None:
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
+
+
+def answered(asked: dict[str, Any] | None, found: Any) -> Any:
+    """The answer; behind what was asked, if that was a record."""
+    if asked is None:
+        return found
+    return asked | (found if isinstance(found, dict) else {"text": found})
+
+
+def print_continuation(system: Any, prompt: str, details: bool) -> None:
+    """As it comes; several samples one after the other, a line `---` between them. On a terminal the prompt, which is
+    no output, stands before it."""
+    if not hasattr(system, "stream"):
+        raise Mistake("--prompt is for language models, and this run is none; give it lines of text instead")
+    if details:
+        print_records([system.predict(prompt, details=True)])
+    elif system.run.decode.nbest > 1:
+        print("\n---\n".join(system.predict(prompt)))
+    else:
+        if sys.stderr.isatty():
+            print(prompt, end="", file=sys.stderr, flush=True)
+        for piece in system.stream(prompt):
+            print(piece, end="", flush=True)
+        print()
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -144,6 +144,7 @@ def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> Resolv
     draft = Draft(Run, {"model": module.Config} | _sections(layers))
     started = [value for _, values in layers for key, value in flat(values) if key == "start"]
     start = started[-1] if fresh and started else ""
+    layers = _of_one_family(layers)
     if fresh:
         _lay_size(draft, module, settings_of(module.Config)["size"].default)
     for where, values in layers:
@@ -158,6 +159,18 @@ def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> Resolv
     if fresh and not any(draft.values.get(f"train.{limit}") for limit in ("steps", "epochs", "minutes")):
         draft.mistakes.append("nothing says when the training ends; set train.steps, train.epochs or train.minutes")
     return _validated(draft)
+
+
+def _of_one_family(layers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """A layer that chooses another family sweeps away what lower layers say of the model, as a slot's kind does."""
+    kept: list[tuple[str, Mapping[str, Any]]] = []
+    family = None
+    for where, values in layers:
+        own = dict(flat(values)).get("model.family", family)
+        if own != family:
+            kept = [(w, {key: value for key, value in flat(v) if not key.startswith("model.")}) for w, v in kept]
+        kept, family = [*kept, (where, values)], own
+    return kept
 
 
 def _sections(layers: list[tuple[str, Mapping[str, Any]]]) -> dict[str, type]:

@@ -119,8 +119,29 @@ class MaskData(Data):
     examples: Positive = 20000  # embedded training lines
 
 
+class TextData(Data):
+    """Running text, for language models."""
+
+    max_tokens: Positive = 256  # of a window, in training and in evaluation
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    document: Literal["file", "line", "blank", "stream"] = "file"  # blank: up to an empty line; stream: see corpus.py
+    holdout: Share = 0.0  # of data.train, from its end, is the valid part if data.valid names none
+    stride: Count = 0  # of evaluation: tokens from window to window; 0: windows do not overlap
+    cache: str = ""  # folder of encoded texts; nothing: the user's own
+    verify: bool = False  # compare all of a file with what was encoded, not only its size, time and samples
+
+    @model_validator(mode="after")
+    def _covering(self) -> "TextData":
+        if self.stride > self.max_tokens:
+            raise ValueError(
+                f"data.stride is {self.stride}, above data.max_tokens={self.max_tokens}, and would pass over tokens; "
+                "use less, or 0 for windows that do not overlap"
+            )
+        return self
+
+
 class Tokenizer(Base):
-    kind: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
     normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
@@ -207,22 +228,21 @@ class Train(Base):
         return self
 
 
-class Decode(Base):
+class Search(Base):
+    """What every task that writes text can be told of how it chooses its tokens."""
+
     kind: Literal["greedy", "beam", "sample"] = "beam"
     beam: Positive = 5
     length_penalty: float = 1.0
     nbest: Positive = 1  # of sampling: how many samples
-    max_tokens: Count = 0  # 0: by each row's source length
+    max_tokens: Count = 0
     stop: Literal["exact", "first", "heuristic"] = "exact"
-    temperature: float = 1.0  # temperature, top_k, top_p and seed are of sampling
+    temperature: float = 1.0  # temperature, top_k, top_p, min_p and seed are of sampling
     top_k: Count = 0  # 0: all
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Share = 0.0  # of the likeliest one's probability
     seed: Count = 1
-    prefix: str = ""  # how every output begins
-    must: Words = ()  # phrases that every output says
-    avoid: Words = ()  # phrases that none says
-    split: bool = False  # translate sentence by sentence
-    batch: Positive = 64  # sentences at once
+    batch: Positive = 64  # texts at once
 
     @field_validator("temperature")
     @classmethod
@@ -233,6 +253,25 @@ class Decode(Base):
             )
         return value
 
+    @model_validator(mode="after")
+    def _enough(self) -> "Search":
+        if self.kind == "greedy" and self.nbest > 1:
+            raise ValueError(
+                f"decode.nbest is {self.nbest} and greedy search finds one; use decode.kind=beam or sample"
+            )
+        if self.kind == "beam" and self.nbest > self.beam:
+            raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
+        return self
+
+
+class Decode(Search):
+    """Of translation. max_tokens 0: by each row's source length."""
+
+    prefix: str = ""  # how every output begins
+    must: Words = ()  # phrases that every output says
+    avoid: Words = ()  # phrases that none says
+    split: bool = False  # translate sentence by sentence
+
     @field_validator("must", "avoid")
     @classmethod
     def _said(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -241,23 +280,15 @@ class Decode(Base):
         return value
 
     @model_validator(mode="after")
-    def _enough(self) -> "Decode":
-        if self.kind == "greedy" and self.nbest > 1:
-            raise ValueError(f"decode.nbest is {self.nbest} and greedy search finds one; use decode.kind=beam")
-        if self.kind == "beam" and self.nbest > self.beam:
-            raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
-        if self.split and self.nbest > 1:
-            raise ValueError(f"decode.nbest is {self.nbest} and decode.split joins one translation per sentence; use 1")
-        return self
-
-    @model_validator(mode="after")
     def _of_this_kind(self) -> "Decode":
-        for name, none in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+        for name, none in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             value = getattr(self, name)
             if self.kind != "sample" and value != none:
                 raise ValueError(
                     f"decode.{name} is {value:g} and decode.kind={self.kind} draws nothing; use decode.kind=sample"
                 )
+        if self.split and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} and decode.split joins one translation per sentence; use 1")
         if self.must and self.kind != "beam":
             raise ValueError(f"decode.must needs a beam and decode.kind is {self.kind}; use decode.kind=beam")
         if self.must and self.split:
@@ -274,6 +305,23 @@ class Reading(Base):
     batch: Positive = 64  # texts at once
 
 
+class TextDecode(Search):
+    """Of language models. What is of sampling stays as it is while another kind is used: greedy passes over it."""
+
+    kind: Literal["greedy", "beam", "sample"] = "sample"
+    max_tokens: Positive = 256  # that a prompt is continued by, END counted
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: what prompt or text have said becomes unlikelier
+    until: Words = ()  # strings: the text ends before the first of them
+    begin: bool = True  # START goes before a prompt: a text begins with it; false: it comes from the middle of one
+
+    @field_validator("until")
+    @classmethod
+    def _something(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(value):
+            raise ValueError('decode.until has an empty string; expected some text, such as ["\\n"]')
+        return value
+
+
 class Sections(NamedTuple):
     """What a task is set up by, and the figures on valid data among which train.metric chooses."""
 
@@ -283,6 +331,7 @@ class Sections(NamedTuple):
 
 
 TASKS = {
+    "language": Sections(TextData, TextDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
     "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
     "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
     "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),

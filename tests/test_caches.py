@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from seams import gpt
-from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped
+from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped, writing
 from torch import Tensor
 
 from regard.parts import Cache, Mask
@@ -239,7 +238,7 @@ def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
 
 @torch.no_grad()
 def test_a_compiled_step_gives_the_same_numbers() -> None:
-    assert compiled_beside_eager(alone(gpt.GPT(gpt.Config(layers=1))), 3, "inductor") == 1
+    assert compiled_beside_eager(alone(writing(layers=1)), 3, "inductor") == 1
 
 
 @EVERY

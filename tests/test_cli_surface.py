@@ -23,7 +23,7 @@ SURFACE = {
     "demo": ["--out"],
     "train": ["RECIPE", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
     "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out"],
-    "predict": ["RUN", "[FILE|KEY=VALUE]", "--details", "--top", "--embed", "--similar"],
+    "predict": ["RUN", "[FILE|KEY=VALUE]", "--prompt", "--details", "--top", "--embed", "--similar"],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
@@ -38,6 +38,8 @@ class Record:
 
 class System:
     """Stands in for a trained model: upper case is its translation."""
+
+    sides = 2
 
     def __init__(self, calls):
         self.calls = calls
@@ -154,7 +156,11 @@ def test_no_verb_is_help_and_lines_are_plain(capsys):
         (["demo", "extra"], "regard: got unexpected extra argument"),
         (["train", "translate", "--out"], "regard: option '--out' requires an argument"),
         (["predict", "run", "none.txt"], "regard: none.txt cannot be read: No such file or directory"),
-        (["score", "run", "one.txt"], "regard: score takes two files, SOURCE and TARGET, or none"),
+        (["score", "run", "none.txt"], "regard: none.txt cannot be read: No such file or directory"),
+        (
+            ["predict", "run", "a.txt", "--prompt", "x"],
+            "regard: --prompt is what to continue, and a.txt is named as well",
+        ),
         (["eval", "run", "--data", "a,"], "regard: 'a,' has nothing on one side of a comma"),
     ],
 )
@@ -309,9 +315,52 @@ def test_score(api, feed, capsys, tmp_path, monkeypatch):
     assert said(capsys, "score", "run", "--details")[1] == '{"score": -1.0}\n'
     feed(b"s\tt\nno tab\n")
     assert said(capsys, "score", "run")[2].startswith("regard: stdin:2 has 0 tabs; expected the source, one tab")
+    assert said(capsys, "score", "run", "a")[2].startswith("regard: score takes two files, SOURCE and TARGET, or none")
     (tmp_path / "b").write_text("t\ntt\nttt\ntttt\n")
     assert said(capsys, "score", "run", "a", "b")[2] == "regard: a has 2 lines and b has 4; expected equally many\n"
     assert said(capsys, "score", "run", "b", "a")[2] == "regard: b has 4 lines and a has 2; expected equally many\n"
+
+
+class Writer:
+    """Stands in for a language model."""
+
+    sides, field = 1, "prompt"
+
+    def __init__(self, calls):
+        self.calls = calls
+        self.run = types.SimpleNamespace(decode=types.SimpleNamespace(nbest=1))
+
+    def predict(self, texts, details=False):
+        self.calls.append(("predict", texts))
+        return {"text": "one"} if details and isinstance(texts, str) else [text.upper() for text in texts]
+
+    def stream(self, prompt):
+        self.calls.append(("stream", prompt))
+        yield from ("one", " two\n", "three")
+
+    def score(self, texts, details=False):
+        return [-float(len(text)) for text in texts]
+
+
+def test_language_models(api, feed, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "load", lambda *_: Writer(api.calls))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("s1\ns234\n")
+    assert said(capsys, "score", "run", "a", "a")[1] == "-2.000000\n-4.000000\n" * 2
+    feed(b"a\tb\n")
+    assert said(capsys, "score", "run")[1] == "-3.000000\n"  # a tab is a character
+    assert said(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "")
+    assert said(capsys, "predict", "run", "--prompt", "zero", "--details")[1] == '{"text": "one"}\n'
+    feed(b'{"prompt": "x"}\n' * 1001)
+    assert said(capsys, "predict", "run")[1] == '{"prompt": "x", "text": "X"}\n' * 1001
+    feed(b'{"prompt": 1}\n')
+    assert said(capsys, "predict", "run")[1] == '{"PROMPT": 1}\n'
+
+
+def test_a_prompt_stands_before_its_continuation_on_a_terminal(api, capsys, monkeypatch):
+    monkeypatch.setattr(api, "load", lambda *_: Writer(api.calls))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert said(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "zero ")
 
 
 def test_look_and_list(api, capsys):

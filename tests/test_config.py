@@ -138,6 +138,18 @@ def test_another_kind_sweeps_away_the_settings_of_the_former(tmp_path):
     assert (inline.kind, inline.floor) == ("linear", 0.25)
 
 
+def test_another_family_sweeps_away_the_model_of_the_former(tmp_path):
+    path = written(tmp_path, "a.toml", 'base = "language"\n[model]\nfamily = "lm"\nheads = 2\n')
+    own = resolve(path).run.model
+    assert (own.family, own.size, own.width, own.heads) == ("lm", "base", 256, 2)
+    other = resolve(path, {"model.family": "xl", "model.layers": 3})
+    assert (other.run.model.family, other.run.model.layers, other.run.model.width) == ("xl", 3, 410)
+    assert other.run.train == resolve("language").run.train and other.origin["model.layers"] == "command line"
+    same = resolve("language", {"model.family": "gpt"}).run
+    assert same == resolve("language").run
+    assert "model.key_heads is not a key" in mistakes(path, model__key_heads=1)[0]
+
+
 def test_settings_of_a_section_survive_another_kind():
     run = resolve("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
     assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
@@ -159,14 +171,15 @@ def test_every_packaged_recipe_resolves_and_has_a_header():
         assert len(recipes.header(name)) > 20
 
 
-def test_the_annotated_recipe_names_every_key_with_its_default():
-    text = resources.files(recipes).joinpath("translate.toml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["translate", "language"])
+def test_an_annotated_recipe_names_every_key_with_its_default(name):
+    text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     body = re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE)
     described = dict(flat(tomllib.loads(body)))
-    resolved = resolve("translate")
+    resolved = resolve(name)
     actual = dict(flat(resolved.run.dump()))
     own = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
-    assert set(described) == {key for key in actual if not own.search(key)}
+    assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
     assert {key: actual[key] for key in described} == described
 
 

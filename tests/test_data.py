@@ -439,7 +439,10 @@ def test_wordpieces_are_pieces_of_words():
     assert "".join(pieces).replace("##", "").startswith("Theunbelievers<url>你<unk>")
     assert any(piece.startswith("##") for piece in pieces) and not {PAD, START, END, text.mask} & {*ids}
     assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
+    assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # what never stands inside a word
     assert text.encode(["zzz"]) == [[UNK]] and text.encode(["", " \n"]) == [[], []]
+    once = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,))
+    assert once.backend.to_str() == text.backend.to_str()
     lower = learn(config.Tokenizer(kind="wordpiece", vocab=90, normalise="lower"), texts)
     assert lower.encode(["THE ANIMALS"]) == lower.encode(["the animals"]) != [[UNK, UNK]]
 

@@ -9,6 +9,7 @@ import transformers as hf
 from causal import END, TEXTS
 from safetensors.torch import load_file, save_file
 
+import regard
 from regard.errors import Mistake
 from regard.families import gpt
 from regard.files import read_json
@@ -141,6 +142,7 @@ def test_a_tokenizer_that_opens_a_text(tmp_path):
     ours, theirs = tokenizer(path, {}), hf.AutoTokenizer.from_pretrained(path)
     assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
     assert (ours.start, ours.end, ours.pad, ours.opens) == (0, 1, 1, True)
+    assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
     other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
     assert not other.opens
     with pytest.raises(Mistake, match="half a surrogate pair"):
@@ -333,6 +335,7 @@ def test_learned_positions_refuse_what_is_longer():
     model.step(tokens[:, :8], cache, real)
     for _ in range(4):  # the first row may have ended, and waits for the second
         model.step(tokens[:, :1], cache)
+    assert cache.read == 7  # the device was asked once, when the first row was full; what the second has left is known
     wanted = model(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1))[0, -1]
     assert (model.step(tokens[:, :1], cache)[1, 0] - wanted).abs().max() < 1e-5
     cache.select(torch.tensor([1]))
@@ -359,3 +362,28 @@ def test_what_cannot_be(change, words):
     with pytest.raises(ValueError, match="Value error") as error:
         gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **change})
     assert words in str(error.value)
+
+
+# --- a folder in use -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@torch.no_grad()
+def test_a_folder_writes_as_transformers_does(kind, tmp_path):
+    """From its own tokenizer, with START where the folder puts it; batches are padded on the left there."""
+    path, theirs = getattr(causal, kind)(tmp_path / kind)
+    ours = regard.load(path, device="cpu", decode={"max_tokens": 8})
+    text = hf.AutoTokenizer.from_pretrained(path, padding_side="left")
+    text.pad_token = text.eos_token
+    prompts = ["The cat sees", "the", "unseen wörds, 日本"]
+    batch = text(prompts, return_tensors="pt", padding=True)
+    made = theirs.generate(**batch, max_new_tokens=8, do_sample=False, pad_token_id=text.pad_token_id)
+    said = text.batch_decode(made[:, batch.input_ids.size(1) :], skip_special_tokens=True)
+    assert ours.predict(prompts) == said and len(set(said)) == 3
+    assert (ours.run.decode.kind, ours.run.decode.begin) == ("greedy", kind == "llama")
+    (found,) = ours.score([prompts[0]], details=True)
+    ids = torch.tensor(
+        [[ours.tokenizer.start, *text(prompts[0], add_special_tokens=False).input_ids, ours.tokenizer.end]]
+    )
+    logprobs = theirs(ids).logits[0, :-1].log_softmax(-1)
+    assert found["logprobs"] == pytest.approx(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist(), abs=1e-4)

@@ -191,7 +191,7 @@ def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path
     "settings",
     [
         {"model__tied": True, "model__feed__kind": "plain", "model__feed__act": "relu", "tokenizer__symbols": "<x>"},
-        {"model__layers": 2, "model__decoder_layers": 1, "tokenizer__kind": "word", "model__norm__eps": 1e-5},
+        {"model__layers": 2, "model__decoder_layers": 1, "tokenizer__kind": "word", "model__norm__eps": 0.2},
     ],
     ids=["first", "later"],
 )
@@ -203,6 +203,10 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     texts = [*marian.sentences(5, 9), "unseen 猫 </s>"]
     assert back.predict(texts) == ours.predict(texts)
     assert back.target.start == ours.target.start == 1
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (
+        config["tie_word_embeddings"] == ours.run.model.tied and config["layer_norm_epsilon"] == ours.run.model.norm.eps
+    )
     assert "AutoModelForSeq2SeqLM" in (tmp_path / "out" / "README.md").read_text()
 
 

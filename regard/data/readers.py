@@ -25,7 +25,7 @@ from . import Examples, Lazy
 BLOCK = 1 << 24  # bytes looked at together while a file is scanned
 HANDLES = 64  # files kept open at a time, far below any system's limit
 FINE, BLANK, INVALID, HEADER = 0, 1, 2, 3  # what the scan found in a line
-UNPACKERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 Check = Callable[[int, int, str], int]  # (file, line, text) -> one of the four above; ValueError says what is wrong
 
@@ -241,8 +241,8 @@ def opened(path: Path) -> IO[bytes]:
         raise Mistake(f"{path} cannot be read ({error.strerror}); check its name and permissions") from error
 
 
-def wrong(data: bytes) -> str:
-    """Why these bytes are no text; nothing if they are."""
+def wrong(data: bytes, before: int = 0) -> str:
+    """Why these bytes of a line, after so many others, are no text; nothing if they are."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "this is UTF-16, and UTF-8 is needed"
     if b"\0" in data:
@@ -250,7 +250,7 @@ def wrong(data: bytes) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} of the line is 0x{data[error.start]:02x}, which is not valid UTF-8"
+        return f"byte {before + error.start + 1} of the line is 0x{data[error.start]:02x}, which is not valid UTF-8"
     return ""
 
 

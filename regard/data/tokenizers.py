@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class Text:
         numbers = {name: number for number, name in self.symbols.items()}
         self.sentinels = [numbers[name] for place in range(len(numbers)) if (name := sentinel(place)) in numbers]
         self._bytes = bytes_of(backend)
+        self._glue = " " if spaced(backend) else ""  # between symbols and words
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -83,7 +84,7 @@ class Text:
             ) from error
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return ["".join(self._decoded(row)) for row in rows]
+        return [self._glue.join(self._decoded(row)) for row in rows]
 
     def _decoded(self, row: Sequence[int]) -> Iterator[str]:
         """Where letters stand for bytes, symbols are taken out first: the library would read `<café>` as bytes."""
@@ -93,7 +94,10 @@ class Text:
             return
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
             numbers = list(group)
-            yield self.backend.decode(numbers, skip_special_tokens=False) if symbol is None else symbol * len(numbers)
+            if symbol is None:
+                yield self.backend.decode(numbers, skip_special_tokens=False)
+            else:
+                yield self._glue.join([symbol] * len(numbers))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
@@ -134,8 +138,19 @@ def load(path: Path) -> Text:
     return Text(backend)
 
 
-def learn(settings: config.Tokenizer, texts: Sequence[str], control: Sequence[str] = ()) -> Text:
-    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte.
+def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The characters or words of `text` that the tokenizer does not know, each once, in their order."""
+    if not isinstance(tokenizer, Text) or tokenizer.unk not in tokenizer.encode([text])[0]:
+        return []
+    found = tokenizer.backend.encode(text, add_special_tokens=False)
+    places = [place for number, place in zip(found.ids, found.offsets, strict=True) if number == tokenizer.unk]
+    names = [text[slice(*place)] for place in places]
+    return list(dict.fromkeys(name.strip() or name for name in names))
+
+
+def learn(settings: config.Tokenizer, texts: Iterable[str], control: Sequence[str] = ()) -> Text:
+    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte. A sequence that is too
+    long is sampled; anything else is read from its beginning to its end.
 
     `control` names what a task needs beyond the four, such as MASK; it has the last numbers, in this order.
     """
@@ -165,7 +180,9 @@ def _refuse(settings: config.Tokenizer, vocab: int, control: Sequence[str]) -> N
         if symbol in SPECIALS or symbol in control or not symbol.strip():
             reason = "stands for control already" if symbol.strip() else "is empty"
             raise Mistake(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
-    least = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "char": 1, "byte": 0}[settings.kind]
+    least = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "space": 1, "char": 1, "byte": 0}[
+        settings.kind
+    ]
     if settings.kind != "byte" and vocab < least + len(SPECIALS):
         parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS) + len(control)} for control"
         if settings.symbols:
@@ -183,6 +200,7 @@ def _blank(settings: config.Tokenizer) -> Backend:
         "unigram": models.Unigram,
         "wordpiece": lambda: models.WordPiece(unk_token=SPECIALS[UNK], max_input_chars_per_word=100),
         "word": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
+        "space": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "char": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "byte": lambda: models.BPE({name: number for number, name in enumerate([*SPECIALS, *letters()])}, []),
     }
@@ -203,11 +221,15 @@ def _blank(settings: config.Tokenizer) -> Backend:
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
         return backend
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=settings.kind != "byte")
+    bare = pre_tokenizers.ByteLevel(add_prefix_space=settings.kind == "space", use_regex=False)
+    if settings.kind == "space":  # a word brings one space along, so that `</s>` in a text is not the control symbol
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bare])
+    else:
+        backend.pre_tokenizer = bare if settings.kind == "byte" else pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    if settings.kind == "word":
-        spaced = decoders.Replace(SPECIALS[UNK], " " + SPECIALS[UNK])
-        backend.decoder = decoders.Sequence([spaced, decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    if settings.kind in ("word", "space"):
+        apart = decoders.Replace(Regex(f"^{SPECIALS[UNK]}$"), " " + SPECIALS[UNK])
+        backend.decoder = decoders.Sequence([apart, decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return backend
 
 
@@ -220,12 +242,14 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
     return trainers.WordLevelTrainer(**common)
 
 
-def _in_pieces(backend: Backend, texts: Sequence[str], symbols: Sequence[str], vocab: int) -> Backend:
+def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
     """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
     process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
+    texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
     known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
-    cut = backend.pre_tokenizer.pre_tokenize_str  # type: ignore[union-attr]
-    inside = [f"##{letter}" for letter in sorted(known) if len(cut(f"a{letter}")) == 1]
+    assert backend.normalizer is not None and backend.pre_tokenizer is not None
+    tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+    inside = [f"##{letter}" for letter in sorted(known) if len(cut(tidy(f"a{letter}"))) == 1]
     alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
@@ -236,7 +260,7 @@ def _in_pieces(backend: Backend, texts: Sequence[str], symbols: Sequence[str], v
     return Backend.from_str(json.dumps(whole))
 
 
-def _letters_in(backend: Backend, texts: Sequence[str], symbols: Sequence[str]) -> list[str]:
+def _letters_in(backend: Backend, texts: Iterable[str], symbols: Sequence[str]) -> list[str]:
     """What words are made of, the most frequent first."""
     counts = Counter[str]()
     for some in _sample(texts, symbols):
@@ -244,10 +268,13 @@ def _letters_in(backend: Backend, texts: Sequence[str], symbols: Sequence[str]) 
     return sorted((each for each in counts if not each.isspace()), key=lambda letter: (-counts[letter], letter))
 
 
-def _sample(texts: Sequence[str], symbols: Sequence[str]) -> Iterator[list[str]]:
+def _sample(texts: Iterable[str], symbols: Sequence[str]) -> Iterator[list[str]]:
     """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not to be learnt from."""
-    count = min(len(texts), SAMPLE)
     cut = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
+    if not isinstance(texts, Sequence):
+        yield from (cut.split(text) for text in texts)
+        return
+    count = min(len(texts), SAMPLE)
     for first in range(0, count, 1000):
         places = range(first, min(first + 1000, count))
         yield [part for place in places for part in cut.split(texts[place * len(texts) // count])]
@@ -275,8 +302,16 @@ def letters() -> list[str]:
     return [chr(byte if byte in seen else next(unseen)) for byte in range(BYTES)]
 
 
+def spaced(backend: Backend) -> bool:
+    """Is this the kind `space`?"""
+    cuts = backend.pre_tokenizer
+    if not isinstance(cuts, pre_tokenizers.Sequence):
+        return False
+    return isinstance(cuts[0], pre_tokenizers.WhitespaceSplit) and isinstance(cuts[1], pre_tokenizers.ByteLevel)
+
+
 def bytes_of(backend: Backend) -> dict[str, int]:
     """The byte of each letter, if the tokens of this tokenizer are made of such letters."""
-    if not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+    if not spaced(backend) and not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
         return {}
     return {letter: byte for byte, letter in enumerate(letters())}

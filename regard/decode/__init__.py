@@ -3,11 +3,25 @@
 from .beams import Hypothesis, Settings
 from .constraints import Must, Phrase
 from .ensemble import Ensemble
-from .filters import Filter, Forbid, ForcedEnd, Opening, Renormalise, Suppress, Temperature, TopK, TopP
+from .filters import (
+    Filter,
+    Forbid,
+    ForcedEnd,
+    MinP,
+    Opening,
+    Renormalise,
+    RepetitionPenalty,
+    Suppress,
+    Temperature,
+    TopK,
+    TopP,
+)  # fmt: skip
 from .sample import Draw
-from .search import Decodable, search
+from .search import Decodable, search, steps
+from .stops import Stops
 
 __all__ = [
-    "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "Must", "Opening", "Phrase",
-    "Renormalise", "Settings", "Suppress", "Temperature", "TopK", "TopP", "search",
+    "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "MinP", "Must", "Opening",
+    "Phrase", "Renormalise", "RepetitionPenalty", "Settings", "Stops", "Suppress", "Temperature", "TopK", "TopP",
+    "search", "steps",
 ]  # fmt: skip

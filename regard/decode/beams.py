@@ -17,6 +17,7 @@ from .pool import Pool, top
 if TYPE_CHECKING:
     from .constraints import Must
     from .sample import Draw
+    from .stops import Stops
 
 Stop = Literal["exact", "first", "heuristic"]
 KEEP = 0.75  # rows that have ended are dropped when no more than this share still runs: each drop copies the caches
@@ -40,6 +41,10 @@ class Settings:
     filters: tuple[Filter, ...] = field(default=())
     draw: "Draw | None" = None  # sample instead of searching
     must: "Must | None" = None  # search among the texts that say these phrases
+    raw: tuple[Filter, ...] = field(
+        default=()
+    )  # over the scores as the model gives them, before they are probabilities
+    stops: "Stops | None" = None  # strings that end a text
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Walk(ABC):
         self.open = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
         self.said = torch.zeros(rows, 1, 0, dtype=torch.long, device=device)
         self.step = 0
+        self.finished = False
 
     @abstractmethod
     def split(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -80,6 +86,7 @@ class Walk(ABC):
         token, origin = self.split(scores, last)
         going = ~(last | self.settled())
         if not going.any():
+            self.finished = True
             return None
         self.open = self.open.masked_fill(~going[:, None], -torch.inf)  # an ended row offers nothing while it waits
         if going.float().mean() <= KEEP:
@@ -96,11 +103,18 @@ class Walk(ABC):
         self.row, self.open, self.said = self.row[rows], self.open[rows], self.said[rows]
 
     def _log_probabilities(self, logits: Tensor) -> Tensor:
-        scores = logits.float().log_softmax(-1)
-        moment = self.moment()
+        scores, moment = logits.float(), self.moment()
+        for filter in self.settings.raw:
+            scores = filter(scores, moment)
+        scores = scores.log_softmax(-1)
         for filter in self.settings.filters:
             scores = filter(scores, moment)
         return scores
+
+    def stopped(self, said: Tensor, asked: Tensor) -> Tensor:
+        """(rows, new) bool: which of the hypotheses `said` (rows, new, length) that are asked for say a stop string."""
+        stops = self.settings.stops
+        return torch.zeros_like(asked) if stops is None else stops(said, self.row, asked)
 
     def moment(self) -> Moment:
         return Moment(self.step, self.limits[self.row] - self.step, self.said, self.row)
@@ -123,7 +137,9 @@ class Beams(Walk):
         scores[:, :, self.settings.end] = -torch.inf
         self.open, token, origin = top(scores, self.settings.beam)
         self.said = extend(self.said, origin, token)
-        self.pool.add(self.row, self.said, self.open.masked_fill(~last[:, None], -torch.inf), False)
+        stopped = self.stopped(self.said, self.open > -torch.inf)
+        self.pool.add(self.row, self.said, self.open.masked_fill(~(last[:, None] | stopped), -torch.inf), False)
+        self.open = self.open.masked_fill(stopped, -torch.inf)
         return token, origin
 
     def _split_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,8 +149,10 @@ class Beams(Walk):
         said, ended = extend(self.said, origin, token), token == end
         better = torch.arange(best.size(1), device=best.device) < beam
         self.pool.add(self.row, said[:, :, :-1], best.masked_fill(~(ended & better), -torch.inf), True)
-        self.pool.add(self.row, said, best.masked_fill(~(last[:, None] & ~ended & better), -torch.inf), False)
-        best = best.masked_fill(ended, -torch.inf)
+        stopped = self.stopped(said, (best > -torch.inf) & ~ended)
+        over = (last[:, None] | stopped) & ~ended & better
+        self.pool.add(self.row, said, best.masked_fill(~over, -torch.inf), False)
+        best = best.masked_fill(ended | stopped, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
         self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
         self.said = said.gather(1, order[:, :, None].expand(-1, -1, said.size(2)))
@@ -144,7 +162,7 @@ class Beams(Walk):
         """Can no open hypothesis enter the row's pool any more?"""
         worst = self.pool.worst(self.row)
         if self.settings.stop == "first":
-            return worst > -torch.inf
+            return (worst > -torch.inf) | (self.open.amax(1) == -torch.inf)
         alpha, length = self.settings.length_penalty, torch.full_like(worst, self.step)
         if self.settings.stop == "exact":  # log p only falls, so a longer text can gain by its length alone
             length = self.limits[self.row].to(worst) if alpha > 0 else length + 1

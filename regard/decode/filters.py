@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Protocol
 
 import torch
@@ -107,6 +108,26 @@ class Renormalise:
         return scores.log_softmax(-1)
 
 
+class RepetitionPenalty:
+    """What prompt or text have said already becomes unlikelier, by a factor above 1 (1909.05858, as Hugging Face does).
+
+    It is for the scores as the model gives them (`Settings.raw`): a positive one is divided, a negative one multiplied.
+    `given` (rows, tokens) is what stands before the first token, NOTHING where a row has less.
+    """
+
+    def __init__(self, penalty: float, given: Tensor) -> None:
+        self.penalty, self.given = penalty, given
+
+    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+        rows, beams, vocab = scores.shape
+        before = self.given[moment.row][:, None].expand(-1, beams, -1)
+        past = torch.cat([before, moment.said], 2)
+        spare = past.masked_fill(past < 0, vocab)
+        said = past.new_zeros(rows, beams, vocab + 1, dtype=torch.bool).scatter(2, spare, True)[:, :, :vocab]
+        weakened = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
+        return torch.where(said, weakened, scores)
+
+
 # --- the shape of a distribution that is drawn from; the constant that the log-probabilities share does not matter ----
 
 
@@ -142,3 +163,13 @@ class TopP:
         p = ordered.softmax(-1)
         refused = p.cumsum(-1) - p >= self.share  # the likelier ones reach it without this one
         return scores.masked_fill(torch.zeros_like(refused).scatter(-1, index, refused), -torch.inf)
+
+
+class MinP:
+    """Only what has at least this share of the likeliest one's probability (2407.01082)."""
+
+    def __init__(self, share: float) -> None:
+        self.least = log(share)
+
+    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+        return scores.masked_fill(scores < scores.amax(-1, keepdim=True) + self.least, -torch.inf)

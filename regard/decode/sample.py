@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .beams import Hypothesis, Past, Settings, Walk
-from .filters import Filter, Temperature, TopK, TopP
+from .filters import Filter, MinP, Temperature, TopK, TopP
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ def drawing(texts: list[str], how: Any, device: torch.device) -> Draw:
     shape: list[Filter] = [Temperature(how.temperature)]
     shape += [TopK(how.top_k)] if how.top_k else []
     shape += [TopP(how.top_p)] if how.top_p < 1 else []
+    shape += [MinP(how.min_p)] if how.min_p else []
     return Draw(keys(texts, how.nbest, how.seed, device), tuple(shape))
 
 
@@ -57,8 +58,8 @@ class Samples(Walk):
             shaped = filter(shaped, self.moment())
         token = (shaped + gumbel(self.draw.keys[self.row], self.step, scores.size(2))).argmax(-1)
         self.open = scores.gather(2, token[:, :, None])[:, :, 0]
-        self._keep(token, last)
         self.said = torch.cat([self.said.expand(-1, self.width, -1), token[:, :, None]], 2)
+        self._keep(token, last)
         return token, None
 
     def _keep(self, token: Tensor, last: Tensor) -> None:
@@ -66,6 +67,7 @@ class Samples(Walk):
         self.tokens[row, :, self.step - 1] = token
         running = ~self.over[row]
         now = running & (ended | last[:, None] | (self.open == -torch.inf))  # where all is forbidden, nothing follows
+        now |= self.stopped(self.said, running & ~now)
         self.lengths[row] += running & ~ended
         self.logprobs[row] = torch.where(now, self.open, self.logprobs[row])
         self.ended[row] |= now & ended

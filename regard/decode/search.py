@@ -1,5 +1,6 @@
 """The loop that all ways of decoding share: read tokens, let the step rule choose the next, until it has enough."""
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,6 @@ class Decodable(Protocol):
         """Read tokens (rows, tokens), remember them, return logits (rows, tokens, vocab)."""
 
 
-@torch.no_grad()
 def search(
     model: Decodable, cache: Past, prompt: Tensor, limits: Tensor, settings: Settings, real: Tensor | None = None
 ) -> list[list[Hypothesis]]:
@@ -25,15 +25,23 @@ def search(
 
     A preallocated cache must have room for the prompt, and its beams are given room for the longest limit here.
     """
+    *_, walk = steps(model, cache, prompt, limits, settings, real)
+    return walk.results()
+
+
+@torch.no_grad()
+def steps(
+    model: Decodable, cache: Past, prompt: Tensor, limits: Tensor, settings: Settings, real: Tensor | None = None
+) -> Iterator[Walk]:
+    """What `search` does, step by step: the same walk each time, one token further."""
     walk = rule(settings, cache, limits)
     scores = last_of(model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): the prompt is one beam
     if walk.width > 1:
         cache.branch(walk.width, int(limits.max()))
-    while True:
-        tokens = walk.advance(scores)  # (rows, width)
-        if tokens is None:
-            return walk.results()
+    while (tokens := walk.advance(scores)) is not None:  # (rows, width)
+        yield walk
         scores = model.step(tokens, cache)
+    yield walk
 
 
 def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:

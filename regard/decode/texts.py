@@ -2,7 +2,7 @@
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # What ends in a dot and seldom ends a sentence, in English and German.
 SHORT = re.compile(
@@ -66,3 +66,13 @@ def word_pairs(alignment: Sequence[int], source: Sequence[str], target: Sequence
     read, written = words(source), words(target)
     pairs = {(read[i], written[j]) for j, i in enumerate(alignment)}
     return [[i, j] for i, j in sorted((i, j) for i, j in pairs if i is not None and j is not None)]
+
+
+def added(decode: Callable[[Sequence[Sequence[int]]], list[str]], given: Sequence[int], said: Sequence[int]) -> str:
+    """The text that tokens add to what is given. A vocabulary may spell a word otherwise at the beginning of a text."""
+    given = given[-NEAR:]
+    before, whole = decode([given, [*given, *said]])
+    return whole.removeprefix(before)
+
+
+NEAR = 8  # tokens before a place that can matter to how the next ones are spelt

@@ -178,7 +178,7 @@ def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Con
         dropout=theirs.get("hidden_dropout_prob", 0.1),
         head=head,  # type: ignore[arg-type]
         labels=len(label_names(theirs)) if head in ("class", "tag") else 0,
-        follow=FOLLOWS in tensors and architecture != "BertModel" and head in ("none", "words"),
+        follow=FOLLOWS in tensors and head in ("none", "words"),
         pooled="pooler.dense.weight" in tensors,
         tied=theirs.get("tie_word_embeddings", True),
         attention=slots.Dense(dropout=theirs.get("attention_probs_dropout_prob", 0.1)),

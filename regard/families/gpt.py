@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al. 2019): a stack that sees only the past predicts the next token, everywhere at once.
 
 Other values in its slots make it the decoder of later years: rotary positions, RMS norm, a gated feed-forward and
-key heads shared by groups of query heads (size `modern`).
+key heads shared by groups of query heads (size `modern`). `interop/gpt2.py` and `llama.py` know the names of others.
 """
 
 from functools import partial

@@ -14,7 +14,7 @@ from ..errors import Mistake
 from ..families import bert
 from ..files import read_json
 from ..parts.pooling import Pooling
-from .huggingface import weights
+from .huggingface import understood, weights
 from .vocabularies import settings, wordpieces
 from .weights import load
 
@@ -44,10 +44,7 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
 def read(path: Path, config: Mapping[str, Any]) -> Folder:
     home, pooling, normalised = modules(path)
     theirs = {plain(name): tensor for name, tensor in weights(home).items()}
-    try:
-        ours = bert.from_huggingface(config, theirs)
-    except (ValueError, KeyError) as error:
-        raise Mistake(f"{home / 'config.json'}: {error}") from error
+    ours = understood(home, config, lambda said: bert.from_huggingface(said, theirs))
     model = load(bert.Model(ours), theirs, bert.names(ours), unused(ours))
     labels = tuple(bert.label_names(config)) if ours.labels else ()
     folder = Folder(ours, model, wordpieces(home), labels, ours.positions.tokens, pooling, normalised)  # type: ignore[arg-type, union-attr]

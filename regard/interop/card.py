@@ -76,7 +76,9 @@ def shown(value: Any) -> str:
     """As it is written on the command line; of files the names, not where they lay."""
     if isinstance(value, list):
         return ",".join(Path(each[0]).name if isinstance(each, list) else str(each) for each in value)
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return Path(value).name if Path(value).is_absolute() else value
+    return json.dumps(value)
 
 
 def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
@@ -106,7 +108,9 @@ def of_test(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return []
     signatures = {name: figures[f"{name} signature"] for name in TEXT if f"{name} signature" in figures}
-    return [f"On {figures['examples']:,} test examples:", "", *table(run, figures, signatures)]
+    counts = [f"{figures[name]:,} test {name}" for name in ("examples", "tokens") if name in figures]
+    policy = f" ({figures['policy']})" if "policy" in figures else ""
+    return [f"On {counts[0]}{policy}:", "", *table(run, figures, signatures)]
 
 
 def table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:

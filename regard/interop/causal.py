@@ -1,10 +1,9 @@
 """Folders of causal language models, GPT-2's and Llama's: their tokenizers, their ways to generate, and who writes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -19,21 +18,6 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
     "swish": "silu",
 }  # fmt: skip
-
-
-def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], gpt.Config]) -> gpt.Config:
-    """A folder's config.json as ours, or the sentence that says why not."""
-    try:
-        return reader(config)
-    except KeyError as error:
-        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
-    except TypeError as error:
-        raise Mistake(
-            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
-        ) from error
-    except ValueError as error:
-        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
-        raise Mistake(f"{path / 'config.json'}: {told}") from error
 
 
 def activation(theirs: Mapping[str, Any], key: str, default: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import bert_export, ctranslate2, marian_export, t5_export
+from . import bert_export, causal_checks, ctranslate2, gpt2_export, marian_export, t5_export
 from .card import card, with_bert, with_ctranslate2, with_transformers
 from .checks import check_ctranslate2, check_texts
 
@@ -38,7 +38,11 @@ EXPORTS = {
     ("ctranslate2", "transformer"): Export(
         "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2
     ),
-}
+    ("huggingface", "gpt"): Export(
+        "a GPT-2 or Llama folder", gpt2_export.misfits, gpt2_export.write, causal_checks.check, gpt2_export.use,
+        lambda c: "text-generation",
+    ),
+}  # fmt: skip
 
 
 def export_of(path: Path, to: str, model: Any) -> Export:

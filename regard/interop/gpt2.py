@@ -9,7 +9,7 @@ from torch import Tensor
 from ..families import gpt
 from ..parts import slots
 from . import causal
-from .huggingface import weights
+from .huggingface import understood, weights
 from .weights import Rule, first, load, transposed, under
 
 
@@ -62,7 +62,7 @@ def with_body(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
-    ours = causal.understood(path, config, from_config)
+    ours = understood(path, config, from_config)
     model = gpt.Model(ours)
     load(model, with_body(weights(path)), names(ours), COMPUTED)
     return ours, model

@@ -1,9 +1,9 @@
 """Folders of Hugging Face `transformers`, read without it: config.json, safetensors, the tokenizer's own files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
@@ -14,6 +14,8 @@ from ..config import Decode
 from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
 from ..files import read_json
+
+T = TypeVar("T")
 
 READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
@@ -40,6 +42,21 @@ def first_module(path: Path) -> Path:
     if not (home / "config.json").is_file():
         raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
     return home
+
+
+def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T]) -> T:
+    """A folder's config.json as ours, or the sentence that says why not."""
+    try:
+        return reader(config)
+    except KeyError as error:
+        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
+    except TypeError as error:
+        raise Mistake(
+            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
+        ) from error
+    except ValueError as error:
+        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
+        raise Mistake(f"{path / 'config.json'}: {told}") from error
 
 
 def weights(path: Path) -> dict[str, Tensor]:

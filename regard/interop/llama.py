@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..families import gpt
 from ..parts import slots
 from . import causal
-from .huggingface import weights
+from .huggingface import understood, weights
 from .weights import Rule, find, first, load, under
 
 
@@ -94,7 +94,7 @@ def with_zeros(model: nn.Module, tensors: Mapping[str, Tensor], theirs: Mapping[
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
-    ours = causal.understood(path, config, from_config)
+    ours = understood(path, config, from_config)
     model = gpt.Model(ours)
     load(model, with_zeros(model, weights(path), config), names(ours), COMPUTED)
     return ours, model

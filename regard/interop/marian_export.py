@@ -175,15 +175,16 @@ def use_of_tokenizer(text: Text, longest: int) -> dict[str, Any]:
     }
 
 
-def for_others(text: Text) -> Backend:
-    """The tokenizer with END after every text, and decoding as ours does but without our help."""
+def for_others(text: Text, ended: bool = True) -> Backend:
+    """The tokenizer, with END after every text if asked for, that decodes as ours does but without our help."""
     whole = json.loads(text.backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["id"] != text.unk]
     backend = Backend.from_str(json.dumps(whole))
     end = SPECIALS[END]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]
-    )
+    if ended:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]
+        )
     if text.symbols and bytes_of(backend):
         backend.decoder = around_symbols(backend.decoder, list(text.symbols.values()))
     return backend

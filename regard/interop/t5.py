@@ -11,7 +11,7 @@ from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..families import t5
 from ..files import read_json
-from .huggingface import decoding, filters, own_decoding, weights
+from .huggingface import decoding, filters, own_decoding, understood, weights
 from .vocabularies import sentencepieces
 from .weights import load
 
@@ -32,10 +32,7 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
     theirs = weights(path)
-    try:
-        ours = t5.from_huggingface(config)
-    except (ValueError, KeyError) as error:
-        raise Mistake(f"{path / 'config.json'}: {error}") from error
+    ours = understood(path, config, t5.from_huggingface)
     ours = ours.model_copy(update={"tied": settled(theirs, config)})
     model = load(t5.Model(ours), theirs, t5.names(ours), UNUSED)
     return ours, model  # type: ignore[return-value]

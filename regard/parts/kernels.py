@@ -53,20 +53,27 @@ class Softmax(Kernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
     ) -> Tensor:
-        drop, shared = self.dropout if self.training else 0.0, q.size(1) != k.size(1)
+        drop = self.dropout if self.training else 0.0
         if bias is None and mask.flag:
-            return F.scaled_dot_product_attention(
-                q, k, v, None, drop, is_causal=True, scale=self.scale, enable_gqa=shared
-            )
-        seen, queries = hidden(mask, bias, q, k), q.size(2)
-        if shared:
-            q, seen = in_groups(q, seen, k.size(1))
+            return self._causal(q, k, v, drop)
+        seen = hidden(mask, bias, q, k)
+        if q.size(1) == k.size(1):
+            return self._seeing(q, k, v, seen, drop)
+        groups, seen = in_groups(q, seen, k.size(1))
+        return torch.unflatten(self._seeing(groups, k, v, seen, drop), 2, (-1, q.size(2))).flatten(1, 2)
+
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, drop: float) -> Tensor:
+        if q.is_cuda and q.dtype == torch.float32:  # there, shared key heads in fp32 would cost a table of all scores
+            k, v = spread(k, q.size(1)), spread(v, q.size(1))
+        return F.scaled_dot_product_attention(
+            q, k, v, None, drop, is_causal=True, scale=self.scale, enable_gqa=q.size(1) != k.size(1)
+        )
+
+    def _seeing(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, drop: float) -> Tensor:
         if seen is None or not q.is_cuda:
-            mixed = F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
-        else:
-            with sdpa_kernel(MASKED):
-                mixed = F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
-        return torch.unflatten(mixed, 2, (-1, queries)).flatten(1, 2) if shared else mixed
+            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
+        with sdpa_kernel(MASKED):
+            return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, queries, keys), each row summing to one, or to zero where nothing is visible."""
@@ -101,9 +108,8 @@ class Additive(Kernel):
         return F.dropout(self.weights(q, k, mask, bias), self.dropout, self.training) @ spread(v, q.size(1))
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
-        scores = self.score(torch.tanh(q[:, :, :, None] + spread(k, q.size(1))[:, :, None]))[
-            ..., 0
-        ]  # (batch, heads, queries, keys)
+        k = spread(k, q.size(1))
+        scores = self.score(torch.tanh(q[:, :, :, None] + k[:, :, None]))[..., 0]  # (batch, heads, queries, keys)
         return normalised(scores, mask, bias)
 
 

@@ -167,6 +167,23 @@ class Cache:
         for memory in self.layers:
             memory.follow(flat)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """A copy of all that is remembered, by name; `fill` puts it back into an empty cache of the same model."""
+        held = ((name, vars(each).items()) for name, each in self._holders().items())
+        return {f"{name}{key}": each.clone() for name, every in held for key, each in every if isinstance(each, Tensor)}
+
+    def fill(self, tensors: dict[str, Tensor]) -> None:
+        for name, each in self._holders().items():
+            own = ((key.removeprefix(name), tensor) for key, tensor in tensors.items() if key.startswith(name))
+            for key, tensor in own:
+                if "." not in key:
+                    setattr(each, key, tensor.to(self.lengths.device, copy=True))
+
+    def _holders(self) -> dict[str, object]:
+        assert self.cross is None and not self.beams, "only what reads one text per row can be put away"
+        layers = {f"layers.{i}.": memory for i, memory in enumerate(self.layers)}
+        return {"": self, **layers, **{f"books.{i}.": book for i, book in enumerate(self._distinct())}}
+
     def _distinct(self) -> list[Book]:
         return list({id(book): book for book in self.books}.values())
 

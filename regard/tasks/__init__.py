@@ -1,6 +1,7 @@
 """What models are for. A task turns data into losses for the loop, and texts into predictions for people.
 
-A task's module has `prepare`, for training, `restore`, for use, and `sized`, for a model without any data.
+A task's module has `prepare`, for training, `restore`, for use, and `sized`, for a model without any data. Its VERBS
+are what it asks of a model, so that a family which cannot answer is refused by name.
 """
 
 from importlib import import_module
@@ -8,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Run
+from ..errors import Mistake
+from ..families import FAMILIES, family
+from ..settings import one_of
 
-TASKS = {name: f"regard.tasks.{name}" for name in ("translate", "classify", "tag", "masked", "text2text", "spans")}
+NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
+TASKS = {name: f"regard.tasks.{name}" for name in NAMES}
 
 
 def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:
     """The lesson to train, the tokenizers by file name, the run with its vocabulary; `folder` is a run to resume."""
+    _refuse_stranger(run)
     prepared: tuple[Any, dict[str, Any], Run] = import_module(TASKS[run.task]).prepare(run, folder, device)
     return prepared
 
@@ -21,6 +27,17 @@ def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, 
 def restore(run: Run, folder: Path, device: Any) -> Any:
     """What people use, but for the weights."""
     return import_module(TASKS[run.task]).restore(run, folder, device)
+
+
+def _refuse_stranger(run: Run) -> None:
+    verbs = getattr(import_module(TASKS[run.task]), "VERBS", ())
+
+    def able(name: str) -> bool:
+        return all(hasattr(family(name).Model, verb) for verb in verbs)
+
+    if not able(run.model.family):
+        others = [name for name in FAMILIES if able(name)]
+        raise Mistake(f"model.family={run.model.family} cannot be used for the task {run.task}; {one_of(None, others)}")
 
 
 def sized(run: Run) -> Run:

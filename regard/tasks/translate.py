@@ -34,6 +34,8 @@ Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 class Translator(Seeker):
     """A model with its vocabularies. It makes no difference to a sentence which others are translated with it."""
 
+    sides = 2  # of an example: source and target
+
     def __init__(
         self,
         run: Run,
@@ -220,6 +222,7 @@ class Translator(Seeker):
         return Translator(first.run, model, first.source, first.target, first.device, first.filters)
 
 
+VERBS = ("encode", "decode", "logits", "start", "step")  # what a family must have for this task
 END = "■"  # how pictures show the END symbol
 SEEN = 16  # hypotheses that are looked at together: all their attention weights are kept for a moment
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .. import files
 from ..errors import Mistake
 
-MODEL, OPTIMISER, STATE = "model.safetensors", "optimiser.safetensors", "state.json"
+MODEL, OPTIMISER, TASK, STATE = "model.safetensors", "optimiser.safetensors", "task.safetensors", "state.json"
 
 
 @dataclass
@@ -115,14 +115,26 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 # Checkpoints
 
 
-def save(folder: Path, state: State, model: nn.Module, optimiser: torch.optim.Optimizer, keep: int) -> Path:
-    """Write checkpoints/step-N of the run `folder` and remove those beyond the newest `keep`."""
+def save(
+    folder: Path,
+    state: State,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    keep: int,
+    carried: dict[str, Tensor] | None = None,
+) -> Path:
+    """Write checkpoints/step-N of the run `folder` and remove those beyond the newest `keep`.
+
+    `carried` is what the task takes along from update to update, if anything.
+    """
     path = folder / "checkpoints" / f"step-{state.step}"
     with files.replacing(path) as draft:
         draft.mkdir(parents=True)
         _write(draft / MODEL, _stored(model), {"step": str(state.step)})
         _write(draft / OPTIMISER, _optimiser_tensors(model, optimiser), {"step": str(state.step)})
-        sums = {name: _checksum(draft / name) for name in (MODEL, OPTIMISER)}
+        if carried:
+            _write(draft / TASK, carried, {"step": str(state.step)})
+        sums = {file.name: _checksum(file) for file in sorted(draft.iterdir())}
         record = {"format": 1, **dataclasses.asdict(state), "random": randomness(), "checksums": sums}
         (draft / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     for old in _all(folder)[keep:]:
@@ -161,6 +173,11 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Stat
     record = files.read_json(path / STATE)
     restore_randomness(record["random"])
     return State(**{field.name: record[field.name] for field in dataclasses.fields(State)})
+
+
+def carried(path: Path) -> dict[str, Tensor]:
+    """What the task took along at the checkpoint."""
+    return {name: tensor.clone() for name, tensor in _read(path / TASK)[0].items()} if (path / TASK).exists() else {}
 
 
 def last(folder: Path, count: int) -> list[Path]:

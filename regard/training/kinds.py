@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -32,6 +32,18 @@ class Task(Protocol):
 
     def facts(self) -> list[str]:
         """Sentences about the data; asked at the beginning and after every epoch, each is told once."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A task that carries something from update to update, such as the memory of a recurrent model. It is saved with
+    every checkpoint, so that a resumed training goes on as if nothing had happened."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it carries, by name; no later update changes these tensors."""
+
+    def take_up(self, state: dict[str, Tensor]) -> None:
+        """Carry this from here on; nothing, where nothing was carried."""
 
 
 @dataclass(frozen=True)

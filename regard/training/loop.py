@@ -14,10 +14,10 @@ from .. import files
 from ..errors import Mistake
 from . import average, checkpoint, curves, optimise, schedules
 from .checkpoint import State
-from .kinds import Outcome, Seen, Task, Update
+from .kinds import Outcome, Remembering, Seen, Task, Update
 from .progress import Journal, Record, Stop, display
 
-LOWER = ("loss", "perplexity")  # figures of which less is better
+LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
 PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
 
 
@@ -87,6 +87,8 @@ class Trainer:
 
     def take_up(self, path: Path) -> None:
         self.state = checkpoint.load(path, self.model, self.optimiser)
+        if isinstance(self.task, Remembering):
+            self.task.take_up(checkpoint.carried(path))
         self.saved = self.state.step
         self.state.compiled &= self.settings.compile  # once without, always without: the bits depend on it
         if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
@@ -157,7 +159,7 @@ class Trainer:
         """Add up the gradients of the pieces; the mean loss per predicted token comes back, still on the device."""
         if not self.state.compiled:
             return self.backward(update, self.task.loss)
-        before = checkpoint.randomness()
+        before, carried = checkpoint.randomness(), self.carried()
         try:
             return self.backward(update, self.compiled)
         except Mistake:
@@ -168,7 +170,12 @@ class Trainer:
             self.state.compiled = False
             self.optimiser.zero_grad()
             checkpoint.restore_randomness(before)
+            if isinstance(self.task, Remembering):
+                self.task.take_up(carried)
             return self.backward(update, self.task.loss)
+
+    def carried(self) -> dict[str, Tensor]:
+        return self.task.state() if isinstance(self.task, Remembering) else {}
 
     def backward(self, update: Update, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
@@ -315,7 +322,7 @@ class Trainer:
             checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
         else:
             keep = max(self.settings.keep, self.settings.average)
-            checkpoint.save(self.folder, state, self.model, self.optimiser, keep)
+            checkpoint.save(self.folder, state, self.model, self.optimiser, keep, self.carried())
         self.saved = state.step
         self.logged += time.monotonic() - began
 

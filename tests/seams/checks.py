@@ -2,21 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.parts import Cache, Mask, slots
+from regard.families import gpt, t5, xl
+from regard.parts import Cache, Mask
 
-from .gpt import GPT
-from .gpt import Config as GPTConfig
 from .rnn import RNN
-from .t5 import T5
-from .t5 import Config as T5Config
 from .whisper import Config as WhisperConfig
 from .whisper import Whisper
-from .xl import XL
-from .xl import Config as XLConfig
 
 
 def close(ours: Tensor, theirs: Tensor, bound: float = 1e-4) -> None:
@@ -49,26 +45,46 @@ class Stepped:
     full: Callable[[Tensor, int], Tensor]  # tokens (texts, tokens), row -> (texts, tokens, vocab)
 
 
-ALONE = {
-    "dense": GPTConfig(),
-    "additive": GPTConfig(attention=slots.Additive()),
-    "sinusoid": GPTConfig(positions=slots.Sinusoid()),
-    "rotary": GPTConfig(positions=slots.Rotary()),
-    "buckets": GPTConfig(positions=slots.Buckets()),
-    "window": GPTConfig(attention=slots.Window(radius=4)),
-    "favor": GPTConfig(attention=slots.Favor(features=32)),
-    "mixed": GPTConfig(
-        attention=(slots.Dense(), slots.Window(radius=4), slots.Favor(features=32), slots.Window(radius=3)),
-        positions=slots.Rotary(),
-    ),
+SMALL = {"vocab": 50, "width": 32, "heads": 4, "layers": 2, "inner": 128, "dropout": 0.0}
+WINDOW, FAVOR = {"kind": "window", "radius": 4}, {"kind": "favor", "features": 32}
+ALONE = {  # fillings of gpt, half of them with key heads that are shared
+    "dense": {},
+    "additive": {"attention": "additive", "key_heads": 1},
+    "sinusoid": {"positions": "sinusoid"},
+    "rotary": {"positions": "rotary", "key_heads": 2},
+    "buckets": {"positions": "buckets", "key_heads": 2},
+    "window": {"attention": WINDOW, "key_heads": 2},
+    "favor": {"attention": FAVOR, "key_heads": 2},
 }
-STEPPED = (*ALONE, "xl", "t5", "rnn", "whisper")
+STEPPED = (*ALONE, "mixed", "xl", "t5", "rnn", "whisper")
+
+
+def writing(**changes: Any) -> gpt.Model:
+    learned = {"positions": {"kind": "learned", "tokens": 64}}
+    return gpt.Model(gpt.Config.model_validate(SMALL | learned | changes))
+
+
+def mixed() -> gpt.Model:
+    """Another kernel in every layer: each remembers in its own way."""
+    kinds = ({}, {"attention": WINDOW}, {"attention": FAVOR}, {"attention": {**WINDOW, "radius": 3}})
+    model = writing(layers=4, positions="rotary")
+    for place, kind in enumerate(kinds):
+        model.stack.layers[place] = writing(positions="rotary", **kind).stack.layers[0]
+    return model
+
+
+def rewriting() -> t5.Model:
+    """The first T5, with heads that do not divide its width."""
+    own = {"head_width": 6, "tied": True, "feed": {"kind": "plain", "act": "relu"}, "attention": {"scaled": False}}
+    return t5.Model(t5.Config.model_validate(SMALL | own))
 
 
 def stepped(name: str) -> Stepped:
     torch.manual_seed(2)
-    if name in ALONE or name == "xl":
-        return alone(XL(XLConfig()) if name == "xl" else GPT(ALONE[name]))
+    if name in ALONE:
+        return alone(writing(**ALONE[name]))
+    if name in ("xl", "mixed"):
+        return alone(mixed() if name == "mixed" else xl.Model(xl.Config(**SMALL, memory=64)))
     if name == "whisper":
         model, mels = loud(Whisper(WhisperConfig()), spread=1.5), torch.randn(3, 8, 20)
         return Stepped(
@@ -76,7 +92,7 @@ def stepped(name: str) -> Stepped:
             lambda capacity: model.start(mels, capacity),
             lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
         )
-    model = loud(T5(T5Config()), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
+    model = loud(rewriting(), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
     source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:
