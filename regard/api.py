@@ -17,8 +17,8 @@ FORMAT = 1  # of run.json
 FIXED: tuple[str, ...] = ("task", "start", "model.", "data.", "tokenizer.")
 FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
 # What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
-FREE: tuple[str, ...] = ("data.workers", "data.test", "model.vocab", "model.target_vocab")
-FREE += ("model.head", "model.labels", "model.follow", "model.pooled")
+HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
+FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "follow", "pooled")))
 PLAIN = {"precision": "fp32", "device": "cpu"}  # how a run is loaded to be looked into, not used
 
 
@@ -243,7 +243,7 @@ def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, A
         fixed = key.startswith(FIXED) and key not in FREE
         if fixed and (key in said_now or key not in said_then):
             raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
-    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key == "data.workers"}
+    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key in HANDLING}
     return change(old, changes, only=("train", *USE))
 
 

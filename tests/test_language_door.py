@@ -15,8 +15,8 @@ import regard
 from regard.cli import main
 
 TINY = (
-    "model.width=48", "model.heads=2", "model.layers=1", "model.inner=96", "model.positions.tokens=64", "data.max_tokens=64",
-    "tokenizer.vocab=280", "train.batch=8", "train.lr=5e-3", "train.warmup=10", "train.tensorboard=false", "device=cpu",
+    "model.size=tiny", "model.width=48", "model.heads=2", "model.layers=1", "model.inner=96", "model.positions.tokens=64", "data.max_tokens=64",
+    "tokenizer.vocab=280", "train.batch=8", "train.lr=5e-3", "train.warmup=10", "train.tensorboard=false", "device=cpu", "decode.begin=true",
 )  # fmt: skip
 
 
@@ -239,17 +239,16 @@ def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
     train(
         f"data.train={files}/train.txt", "data.max_tokens=65", words="a window (data.max_tokens) has 65 tokens and the"
     )
-    train(
-        f"data.train={files}/train.txt",
-        "model.family=transformer",
-        words="cannot be used for the task language; expected one of",
-    )
+    words = "model.family=transformer cannot be used for the task language; expected one of lm, gpt, xl"
+    refused(capsys, "train", "language", "model.family=transformer", "--out", tmp_path / "out", words=words)
+    words = "model.family=gpt cannot be used for the task translate; expected one of transformer"
+    refused(capsys, "train", "translate", "model.family=gpt", "--out", tmp_path / "out", words=words)
     train(f"data.train={files}/train.txt", "train.metric=bleu", words="train.metric is")
     train(
         f"data.train={files}/train.txt",
         "train.metric=word_perplexity",
         f"data.valid={files}/valid.txt",
-        words="the evaluation gives",
+        words="train.metric=word_perplexity is of data.document=stream",
     )
 
 

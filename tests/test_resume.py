@@ -195,6 +195,64 @@ def test_every_random_generator_comes_back(tmp_path: Path, monkeypatch: pytest.M
     assert left(tmp_path / "whole") == left(tmp_path / "broken")
 
 
+class Carrying(Task):
+    """The loss of an update depends on what was carried to it: a sum over all tokens that were seen before."""
+
+    def __init__(self, **train: Any) -> None:
+        super().__init__(**train)
+        self.seen = torch.zeros(2)
+
+    def loss(self, model: nn.Module, piece: Any) -> Any:
+        self.seen[0] += 1
+        self.seen[1] += piece.tokens.sum()
+        return super().loss(model, piece) * (1 + (self.seen[1] % 7) / 10)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"seen": self.seen.clone()} if self.seen[0] else {}
+
+    def take_up(self, state: dict[str, torch.Tensor]) -> None:
+        self.seen = state.get("seen", torch.zeros(2)).clone()
+
+
+@pytest.mark.parametrize("at", [3, 8])
+def test_what_a_task_carries_comes_back(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "whole", Carrying())
+    interrupted(tmp_path / "broken", at, Carrying(), monkeypatch)
+    resumed = Carrying()
+    trained(tmp_path / "broken", resumed, resume=True)
+    assert left(tmp_path / "whole") == left(tmp_path / "broken") and resumed.seen[0] == 20
+    assert load_file(tmp_path / "whole/checkpoints/step-20/task.safetensors")["seen"][0] == 20
+    damaged = tmp_path / "whole/checkpoints/step-20/task.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    told: list[str] = []
+    assert checkpoint.newest(tmp_path / "whole", told.append).name == "step-15" and "task.safetensors" in told[0]
+
+
+def test_what_a_task_carries_is_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled update that fails halfway has moved it on already."""
+    trained(tmp_path / "plain", Carrying(accumulate=2))
+
+    def breaking(loss: Any, **settings: Any) -> Any:
+        calls = [0]
+
+        def failing(*given: Any) -> Any:
+            calls[0] += 1
+            found = loss(*given)
+            if calls[0] == 6:
+                raise RuntimeError("out of luck")
+            return found
+
+        return failing
+
+    monkeypatch.setattr(torch, "compile", breaking)
+    trained(tmp_path / "compiled", Carrying(accumulate=2, compile=True))
+    name = "checkpoints/step-20/{}.safetensors"
+    for part in ("model", "optimiser", "task"):
+        assert (tmp_path / "plain" / name.format(part)).read_bytes() == (
+            tmp_path / "compiled" / name.format(part)
+        ).read_bytes()
+
+
 def test_what_is_remembered_across_a_resume(tmp_path: Path) -> None:
     """The best so far and the patience spent are part of a checkpoint."""
     whole, parts = _Falling(), _Falling()

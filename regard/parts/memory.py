@@ -168,16 +168,19 @@ class Cache:
             memory.follow(flat)
 
     def tensors(self) -> dict[str, Tensor]:
-        """A copy of all that is remembered, by name; `fill` puts it back into an empty cache of the same model."""
+        """A copy of all that is remembered, by name; `fill` puts it back."""
         held = ((name, vars(each).items()) for name, each in self._holders().items())
         return {f"{name}{key}": each.clone() for name, every in held for key, each in every if isinstance(each, Tensor)}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Remember this instead, in a cache of the same model with the same number of rows."""
+        device = self.lengths.device
         for name, each in self._holders().items():
-            own = ((key.removeprefix(name), tensor) for key, tensor in tensors.items() if key.startswith(name))
-            for key, tensor in own:
-                if "." not in key:
-                    setattr(each, key, tensor.to(self.lengths.device, copy=True))
+            own = {
+                key: tensors.get(f"{name}{key}") for key, held in vars(each).items() if isinstance(held, Tensor | None)
+            }
+            for key, tensor in own.items():
+                setattr(each, key, None if tensor is None else tensor.to(device, copy=True))
 
     def _holders(self) -> dict[str, object]:
         assert self.cross is None and not self.beams, "only what reads one text per row can be put away"
@@ -402,7 +405,7 @@ class Inputs(Memory):
 
     def inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         both = key if self.past is None else torch.cat([self.past, key], 1)
-        self.past = both[:, -self.tokens :].detach()
+        self.past = both[:, -self.tokens :].detach().contiguous()  # or all of it would be kept
         return both, both
 
     def select(self, rows: Tensor) -> None:
@@ -420,7 +423,7 @@ class InputBook(Book):
         assert mask.at is not None
         new = mask.at if mask.keys is None else mask.at.masked_fill(~mask.keys, FAR)
         at = torch.cat([self.at, new], 1)
-        self.at = at[:, -self.tokens :]
+        self.at = at[:, -self.tokens :].contiguous()
         seen = mask.but(keys=None, keys_at=at)
         return seen, seen
 

@@ -214,11 +214,11 @@ class Lesson:
         return {f"{first}.{name}": tensor for first, tensors in held for name, tensor in tensors.items()}
 
     def take_up(self, state: dict[str, Tensor]) -> None:
-        self.memories = {}
         for first in {int(name.partition(".")[0]) for name in state}:
             own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{first}.")}
-            memory = self.memories[first] = self.model.recall(len(own["lengths"]))
-            memory.fill(own)
+            if first not in self.memories:  # else the pieces at hand hold it already
+                self.memories[first] = self.model.recall(len(own["lengths"]))
+            self.memories[first].fill(own)
 
 
 # --- from a run to these two -----------------------------------------------------------------------------------------
@@ -228,6 +228,8 @@ NAME = "tokenizer.json"
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written but the cache."""
+    if run.train.metric == "word_perplexity" and run.data.document != "stream":
+        raise Mistake("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
     tokenizer = load(folder / NAME) if folder else learn(run.tokenizer, documents(run.data, "train").sample())
     run = _with_vocab(run, max(tokenizer.size, run.model.vocab if run.start else 0))  # a borrowed model may have more
     writer = Writer(run, _model(run), tokenizer, device)
