@@ -47,16 +47,16 @@ def train(
     origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.start else None
     with _tokenizers(out if resume else None, origin) as folder:
         lesson, tokenizers, run = prepare(run, folder, device(run.device))
-    notes = origin.give(lesson.model) if origin else []
-    begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
-    begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
-    if resume:
-        _same_data(out, begun)
-        notes = []
-        write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
-    else:
-        _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, begun)
-    outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+        notes = origin.give(lesson.model) if origin else []
+        begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
+        begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
+        if resume:
+            _same_data(out, begun)
+            notes = []
+            write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
+        else:
+            _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, begun)
+        outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
     return load(out) if outcome.status != "stopped" else None
 
 
@@ -162,8 +162,8 @@ def convert(
 
 
 def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
-    """Figures of several runs over the same examples or texts; where there are answers to compare, also a paired
-    bootstrap of each run against the first."""
+    """Figures of several runs over the same examples or texts; where they gave answers, also a paired bootstrap of each
+    run against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
     for path in paths:

@@ -126,8 +126,9 @@ def predict(
         str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by their likeness to every line.")
     ] = None,
 ) -> None:
-    """Give the model's output for every line, or every sentence of tagged words, of files or stdin; or for a prompt."""
+    """Give the model's output for every line (of tagged words: every sentence) of files or stdin, or for a prompt."""
     from . import api
+    from .prompts import asked
     from .vectors import answers
 
     changes, files = sorted_out(arguments or [])
@@ -145,10 +146,16 @@ def predict(
         for chunk in chunks(lines):
             sys.stdout.writelines(one_line(each) + "\n" for each in answer(chunk))
             sys.stdout.flush()
-    elif hasattr(system, "blocks"):  # several lines make an item, which comes back as it was
-        print_blocks(system, lines, details)
-    else:
-        print_answers(system, lines, details)
+        return
+    blocks = getattr(system, "blocks", None)  # several lines make an item, which comes back as it was
+    for chunk in chunks(asked(blocks(lines) if blocks else lines, getattr(system, "field", None))):
+        texts = [text for text, _ in chunk]
+        found = system.predict(texts, details=True) if details else system.predict(texts)
+        if details or chunk[0][1] is not None:
+            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
+        else:
+            sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in found)
+        sys.stdout.flush()
 
 
 @app.command()
@@ -320,28 +327,6 @@ def print_records(records: Iterable[Any]) -> None:
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
-
-
-def print_answers(system: Any, lines: Iterable[str], details: bool) -> None:
-    from .prompts import asked
-
-    for chunk in chunks(asked(lines, getattr(system, "field", None))):
-        texts = [text for text, _ in chunk]
-        found = system.predict(texts, details=True) if details else system.predict(texts)
-        if details or chunk[0][1] is not None:
-            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
-        else:
-            sys.stdout.writelines(one_line(text) + "\n" for text in found)
-        sys.stdout.flush()
-
-
-def print_blocks(system: Any, lines: Iterable[str], details: bool) -> None:
-    for chunk in chunks(system.blocks(lines)):
-        if details:
-            print_records(system.predict(chunk, details=True))
-        else:
-            sys.stdout.writelines(text + "\n" for text in system.predict(chunk))
-        sys.stdout.flush()
 
 
 def answered(asked: dict[str, Any] | None, found: Any) -> Any:

@@ -142,9 +142,9 @@ def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> Resolv
     except ValueError as error:
         return _without_family(layers, str(error))
     draft = Draft(Run, {"model": module.Config} | _sections(layers))
-    layers = _of_one_family(layers)
     started = [value for _, values in layers for key, value in flat(values) if key == "start"]
     start = started[-1] if fresh and started else ""
+    layers = _of_one_family(layers)
     if fresh:
         _lay_size(draft, module, settings_of(module.Config)["size"].default)
     for where, values in layers:

@@ -70,27 +70,6 @@ class PairData(PackedData):
     examples: Positive = 20000  # embedded training pairs
 
 
-class TextData(Data):
-    """Running text, for language models."""
-
-    max_tokens: Positive = 256  # of a window, in training and in evaluation
-    format: Literal["auto", "text", "jsonl"] = "auto"
-    document: Literal["file", "line", "blank", "stream"] = "file"  # blank: up to an empty line; stream: see corpus.py
-    holdout: Share = 0.0  # of data.train, from its end, is the valid part if data.valid names none
-    stride: Count = 0  # of evaluation: tokens from window to window; 0: windows do not overlap
-    cache: str = ""  # folder of encoded texts; nothing: the user's own
-    verify: bool = False  # compare all of a file with what was encoded, not only its size, time and samples
-
-    @model_validator(mode="after")
-    def _covering(self) -> "TextData":
-        if self.stride > self.max_tokens:
-            raise ValueError(
-                f"data.stride is {self.stride}, above data.max_tokens={self.max_tokens}, and would pass over tokens; "
-                "use less, or 0 for windows that do not overlap"
-            )
-        return self
-
-
 class MixData(PackedData):
     """Several tasks at once: data.train=a.tsv,b.tsv names a file of pairs for each."""
 
@@ -138,6 +117,27 @@ class MaskData(Data):
     follow: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
     locales: Words = ()  # of the embedded data, as in classify
     examples: Positive = 20000  # embedded training lines
+
+
+class TextData(Data):
+    """Running text, for language models."""
+
+    max_tokens: Positive = 256  # of a window, in training and in evaluation
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    document: Literal["file", "line", "blank", "stream"] = "file"  # blank: up to an empty line; stream: see corpus.py
+    holdout: Share = 0.0  # of data.train, from its end, is the valid part if data.valid names none
+    stride: Count = 0  # of evaluation: tokens from window to window; 0: windows do not overlap
+    cache: str = ""  # folder of encoded texts; nothing: the user's own
+    verify: bool = False  # compare all of a file with what was encoded, not only its size, time and samples
+
+    @model_validator(mode="after")
+    def _covering(self) -> "TextData":
+        if self.stride > self.max_tokens:
+            raise ValueError(
+                f"data.stride is {self.stride}, above data.max_tokens={self.max_tokens}, and would pass over tokens; "
+                "use less, or 0 for windows that do not overlap"
+            )
+        return self
 
 
 class Tokenizer(Base):
@@ -296,6 +296,15 @@ class Decode(Search):
         return self
 
 
+class Reading(Base):
+    """Of tasks whose model only reads."""
+
+    top: Count = 0  # likeliest answers that are told with their probabilities; 0: the best one alone
+    pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first one's
+    normalised: bool = True  # embeddings have length 1
+    batch: Positive = 64  # texts at once
+
+
 class TextDecode(Search):
     """Of language models. What is of sampling stays as it is while another kind is used: greedy passes over it."""
 
@@ -311,15 +320,6 @@ class TextDecode(Search):
         if not all(value):
             raise ValueError('decode.until has an empty string; expected some text, such as ["\\n"]')
         return value
-
-
-class Reading(Base):
-    """Of tasks whose model only reads."""
-
-    top: Count = 0  # likeliest answers that are told with their probabilities; 0: the best one alone
-    pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first one's
-    normalised: bool = True  # embeddings have length 1
-    batch: Positive = 64  # texts at once
 
 
 class Sections(NamedTuple):

@@ -13,7 +13,7 @@ from ..errors import Mistake
 from ..families import FAMILIES, family
 from ..settings import one_of
 
-NAMES = ("classify", "language", "masked", "spans", "tag", "text2text", "translate")
+NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
 TASKS = {name: f"regard.tasks.{name}" for name in NAMES}
 
 

@@ -21,6 +21,8 @@ from . import encoder
 from .course import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
+VERBS = ("encode", "label")  # what a family must have for this task
+
 
 class Classifier(Labeller):
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:

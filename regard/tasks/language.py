@@ -48,6 +48,11 @@ class Writer(Composer):
         never = [each for each in (tokenizer.pad, tokenizer.start) if each != tokenizer.end]
         self.filters = (Suppress(never),) if filters is None else filters
 
+    @property
+    def tokenizers(self) -> dict[str, Any]:
+        """By the name of the file that a run keeps each in."""
+        return {NAME: self.tokenizer}
+
     # --- what people ask ---------------------------------------------------------------------------------------
 
     def predict(self, prompts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
@@ -227,7 +232,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise Mistake("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
     tokenizer = load(folder / NAME) if folder else learn(run.tokenizer, documents(run.data, "train").sample())
-    run = _with_vocab(run, tokenizer.size)
+    run = _with_vocab(run, max(tokenizer.size, run.model.vocab if run.start else 0))  # a borrowed model may have more
     writer = Writer(run, _model(run), tokenizer, device)
     writer.refuse_long(run.data.max_tokens, "a window (data.max_tokens)")
     parts = {"train": part(run, "train", tokenizer, folder)}

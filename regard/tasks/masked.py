@@ -23,6 +23,7 @@ from . import encoder
 from .course import Course, built, lines_of, opened
 from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
 
+VERBS = ("encode", "logits", "follows")  # what a family must have for this task
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
 
 

@@ -13,9 +13,9 @@ from ..data.spans import Corruptor, SpanUpdates
 from ..data.tokenizers import Text, learn, load, sentinel
 from . import translate
 from .course import built, lines_of, opened
-from .translate import JOINT, Translator, sized, with_vocab
+from .translate import JOINT, VERBS, Translator, sized, with_vocab
 
-__all__ = ["Lesson", "Restorer", "prepare", "restore", "sized"]
+__all__ = ["VERBS", "Lesson", "Restorer", "prepare", "restore", "sized"]
 
 
 class Restorer(Translator):

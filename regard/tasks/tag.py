@@ -22,6 +22,8 @@ from . import encoder
 from .course import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
+VERBS = ("encode", "label")  # what a family must have for this task
+
 Words = Sequence[str]
 
 

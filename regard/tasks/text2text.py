@@ -12,9 +12,9 @@ from ..data.tokenizers import Text
 from ..metrics import text_figures
 from . import translate
 from .course import part_of
-from .translate import Lesson, Translator, sized
+from .translate import VERBS, Lesson, Translator, sized
 
-__all__ = ["Writer", "prepare", "restore", "sized"]
+__all__ = ["VERBS", "Writer", "prepare", "restore", "sized"]
 
 
 class Writer(Translator):
