@@ -827,6 +827,7 @@ def test_what_is_behind_the_end_is_padding(tmp_path):
     )
     assert second.real[0].tolist() == [True] * 4 + [False] * 4 and not second.full and first.full
     assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.at[0].tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert second.segments is None  # what is not shown is no border
     (both,) = evaluation(found, 8, rows=2)
     assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
 
