@@ -241,7 +241,7 @@ def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
     )
     words = "model.family=transformer cannot be used for the task language; expected one of lm, gpt, xl"
     refused(capsys, "train", "language", "model.family=transformer", "--out", tmp_path / "out", words=words)
-    words = "model.family=gpt cannot be used for the task translate; expected one of transformer"
+    words = "model.family=gpt cannot be used for the task translate; expected one of transformer, t5"
     refused(capsys, "train", "translate", "model.family=gpt", "--out", tmp_path / "out", words=words)
     train(f"data.train={files}/train.txt", "train.metric=bleu", words="train.metric is")
     train(
