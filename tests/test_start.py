@@ -9,6 +9,8 @@ import pytest
 import reads
 import torch
 import transformers as hf
+from test_bert import sentences as of_sentences
+from test_bert import vectors
 
 import regard
 from regard.begin import Origin
@@ -216,6 +218,25 @@ def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
     for ask in (lambda: bare.predict("a <mask>"), lambda: bare.evaluate()):
         with pytest.raises(Mistake, match="this model has no head for masked words; it gives embeddings"):
             ask()
+
+
+def test_vectors_of_a_sentence_transformers_folder(tmp_path):
+    path = of_sentences(tmp_path / "x", normalised=True, pooling_mode_mean_tokens=True)
+    texts = [*folders.AWKWARD, "the cat sat"]
+    system = regard.load(path)
+    found = system.embed(texts)
+    assert (found - torch.tensor(vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
+    assert system.run.data.max_tokens == 12 and system.run.decode.normalised
+    with pytest.warns(UserWarning, match="1 of 1 texts have more than 10 tokens and were cut"):
+        long = system.embed(["the cat sat " * 9])
+    assert (long - torch.tensor(vectors(path, ["the cat sat " * 9], 12, "mean", True))).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_smaller_precision(first, precision):
+    texts = [text for text, _ in reads.moods(30, 8)]
+    exact, rough = regard.load(first).embed(texts), regard.load(first, {"precision": precision}).embed(texts)
+    assert ((exact * rough).sum(1) > 0.99).all() and not exact.equal(rough)
 
 
 def test_a_run_goes_out_and_comes_back(first, tmp_path):

@@ -16,6 +16,7 @@ from ..errors import Mistake
 class Course:
     """A lesson whose updates come from a batcher."""
 
+    steady = False  # has every piece the same shape, but for few?
     parts: dict[str, Examples]
     batcher: Updates
     steady = False  # rows are as long as their texts
