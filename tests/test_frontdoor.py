@@ -444,6 +444,10 @@ def blocks() -> list[str]:
     return [block.partition("\n")[2] for block in text.split("```")[1::2]]
 
 
+PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", "tokenizer.vocab=300"]
+SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
+
+
 def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
     """As they stand there, on files and runs of those names, with a smaller model and fewer steps."""
     monkeypatch.chdir(tmp_path)
@@ -451,6 +455,13 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
         for side, own in (("en", "low"), ("de", "up")):
             shutil.copy(files / f"{ours}.{own}", tmp_path / f"{name}.{side}")
     (tmp_path / "in.txt").write_text("the cat.\n")
+    (tmp_path / "other.txt").write_text("a cat sleeps.\nthe dog runs far.\n" * 40)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("Once upon a time a dog ran home.\n" * 60)
+    (tmp_path / "reviews.tsv").write_text("the dog runs\tgood\na cat sleeps\tbad\n" * 20)
+    (tmp_path / "words.conllu").write_text(
+        "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
+    )
     for name in ("a", "b"):
         shutil.copytree(run, tmp_path / "runs" / name)
     commands = [line for block in blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
@@ -460,7 +471,8 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
         words = shlex.split(command, comments=True)[1:]
         arguments, fed = (words[: words.index("<")], words[-1]) if "<" in words else (words, "")
         if arguments[0] == "train":
-            arguments += [*TINY, "train.steps=5", "train.tokens=500"]
+            begun = any(word.startswith("start=") for word in arguments)  # then the model is that one's
+            arguments += ["train.steps=5", "train.tokens=500", *([] if begun else SMALL[arguments[1]])]
         stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
         code, out, err = said(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
         assert code == 0, (line, err)
