@@ -1,5 +1,6 @@
-"""Figures beside peers, each in one run: `regard bench WHAT`. A bench is a module here with `SIZES`, `PARTS`, `main`."""
+"""Figures beside peers, each in one run: `regard bench WHAT`. A bench has SIZES (the usual first), PARTS and main."""
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from ..errors import Mistake
@@ -8,11 +9,12 @@ from .report import Report
 BENCHES = ("generate", "translate")
 
 
-def bench(what: str, device: str, size: str, rounds: int, only: str | None) -> Report:
+def bench(what: str, device: str, size: str | None, rounds: int, only: str | None) -> Report:
     """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns."""
     if what not in BENCHES:
         raise Mistake(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
     module = import_module(f".{what}", __name__)
+    size = module.SIZES[0] if size is None else size
     if size not in module.SIZES:
         raise Mistake(f"--size {size} is no size of this bench; expected {one_of(module.SIZES)}")
     if only is not None and only not in module.PARTS:
@@ -23,5 +25,5 @@ def bench(what: str, device: str, size: str, rounds: int, only: str | None) -> R
     return report
 
 
-def one_of(names: object) -> str:
-    return ", ".join(names)  # type: ignore[call-overload, no-any-return]
+def one_of(names: Iterable[str]) -> str:
+    return " or ".join(names) if len(names := list(names)) < 3 else ", ".join(names)

@@ -19,7 +19,6 @@ class Course:
     steady = False  # has every piece the same shape, but for few?
     parts: dict[str, Examples]
     batcher: Updates
-    steady = False  # rows are as long as their texts
 
     def facts(self) -> list[str]:
         """What the data are, and what of them was left out so far."""
