@@ -375,6 +375,15 @@ def test_spans_as_seqeval_reads_them():
     assert (half["span precision"], half["span recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
 
 
+def test_spans_are_seqevals_where_it_is_installed():
+    theirs = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    chance = np.random.default_rng(1)
+    tags = ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]
+    for _ in range(2000):
+        some = chance.choice(tags, chance.integers(1, 9)).tolist()
+        assert spans(some) == [(first, last + 1, kind) for kind, first, last in theirs.get_entities(some)]
+
+
 def test_paired_bootstrap():
     chance = np.random.default_rng(1)
     right = chance.integers(2, size=400).tolist()
