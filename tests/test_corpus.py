@@ -159,6 +159,26 @@ def test_words_are_forgotten_and_found_again(monkeypatch):
     assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
 
 
+def test_threads_share_an_encoder():
+    tokenizer = LEARNT["bpe", "{}"]
+    encoder = Encoder(tokenizer)
+
+    class Late(dict):
+        """Whenever it is asked for a word, another thread, that still holds it, adds that word a moment later."""
+
+        def __contains__(self, word):
+            return self.get(word) is not None
+
+        def get(self, word):
+            found = super().get(word)
+            self[word] = encoder._plain([word])[0]
+            return found
+
+    encoder._old = Late()
+    row = encoder.encode([Part("one two three two", False, True)])[0]
+    assert np.frombuffer(row, np.uint16).tolist() == tokenizer.encode(["one two three two"])[0]
+
+
 @pytest.mark.parametrize("text", ["ab12(cd)ef,gh" * 9, "你好。早上好！" * 20])
 def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
     monkeypatch.setattr(seams, "LIMIT", 40)
@@ -807,6 +827,7 @@ def test_what_is_behind_the_end_is_padding(tmp_path):
     )
     assert second.real[0].tolist() == [True] * 4 + [False] * 4 and not second.full and first.full
     assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.at[0].tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert second.segments is None  # what is not shown is no border
     (both,) = evaluation(found, 8, rows=2)
     assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
 

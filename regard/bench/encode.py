@@ -87,7 +87,7 @@ def main() -> None:
         for size in asked.sizes:
             text(made, size)
             own = [sys.executable, "-m", "regard.bench.encode", "--measure", f"{made}", f"{tokenizer}"]
-            found = json.loads(subprocess.run(own, check=True, capture_output=True).stdout)
+            found = json.loads(subprocess.run(own, check=True, stdout=subprocess.PIPE).stdout)
             print(
                 f"{size} MB: {found['rate']:.1f} MB/s ({found['each']:.1f} per processor second), "
                 f"{found['tokens']:,} tokens, "

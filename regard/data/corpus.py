@@ -101,7 +101,7 @@ def window(
     tokens, targets, places = rows[:, :-1].copy(), rows[:, 1:].copy(), places[:, 1:]
     heads, shown = places == 0, places < len(corpus)
     if not corpus.stream:
-        heads |= tokens == corpus.end
+        heads |= (tokens == corpus.end) & shown
     tokens[heads] = corpus.start
     tokens[~shown] = targets[~shown] = corpus.pad
     real = shown if real is None else real & shown

@@ -125,12 +125,12 @@ class Encoder:
         cut = [[] if alone else find(self._spaced(part)) for part, alone in zip(parts, odd, strict=True)]
         if len(self._known) > KNOWN or self._held > HELD:  # what is not asked for until the next time is forgotten
             self._known, self._old, self._held = {}, self._known, 0
-        known, old = self._known, self._old  # another thread may put others in their place
-        new = set(chain.from_iterable(cut)).difference(known)  # a dictionary is only asked, not gone through
-        self._held += sum(map(len, new))
-        known.update((word, old[word]) for word in new if word in old)
-        unseen = [word for word in new if word not in old]
-        known.update(zip(unseen, self._inner(unseen), strict=True))
+        known, old = self._known, self._old  # other threads may put new ones in their place, and add words to these
+        found = {word: old.get(word) for word in set(chain.from_iterable(cut)) if word not in known}
+        self._held += sum(map(len, found))
+        unseen = [word for word, row in found.items() if row is None]
+        found.update(zip(unseen, self._inner(unseen), strict=True))
+        known.update((word, row) for word, row in found.items() if row is not None)
         rows = [b"".join(map(known.__getitem__, words)) for words in cut]
         for number, part in enumerate(parts):
             if odd[number]:
