@@ -129,10 +129,17 @@ def test_a_row_ends_with_the_first_stop_string_and_the_others_go_on(kind):
 def test_a_beam_whose_hypotheses_have_all_stopped_is_done():
     chain = Chain(1, 4, spread=2.0)
     chain.table[..., END] = -1e9
-    every = Stops(("b", "c", "d"), letters, [[1]])
+    steps, original = [0], chain.step
+
+    def step(*given):
+        steps[0] += 1
+        return original(*given)
+
+    chain.step = step  # type: ignore[method-assign]
     for stop in ("exact", "first", "heuristic"):
-        found = run(chain, [0], [50], beam=5, nbest=3, stop=stop, stops=every)[0]
-        assert [len(each.tokens) for each in found] == [1, 1, 1]
+        steps[0] = 0
+        found = run(chain, [0], [50], beam=5, nbest=3, stop=stop, stops=Stops(("b", "c", "d"), letters, [[1]]))[0]
+        assert [len(each.tokens) for each in found] == [1, 1, 1] and steps[0] == 1
 
 
 def test_stop_strings_are_found_however_they_are_spelt(tokenizers):
