@@ -179,6 +179,22 @@ def convert(
         print(name, value)
 
 
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="What to time: translate.")],
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
+    size: Annotated[str, typer.Option(help="The size of the model.")] = "base",
+    rounds: Annotated[int, typer.Option(help="In each of them every program has its turn.")] = 5,
+    only: Annotated[str | None, typer.Option(metavar="PART", help="One part: training or decoding.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time this program beside others, with the same weights and sentences, in one run."""
+    from .bench import bench
+
+    report = bench(what, device, size, rounds, only)
+    print(json.dumps(report.values()) if as_json else report.table())
+
+
 @app.command("list")
 def list_all() -> None:
     """List the recipes, and the families with their sizes."""

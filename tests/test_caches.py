@@ -6,7 +6,7 @@ from seams import gpt
 from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped
 from torch import Tensor
 
-from regard.parts import Cache, Mask
+from regard.parts import Cache, Mask, memory
 from regard.parts.efficient import RandomFeatures
 
 CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
@@ -165,6 +165,42 @@ def test_beams_are_full(name: str, capacity: int | None) -> None:
         if i:
             beams.follow(torch.randint(3, (rows, 3)))
         beams.step(torch.randint(50, (rows, 3)))
+
+
+@pytest.mark.parametrize("name", ["dense", "mixed", "xl", "t5"])
+@torch.no_grad()
+def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then all continue one beam: then little more than its own past is left to read, in every row."""
+    monkeypatch.setattr(memory, "TIDY", 3)
+    beams = Beams(stepped(name), None)
+    beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
+    beams.branch(5, steps=24)
+    (book,) = {id(book): book for book in beams.cache.books if isinstance(book, memory.DenseBook)}.values()
+    sizes = []
+    for i in range(24):
+        rows = len(beams.said)
+        if i == 13:
+            beams.keep([2, 0])
+            rows = 2
+        if i:
+            last = torch.randint(5, (rows, 1)).expand(-1, 5) if i % 4 == 0 else torch.randint(5, (rows, 5))
+            beams.follow(last)
+        beams.step(torch.randint(50, (rows, 5)))
+        sizes.append(book.size)
+    past = max(len(beam[0]) for beam in beams.beams)
+    assert past <= sizes[-1] < past + 5 * 8 and max(sizes) < 4 + 24 + 5 * 8  # never to be cleared away: 8 + 24 · 5
+
+
+@torch.no_grad()
+def test_beams_that_follow_nobody_only_grow() -> None:
+    """Samples each continue themselves; nothing may be cleared away, and the slots double when they run out."""
+    beams = Beams(stepped("dense"), None)
+    beams.read(torch.randint(50, (3, 2)))
+    beams.branch(2, steps=40)
+    before = beams.cache.books[0].slots
+    for _ in range(40):
+        beams.step(torch.randint(50, (3, 2)))
+    assert beams.cache.books[0].size == 8 + 80 and before < 8 + 80 <= beams.cache.books[0].slots
 
 
 @pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])

@@ -27,6 +27,7 @@ SURFACE = {
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
+    "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--json"],
     "list": [],
 }
 
@@ -145,7 +146,7 @@ def test_no_verb_is_help_and_lines_are_plain(capsys):
         (["trian"], "regard: there is no verb 'trian'; did you mean train?"),
         (
             ["xyzzy"],
-            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, convert, list",
+            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, convert, bench, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),

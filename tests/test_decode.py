@@ -8,7 +8,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from regard.decode import ForcedEnd, Renormalise, Settings, Suppress, search
-from regard.decode.pool import top
+from regard.decode.pool import largest, top
 from regard.families import transformer
 from regard.interop.weights import load
 from regard.parts import Cache, Mask, Memory
@@ -115,6 +115,18 @@ def test_ties_go_to_the_first_token():
     assert token.tolist() == [[0, 1, 2, 0]] and beam.tolist() == [[0, 0, 0, 1]]
     best, token, beam = top(scores[:, 1:], 5)  # more asked for than there is
     assert token.tolist()[0][:2] == [0, 1] and best[0, 2:].tolist() == [-torch.inf] * 3
+
+
+@pytest.mark.parametrize("size", [1, 127, 500, 640, 2049, 20000])
+@pytest.mark.parametrize("count", [1, 5, 10])
+def test_the_largest_by_way_of_blocks(size, count):
+    flat, count = torch.randn(3, size), min(count, size)
+    flat[1, : size - 1] = -torch.inf  # one that is anything
+    flat[2, -count:] = 9.0 + torch.arange(count)  # behind the last whole block, or in the last one
+    best, index = largest(flat, count)
+    wanted = flat.topk(count)
+    assert torch.equal(best, wanted.values) and torch.equal(flat.gather(1, index), best)
+    assert torch.equal(index[::2], wanted.indices[::2]) and all(len(set(row)) == count for row in index.tolist())
 
 
 def test_filters():

@@ -89,6 +89,60 @@ def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
     assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
 
 
+class Laid(TorchDispatchMode):
+    """Counts the products with weights that are laid out for oneDNN."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        self.seen += "_linear_pointwise" in str(operator)
+        return operator(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (80,), (3, 7), (2, 3, 4), (0,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_map_laid_out_is_the_map(rows, bias):
+    linear = nn.Linear(257, 261, bias=bias)
+    model, x = precision.apply(copy.deepcopy(nn.Sequential(linear)), "fp32"), torch.randn(*rows, 257)
+    with torch.no_grad(), Laid() as counter:
+        found = model(x)
+    assert counter.seen == (rows != (0,)) and list(model.state_dict()) == list(nn.Sequential(linear).state_dict())
+    torch.testing.assert_close(found, linear(x).detach(), atol=1e-5, rtol=1e-5)
+    half = precision.apply(copy.deepcopy(model), "bf16")
+    with torch.no_grad():
+        torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
+
+
+def test_a_map_laid_out_follows_its_weights_and_still_learns():
+    model = precision.apply(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
+    assert type(model[1]) is nn.Linear  # too small to gain
+    twin, x = nn.Linear(300, 300), torch.randn(4, 300)
+
+    def agree() -> None:
+        twin.load_state_dict(model[0].state_dict())
+        with torch.no_grad(), Laid() as counter:
+            torch.testing.assert_close(model[0](x), twin(x), atol=1e-5, rtol=1e-5)
+        assert counter.seen == 1
+
+    agree()
+    with Laid() as counter:
+        model(x).square().sum().backward()
+    assert counter.seen == 0 and model[0].weight.grad.abs().sum() > 0
+    torch.optim.SGD(model.parameters(), 1e-3).step()
+    agree()
+    model.load_state_dict({name: torch.randn_like(held) for name, held in model.state_dict().items()})
+    agree()
+    model[0].weight = nn.Parameter(torch.randn(300, 300))
+    agree()
+    again = copy.deepcopy(model)
+    with torch.no_grad():
+        assert torch.equal(again[0](x), model[0](x))
+        again[0].weight.zero_()
+        assert not torch.equal(again[0](x), model[0](x))
+        with pytest.raises(RuntimeError):  # as an ordinary map
+            model[0](x.double())
+
+
 def test_every_family_and_part():
     from regard.families import FAMILIES, family
 

@@ -1,6 +1,8 @@
 """Precision as a pass over a finished model: bf16 holds and computes everything in bfloat16, int8 the linear maps.
 
-On the CPU the maps of fp32 and bf16 get a second copy of their weights, laid out as oneDNN reads them fastest. int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
+On a CPU the maps of fp32 and bf16 get a second copy of their weights, laid out as oneDNN reads them fastest.
+
+int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
 result does not depend on the rows beside it. Sums of products are whole numbers: the same bits in every batch.
 """
 
@@ -56,6 +58,9 @@ class Packed(nn.Linear):
             self._laid = state, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._laid[1], self.bias, "none", [], "")
         return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_laid": None}  # a deep copy lays out its own
 
 
 class Int8(nn.Module):

@@ -1,5 +1,6 @@
-"""Figures beside peers, each in one run: `regard bench WHAT`. A bench is a module here with `SIZES`, `PARTS`, `main`."""
+"""Figures beside peers, each in one run: `regard bench WHAT`. A bench is a module here with SIZES, PARTS and main."""
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from ..errors import Mistake
@@ -23,5 +24,5 @@ def bench(what: str, device: str, size: str, rounds: int, only: str | None) -> R
     return report
 
 
-def one_of(names: object) -> str:
-    return ", ".join(names)  # type: ignore[call-overload, no-any-return]
+def one_of(names: Iterable[str]) -> str:
+    return " or ".join(names) if len(names := list(names)) < 3 else ", ".join(names)

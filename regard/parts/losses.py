@@ -29,7 +29,8 @@ class _Smoothed(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         exact = torch.promote_types(logits.dtype, torch.float32)
         # On a CPU a few rows at a time, which stay in its cache: twice as fast, and no second tensor of that size.
-        some = logits.split(ROWS) if logits.device.type == "cpu" else (logits,)
+        whole = logits.device.type != "cpu" or torch.compiler.is_compiling()
+        some = (logits,) if whole else torch.split(logits, ROWS)
         found = torch.cat([amounts(rows.to(exact), smoothing) for rows in some])
         chosen = logits.gather(-1, targets[:, None])[:, 0].to(exact)
         ctx.save_for_backward(logits, targets)

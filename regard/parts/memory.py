@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .layer import Cross
 
 
+TIDY = 8  # steps of beams after which what they left behind is cleared away
+
+
 def pick(held: Tensor, rows: Tensor) -> Tensor:
     """Rows of `held`; in place when the number stays, so that compiled code keeps its addresses."""
     picked = held.index_select(0, rows)
@@ -158,6 +161,7 @@ class SlotBook(Book):
     beams = 0
     slots: int  # how many there are
     kin: Tensor  # (rows, beams, slots) bool, once there are beams
+    kept: Tensor | None = None  # (rows, left): the slots that are left, if the last step tidied up
 
     def begin_beams(self, beams: int, at: Tensor, slots: int) -> Tensor:
         """All beams share the past at positions `at` (rows, old slots); returns the positions of all slots."""
@@ -204,7 +208,11 @@ class Slots(Memory):
         self.fit()
 
     def follow(self, flat: Tensor) -> None:
-        """The book's kin says it."""
+        """The book's kin says it; but where it was tidied, what is left moves together."""
+        if (kept := self.book.kept) is not None:
+            index = kept[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
+            for held in (self.k, self.v):
+                held[:, :, : kept.size(1)] = held.gather(2, index)
 
     def fit(self) -> None:
         """Have as many slots as the book: more as a text grows, fewer when beams leave a preallocated row behind."""
@@ -228,7 +236,8 @@ class DenseBook(SlotBook):
     """Every key and value. Position p sits in slot p + 1, so causality alone hides what is stale or not yet written.
 
     With a capacity the shapes never change (compiled decoding); without one the slots double when they run out.
-    Beams write behind the common past, side by side, and the book notes who is whose kin.
+    Beams write behind the common past, side by side, and the book notes who is whose kin. Most of what they wrote is
+    soon nobody's past: without a capacity it is cleared away now and then, for every step reads all that is there.
     """
 
     def __init__(self, rows: int, device: torch.device, capacity: int | None = None) -> None:
@@ -265,14 +274,35 @@ class DenseBook(SlotBook):
         self.base = min(rounded(int(lengths.max()) + 1), self.slots)  # the one look at the device that beams cost
         held = self.at[:, : self.base]
         held = torch.where(held < lengths[:, None], held, FAR)  # (rows, base); the rest is stale or another row's room
-        self.at = self.begin_beams(beams, held, rounded(self.base + steps * beams))
+        room = steps if self.capacity is not None else min(steps, 2 * TIDY)
+        self.at = self.begin_beams(beams, held, rounded(self.base + room * beams))
         self.empty = False
         if self.capacity is None:
             self.size = self.base
 
+    def follow(self, origin: Tensor) -> None:
+        super().follow(origin)
+        self.kept = None
+        if self.size is not None and self.size - self.base >= TIDY * self.beams:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Keep, in their order, the slots that some beam still sees; rows with fewer of them keep some in vain."""
+        seen = self.kin[:, :, : self.size].any(1)  # (rows, size)
+        left = int(seen.sum(1).max())
+        self.kept = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :left]
+        self.at[:, :left] = self.at.gather(1, self.kept)
+        self.kin[:, :, :left] = self.kin.gather(2, self.kept[:, None].expand(-1, self.beams, -1))
+        self.base = self.size = left
+        self.steps.zero_()
+
     def _open_beams(self, mask: Mask, lengths: Tensor) -> Mask:
         if self.size is not None:
             self.size += self.beams
+            if self.size > self.slots:
+                more = rounded(2 * self.size) - self.slots
+                self.slots += more
+                self.at, self.kin = F.pad(self.at, (0, more), value=FAR), F.pad(self.kin, (0, more))
         self.to = (self.base + self.steps * self.beams + self.own).expand(len(self.kin), -1)  # (rows, beams)
         self.at.scatter_(1, self.to, lengths[:, None].expand(-1, self.beams))
         self.enter(self.to)

@@ -17,8 +17,9 @@ PARTS = ("training", "decoding")
 
 
 def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> Report:
-    where, notes, sections = optimise.device(device), [], []
-    plan = planned(size, where)
+    where = optimise.device(device)
+    plan, sections = planned(size, where), []
+    notes: list[str] = []
     if "training" in parts:
         print("timing training …", file=sys.stderr)
         sections.append(training.time(plan, where, rounds, notes))
@@ -31,7 +32,7 @@ def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> Report:
 def about(device: torch.device) -> dict[str, Any]:
     """The machine and the versions."""
     gpu = device.type == "cuda"
-    found = {"device": torch.cuda.get_device_name(device) if gpu else platform.machine()}
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(device) if gpu else platform.machine()}
     found |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
     for package in ("transformers", "ctranslate2"):
         try:

@@ -12,7 +12,10 @@ from ...data.batches import Pair
 from ...families import transformer
 from ...interop import ctranslate2
 from ...interop.marian_export import as_marian, config, positions, tensors
+from ...sections import Train
 from ...tasks.translate import Translator
+
+SMOOTHING = Train().smoothing
 
 
 def installed(package: str, notes: list[str]) -> bool:
@@ -32,23 +35,24 @@ def marian(system: Translator) -> Any:
     hf.utils.logging.set_verbosity_error()
     run = system.run
     twin, c = as_marian(system.model.cpu(), run.model)
-    theirs = hf.MarianMTModel(hf.MarianConfig(**config(c, system.source, positions(run)), attn_implementation="sdpa"))  # type: ignore[arg-type]
+    words = config(c, system.source, positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
+    theirs: Any = hf.MarianMTModel(hf.MarianConfig(**words))
     theirs.load_state_dict(tensors(twin, c), strict=False)  # positions are computed, and a tied table comes once
     theirs.tie_weights()
     system.model.to(system.device)
     return theirs.to(system.device)
 
 
-def marian_loss(model: Any, batch: Pair, smoothing: float) -> Tensor:
+def marian_loss(model: Any, batch: Pair) -> Tensor:
     logits = model(
         input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in
     ).logits
-    return summed(logits, batch, smoothing)
+    return summed(logits, batch)
 
 
-def summed(logits: Tensor, batch: Pair, smoothing: float) -> Tensor:
+def summed(logits: Tensor, batch: Pair) -> Tensor:
     labels = batch.target_out.masked_fill(~batch.target_real, -100)
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing, reduction="sum")
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING, reduction="sum")
 
 
 # --- torch.nn.Transformer ------------------------------------------------------------------------------------------
@@ -61,9 +65,8 @@ class TorchTransformer(nn.Module):
 
     def __init__(self, model: transformer.Model, c: transformer.Config) -> None:
         super().__init__()
-        shape: dict[str, Any] = dict(
-            d_model=c.width, nhead=c.heads, dim_feedforward=c.inner, dropout=c.dropout, batch_first=True
-        )
+        shape: dict[str, Any] = {"d_model": c.width, "nhead": c.heads, "dim_feedforward": c.inner}
+        shape |= {"dropout": c.dropout, "batch_first": True}
         layer = nn.TransformerEncoderLayer(**shape), nn.TransformerDecoderLayer(**shape)
         self.inner = nn.Transformer(
             **shape,
@@ -117,8 +120,8 @@ def attend(ours: Any, theirs: nn.MultiheadAttention) -> None:
     theirs.dropout = 0.0  # of the weights, where the others have none
 
 
-def torch_loss(model: nn.Module, batch: Pair, smoothing: float) -> Tensor:
-    return summed(model(batch), batch, smoothing)
+def torch_loss(model: nn.Module, batch: Pair) -> Tensor:
+    return summed(model(batch), batch)
 
 
 # --- CTranslate2 ---------------------------------------------------------------------------------------------------

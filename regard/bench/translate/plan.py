@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,7 +18,7 @@ class Plan:
     corpus: int = 20_000  # sentence pairs that are cut into updates
     sentences: int = 16  # in an update, on average
     updates: int = 50  # timed, of each program
-    precision: str = "fp32"  # of training
+    precision: Literal["fp32", "bf16"] = "fp32"  # of training
     rows: int = 16  # sentences decoded at once
     tokens: int = 40  # of every output
     family: ModuleType = transformer

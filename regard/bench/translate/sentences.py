@@ -4,10 +4,12 @@ from itertools import islice, product
 from string import ascii_lowercase
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from ...config import Tokenizer
 from ...data import Examples
-from ...data.batches import Update, pair
+from ...data.batches import Pair, Update, pair
 from ...data.tokenizers import SPECIALS, Text, learn
 
 MIDDLE, SPREAD = 3.2, 0.6  # of the logarithm of a source's length: about 29 tokens on average
@@ -59,14 +61,15 @@ MEGABATCH = 50  # batches that Hugging Face's Trainer sorts together
 class Encoded:
     """The sentences as numbers, for whoever cuts them into batches."""
 
-    def __init__(self, examples: Sentences, text: Text) -> None:
-        self.text = text
+    def __init__(self, examples: Sentences, text: Text, multiple: int = 1) -> None:
+        self.text, self.multiple = text, multiple  # of which padded lengths are; GPUs like 8
         self.sources, self.targets = (text.encode([both[side] for both in examples.pairs]) for side in (0, 1))
         self.longer = [max(len(x), len(y)) + 1 for x, y in zip(self.sources, self.targets, strict=True)]
 
     def update(self, chosen: list[int]) -> Update:
         """These sentences as one padded batch."""
         batch = pair([self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text)
+        batch = widened(batch, self.multiple, self.text.pad)
         return Update([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_real.sum()), chosen)
 
     def grouped(self, sentences: int) -> list[Update]:
@@ -77,6 +80,14 @@ class Encoded:
             order = sorted(here, key=lambda i: -len(self.sources[i]))
             updates += [self.update(order[first : first + sentences]) for first in range(0, len(order), sentences)]
         return updates
+
+
+def widened(batch: Pair, multiple: int, pad: int) -> Pair:
+    """More padding, up to a multiple on both sides."""
+    words = "source", "source_real", "target_in", "target_out", "target_real"
+    held = {name: getattr(batch, name) for name in words}
+    fill = {name: False if tensor.dtype == torch.bool else pad for name, tensor in held.items()}
+    return Pair(**{name: F.pad(t, (0, -t.size(1) % multiple), value=fill[name]) for name, t in held.items()})
 
 
 def spread(updates: list[Update], count: int) -> list[Update]:

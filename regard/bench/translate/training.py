@@ -5,7 +5,6 @@ The peers get the sentences grouped by length as Hugging Face's Trainer does it;
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -39,17 +38,18 @@ class Program(NamedTuple):
 
 def time(plan: Plan, device: torch.device, count: int, notes: list[str]) -> Section:
     examples, text = Sentences(plan.corpus, plan.vocab, seed=1), tokenizer(plan.vocab)
-    encoded = Encoded(examples, text)
+    compiled = device.type == "cuda"
+    encoded = Encoded(examples, text, multiple=8 if compiled else 1)
     programs = assembled(plan, examples, encoded, device, notes)
     apart = compare(programs, encoded, device)
-    compiled = device.type == "cuda"
     ways = {name: way(program, plan, device, count, compiled) for name, program in programs.items()}
-    told = (f"{name}: {padding(program.updates):.1%} padding" for name, program in programs.items())
+    ours = tuple(name for name in programs if name.startswith("regard"))
+    own = ", ".join(f"{padding(programs[name].updates):.1%} in those of {name}" for name in ours[1:])
     facts = [
-        f"{plan.sentences} sentences in an update, {plan.precision}{', compiled' if compiled else ''}; {', '.join(told)}",
+        f"{plan.sentences} sentences in an update, {plan.precision}{', compiled' if compiled else ''}",
+        f"padding: {padding(programs[SAME].updates):.1%} in the peers' batches, {own}",
         f"losses before training apart by {apart:.1e} nats per token",
     ]
-    ours = tuple(name for name in programs if name.startswith("regard"))
     return Section("training", "real tokens/s", rounds(ways, count, device), ours, facts)
 
 
@@ -60,15 +60,13 @@ def assembled(
     first = lesson(plan, examples, encoded, device)
     theirs = encoded.grouped(plan.sentences)
     found = {SAME: Program(first.model, first.loss, theirs)}
-    for packed in (False, True) if device.type == "cuda" else (False,):
-        own = lesson(plan, examples, encoded, device, packed)
-        found[f"regard, {'packed' if packed else 'buckets'}"] = Program(own.model, own.loss, list(own.updates(0, 0)))
-    smoothing = first.run.train.smoothing
+    packed = device.type == "cuda"
+    own = lesson(plan, examples, encoded, device, packed)
+    found[f"regard, {'packed' if packed else 'buckets'}"] = Program(own.model, own.loss, list(own.updates(0, 0)))
     if peers.installed("transformers", notes):
-        loss = partial(peers.marian_loss, smoothing=smoothing)
-        found["HF Marian"] = Program(peers.marian(first.translator), loss, theirs)
+        found["HF Marian"] = Program(peers.marian(first.translator), peers.marian_loss, theirs)
     plain = peers.TorchTransformer(first.model, first.run.model)
-    found["torch.nn.Transformer"] = Program(plain, partial(peers.torch_loss, smoothing=smoothing), theirs)
+    found["torch.nn.Transformer"] = Program(plain, peers.torch_loss, theirs)
     return {
         name: Program(net.to(device), loss, [placed(each, device) for each in spread(updates, plan.updates)])
         for name, (net, loss, updates) in found.items()
@@ -111,6 +109,7 @@ def way(program: Program, plan: Plan, device: torch.device, count: int, compiled
     for group in optimiser.param_groups:
         group["lr"] = 1e-5
     if compiled:
+        torch._dynamo.config.recompile_limit = 64  # lengths of 1 and the like are apart; nothing falls back unnoticed
         loss = torch.compile(loss, dynamic=True)
 
     def go(number: int) -> float:
