@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 from regard.config import resolve
 from regard.tasks.translate import Lesson, prepare
@@ -60,3 +61,22 @@ def test_packing_changes_nothing():
     assert found[64][2] < found[0][2] == 12 and found[0][0] == pytest.approx(found[64][0], rel=1e-5)
     for a, b in zip(found[0][1], found[64][1], strict=True):
         assert (a - b).abs().max() <= 1e-4 * max(float(a.abs().max()), 1.0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_compiled_code_serves_every_length(packed):
+    """Whatever the lengths are, two graphs at most of each kind: one more than one where sides happened to be equal."""
+    from regard.data.batches import pair
+
+    taught = lesson()
+    counter = torch._dynamo.testing.CompileCounter()
+    torch._dynamo.reset()
+    loss = torch.compile(taught.loss, dynamic=True, backend=counter)
+    counts = []
+    for source, target in ((9, 7), (8, 8), (5, 11), (17, 6), (12, 13), (3, 4)):
+        ids = ([[5] * (source - i % 3) for i in range(12)], [[6] * (target - i % 3) for i in range(12)])
+        batch = pair(*ids, taught.translator.source, taught.translator.target, 18 if packed else 0)
+        with torch.no_grad():
+            assert loss(taught.model, batch).item() == pytest.approx(taught.loss(taught.model, batch).item(), rel=1e-5)
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[-1] > 0

@@ -47,7 +47,7 @@ class Mask:
 
     def visible(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
         """(batch or 1, 1, queries or 1, keys) bool, or None where everything is visible."""
-        return self.form(("visible", queries, keys), lambda: self._visible(queries, keys, device))
+        return self.form("visible", lambda: self._visible(queries, keys, device))
 
     def _visible(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
         at, keys_at = self.places(queries, keys, device)
@@ -99,7 +99,10 @@ WORDS = tuple(f.name for f in fields(Mask))  # here, because a compiled step can
 
 @dataclass(frozen=True, eq=False)
 class Sight(Mask):
-    """A mask for one call of a stack: all its layers share the forms built from it. Never keep one."""
+    """A mask for one call of a stack: all its layers share the forms built from it. Never keep one.
+
+    Sizes are the same throughout such a call and no part of a form's key: that would tie compiled code to each of them.
+    """
 
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 

@@ -1,7 +1,7 @@
 """Greedy and beam search beside Hugging Face `generate` and CTranslate2: the same weights and source sentences.
 
 Random weights would end anywhere, so END is made impossible: every program says exactly `plan.tokens` tokens. They
-would also say one word for ever; weaker layers and an output table of its own make them say many.
+would also say one word for ever; weaker layers and an output table of its own make them say many, to each its own.
 """
 
 import copy
@@ -25,7 +25,7 @@ from .sentences import Sentences, tokenizer
 
 EQUAL = 0.9  # of the outputs, at least: a tie between two words is decided by the last bits
 NEVER = -1e4  # added to the scores of the control symbols
-WEAKER = 0.5  # the maps of the layers
+WEAKER = 0.5  # the maps of the layers, but for cross-attention
 BEAM = 5
 FIRST = "regard fp32"
 
@@ -116,9 +116,9 @@ def translator(plan: Plan, device: torch.device) -> Translator:
     run = Run(task="translate", model=model(plan, tied=False, biased=True), device=str(device))
     net = plan.family.Model(run.model)
     with torch.no_grad():
-        for part in (net.encoder, net.decoder):
-            for matrix in (each for each in part.parameters() if each.dim() > 1):
-                matrix *= WEAKER
+        for name, tensor in net.named_parameters():
+            if "layers" in name and "cross" not in name and tensor.dim() > 1:
+                tensor *= WEAKER
         net.head.bias[[text.pad, text.start, text.end, text.unk]] = NEVER
     return Translator(run, net, text, text, device)
 
