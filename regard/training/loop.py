@@ -58,7 +58,7 @@ class Trainer:
         self.optimiser = optimise.optimiser(model, train.optimiser)
         self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        self.compiled = optimise.compiled(task, self.device) if train.compile else task.loss
+        self.compiled = optimise.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
         self.state = State(compiled=train.compile)
         self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
         self.unseen: list[Seen] = []  # updates whose figures nobody has looked at

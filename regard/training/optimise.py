@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ..config import Optimiser
 from ..errors import Mistake
-from .kinds import Task
 
 
 def device(name: str) -> torch.device:
@@ -35,11 +34,11 @@ def autocast(where: torch.device, precision: str) -> AbstractContextManager[obje
     return torch.autocast(where.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def compiled(task: Task, where: torch.device) -> Callable[..., Tensor]:
-    """The task's loss, compiled; steady shapes on a GPU are recorded as CUDA graphs besides."""
-    if not task.steady:
-        return torch.compile(task.loss, dynamic=True)
-    return torch.compile(task.loss, dynamic=False, mode="reduce-overhead" if where.type == "cuda" else None)
+def compiled(loss: Callable[..., Tensor], steady: bool, where: torch.device) -> Callable[..., Tensor]:
+    """The loss, compiled; where shapes are steady, for them alone, and on a GPU recorded as a CUDA graph besides."""
+    if not steady:
+        return torch.compile(loss, dynamic=True)
+    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if where.type == "cuda" else None)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Program(NamedTuple):
     model: nn.Module
     loss: Loss
     updates: list[Update]
+    steady: bool = False  # are they all of one shape?
 
 
 def time(plan: Plan, device: torch.device, count: int, notes: list[str]) -> Section:
@@ -62,14 +63,16 @@ def assembled(
     found = {SAME: Program(first.model, first.loss, theirs)}
     packed = device.type == "cuda"
     own = lesson(plan, examples, encoded, device, packed)
-    found[f"regard, {'packed' if packed else 'buckets'}"] = Program(own.model, own.loss, list(own.updates(0, 0)))
+    found[f"regard, {'packed' if packed else 'buckets'}"] = Program(
+        own.model, own.loss, list(own.updates(0, 0)), packed
+    )
     if peers.installed("transformers", notes):
         found["HF Marian"] = Program(peers.marian(first.translator), peers.marian_loss, theirs)
     plain = peers.TorchTransformer(first.model, first.run.model)
     found["torch.nn.Transformer"] = Program(plain, peers.torch_loss, theirs)
     return {
-        name: Program(net.to(device), loss, [placed(each, device) for each in spread(updates, plan.updates)])
-        for name, (net, loss, updates) in found.items()
+        name: Program(net.to(device), loss, [placed(each, device) for each in spread(updates, plan.updates)], steady)
+        for name, (net, loss, updates, steady) in found.items()
     }
 
 
@@ -90,7 +93,7 @@ def placed(update: Update, device: torch.device) -> Update:
 def compare(programs: dict[str, Program], encoded: Encoded, device: torch.device) -> float:
     """How far each program's loss is from ours over the same sentences, padded; what is not equal is not timed."""
     ours, worst = programs[SAME], 0.0
-    for name, (net, loss, updates) in programs.items():
+    for name, (net, loss, updates, _) in programs.items():
         for update in (updates[0], updates[-1]):
             one = sum(loss(net.eval(), piece).item() for piece in update.pieces)
             padded = placed(encoded.update(update.examples), device)
@@ -103,14 +106,14 @@ def compare(programs: dict[str, Program], encoded: Encoded, device: torch.device
 
 def way(program: Program, plan: Plan, device: torch.device, count: int, compiled: bool) -> Way:
     """A round is every `count`-th update, so that all rounds together are all of them."""
-    net, loss, updates = program
+    net, loss, updates, steady = program
     optimiser = optimise.optimiser(net, Adam())
     parameters = [each for group in optimiser.param_groups for each in group["params"]]
     for group in optimiser.param_groups:
         group["lr"] = 1e-5
     if compiled:
         torch._dynamo.config.recompile_limit = 64  # lengths of 1 and the like are apart; nothing falls back unnoticed
-        loss = torch.compile(loss, dynamic=True)
+        loss = optimise.compiled(loss, steady, device)
 
     def go(number: int) -> float:
         net.train()
