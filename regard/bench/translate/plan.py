@@ -17,7 +17,7 @@ class Plan:
     vocab: int = 32000
     corpus: int = 20_000  # sentence pairs that are cut into updates
     sentences: int = 16  # in an update, on average
-    updates: int = 50  # timed, of each program
+    updates: int = 25  # timed, of each program
     precision: Literal["fp32", "bf16"] = "fp32"  # of training
     rows: int = 16  # sentences decoded at once
     tokens: int = 40  # of every output
