@@ -87,7 +87,8 @@ def widened(batch: Pair, multiple: int, pad: int) -> Pair:
     words = "source", "source_real", "target_in", "target_out", "target_real"
     held = {name: getattr(batch, name) for name in words}
     fill = {name: False if tensor.dtype == torch.bool else pad for name, tensor in held.items()}
-    return Pair(**{name: F.pad(t, (0, -t.size(1) % multiple), value=fill[name]) for name, t in held.items()})
+    wide = {name: F.pad(held[name], (0, -held[name].size(1) % multiple), value=fill[name]) for name in words}
+    return Pair(**wide, target_places=wide["target_real"].flatten().nonzero()[:, 0])
 
 
 def spread(updates: list[Update], count: int) -> list[Update]:
