@@ -1,4 +1,4 @@
-"""Encoding speed and memory: made text into the token cache, with a byte-level BPE of 16 k, one process per size."""
+"""`python -m regard.bench.corpus`: made text into the token cache, by a byte-level BPE of 16 k; speed and peak memory."""
 
 import argparse
 import json
@@ -86,7 +86,7 @@ def main() -> None:
         learn(Tokenizer(vocab=VOCAB), documents(TextData(train=f"{made}"), "train").sample()).save(tokenizer)  # type: ignore[arg-type]
         for size in asked.sizes:
             text(made, size)
-            own = [sys.executable, "-m", "regard.bench.encode", "--measure", f"{made}", f"{tokenizer}"]
+            own = [sys.executable, "-m", "regard.bench.corpus", "--measure", f"{made}", f"{tokenizer}"]
             found = json.loads(subprocess.run(own, check=True, stdout=subprocess.PIPE).stdout)
             print(
                 f"{size} MB: {found['rate']:.1f} MB/s ({found['each']:.1f} per processor second), "
