@@ -1,4 +1,4 @@
-"""`python -m regard.bench.corpus`: made text into the token cache, by a byte-level BPE of 16 k; speed and peak memory."""
+"""`python -m regard.bench.corpus`: made text into the token cache, by a byte-level BPE of 16 k; speed, peak memory."""
 
 import argparse
 import json
