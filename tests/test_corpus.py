@@ -19,7 +19,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from regard import config, sections
-from regard.bench import encode
+from regard.bench import corpus as encode
 from regard.data import documents as reading
 from regard.data import seams, source, store
 from regard.data.corpus import Carried, Windows, corpus, evaluation, recalled
