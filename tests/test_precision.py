@@ -15,6 +15,7 @@ from regard.adapt import precision
 from regard.config import family_of
 from regard.errors import Mistake
 from regard.metrics import text_figures
+from regard.parts import Attention, Mask
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,22 @@ def test_a_map_laid_out_is_the_map(rows, bias):
     half = precision.apply(copy.deepcopy(model), "bf16")
     with torch.no_grad():
         torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_maps_side_by_side_are_the_maps(bias):
+    """As a GPU has it: the three maps of one input are one, with fewer key heads too, and follow their weights."""
+    plain = Attention(24, 4, key_heads=2, bias=bias)
+    joined, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
+    joined.__class__ = precision.Joined
+    with torch.no_grad():
+        for _ in range(2):
+            for inputs in ((x, x, x), (x, other, other)):
+                assert (joined(*inputs, Mask(causal=True)) - plain(*inputs, Mask(causal=True))).abs().max() < 1e-6
+            for each in (plain, joined):
+                each.key.weight.mul_(1.5)
+        assert joined._laid is not None and copy.deepcopy(joined)._laid is None
+    assert joined(x, x, x, Mask()).requires_grad  # learning sees the three
 
 
 def test_a_map_laid_out_follows_its_weights_and_still_learns():

@@ -143,9 +143,12 @@ def in_groups(q: Tensor, seen: Tensor | None, heads: int) -> tuple[Tensor, Tenso
 def hidden(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """What SDPA takes as its mask: booleans, or scores with minus infinity where nothing is to be seen."""
     seen = mask.visible(q.size(2), k.size(2), q.device)
-    if bias is None or seen is None:
-        return seen if bias is None else bias
-    return bias.masked_fill(~seen, -torch.inf)
+    if bias is not None:
+        return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    if seen is None or not q.is_cuda:
+        return seen
+    empty = q.new_zeros(())  # there booleans would become scores anew in every layer
+    return mask.form(("scores", q.dtype), lambda: empty.expand_as(seen).masked_fill(~seen, -torch.inf))
 
 
 def normalised(scores: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
