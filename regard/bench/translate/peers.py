@@ -45,8 +45,9 @@ def marian(system: Translator) -> Any:
 
 def marian_loss(model: Any, batch: Pair) -> Tensor:
     logits = model(
-        input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in
-    ).logits
+        input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in,
+        use_cache=False,
+    ).logits  # fmt: skip
     return summed(logits, batch)
 
 
