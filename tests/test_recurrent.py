@@ -208,13 +208,13 @@ def test_the_translator_is_its_formulas():
     source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
     found = model(source, target, Mask(keys=real))
     for row in range(3):
-        x = model.source.weight[source[row, real[row]]] * 12**0.5
+        x = model.source.weight[source[row, real[row]]]
         for layer in model.encoder.layers:
             y = norm(layer.attention_residual.norm, x)
             back = naive_lstm(layer.attention.back, y.flip(0)).flip(0)
             x = x + torch.cat([naive_lstm(layer.attention.forth, y), back], -1)
         memory = norm(model.encoder.norm, x)
-        x = model.target.weight[target[row]] * 12**0.5
+        x = model.target.weight[target[row]]
         for layer in model.decoder.layers:
             x = x + naive_lstm(layer.attention.forth, norm(layer.attention_residual.norm, x))
             x = x + naive_look(layer.cross, norm(layer.cross_residual.norm, x), memory)

@@ -81,7 +81,7 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> nn.Module:
-    return forms.Build(encoder, decoder, initial(c))(c)
+    return forms.Build(encoder, decoder, initial(c), c.width**0.5)(c)
 
 
 FORMS = forms.FORMS

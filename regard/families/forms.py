@@ -37,10 +37,14 @@ class Build:
     """How a family makes its stacks, and how their weights begin."""
 
     def __init__(
-        self, encoder: Callable[[Any], Stack], decoder: Callable[[Any, bool], Stack], table: dict[str, Rule]
+        self,
+        encoder: Callable[[Any], Stack],
+        decoder: Callable[[Any, bool], Stack],
+        table: dict[str, Rule],
+        scale: float = 1.0,
     ) -> None:
-        """`decoder` is asked whether it looks at a source."""
-        self.encoder, self.decoder, self.table = encoder, decoder, table
+        """`decoder` is asked whether it looks at a source; `scale` is of embedded tokens."""
+        self.encoder, self.decoder, self.table, self.scale = encoder, decoder, table, scale
 
     def __call__(self, c: Any) -> nn.Module:
         model: Any = FORMS[c.head](c, self)
@@ -55,7 +59,7 @@ class Pairs(nn.Module):
 
     def __init__(self, c: Shape, build: Build) -> None:
         super().__init__()
-        self.scale = c.width**0.5
+        self.scale = build.scale
         self.source = nn.Embedding(c.vocab, c.width)
         self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
         self.dropout = nn.Dropout(c.dropout)
@@ -91,7 +95,7 @@ class Text(nn.Module):
 
     def __init__(self, c: Shape, build: Build) -> None:
         super().__init__()
-        self.scale, self.carried = c.width**0.5, getattr(c, "carried", False)
+        self.scale, self.carried = build.scale, getattr(c, "carried", False)
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), nn.Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
@@ -131,7 +135,7 @@ class Labelled(nn.Module):
 
     def __init__(self, c: Shape, build: Build) -> None:
         super().__init__()
-        self.scale, self.pooling = c.width**0.5, c.pooling if c.head == "class" else None
+        self.scale, self.pooling = build.scale, c.pooling if c.head == "class" else None
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), nn.Dropout(c.dropout)
         self.encoder = build.encoder(c)
         self.classes = nn.Linear(c.width, c.labels)
