@@ -49,7 +49,7 @@ def trained(files: Path, out: Path, task: str, family: str, **settings: Any) -> 
 
 @FAMILIES
 def test_translating(files, tmp_path, family):
-    system = trained(files, tmp_path / "run", "translate", family, train__metric="exact", decode__beam=2)
+    system = trained(files, tmp_path / "run", "translate", family, train__metric="chrf", decode__beam=2)
     figures = system.evaluate()
     assert 0 < figures["loss"] < 3.5 and figures["examples"] == 10  # chance is ln 300
     run = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
@@ -60,9 +60,9 @@ def test_translating(files, tmp_path, family):
     alone = [again.predict(text) for text in texts]
     assert again.predict(texts) == alone  # neighbours change nothing
     for record in again.predict(texts, details=True, kind="greedy"):  # END is not said where the limit is reached
-        means = [sum(some) / len(some) for some in (record["logprobs"], record["logprobs"][:-1])]
+        means = [sum(some) / len(some) for some in (record["logprobs"], record["logprobs"][:-1]) if some]
         assert min(abs(record["score"] - mean) for mean in means) < 1e-4
-        assert len(record["alignment"]) == len(record["pieces"]) > 0
+        assert len(record["alignment"]) == len(record["pieces"])
     view = again.look(texts[0], texts[0].upper())
     assert list(view.maps) == ["decoder.layers.0.cross"]
     assert view.cross().shape == (len(view.target), len(view.source))
