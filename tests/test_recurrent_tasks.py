@@ -105,7 +105,8 @@ def test_labels(files, tmp_path, family, task):
     text = "so the cat a happy day" if task == "classify" else "the cat sees some house"
     assert again.predict([text, "a day"]) == [system.predict(text), system.predict("a day")]
     assert again.run.model.head == {"classify": "class", "tag": "tag"}[task] and again.run.model.labels > 1
-    assert again.look(text).maps == {}  # nothing looks at anything
+    with pytest.raises(Mistake, match="nothing in this model is attention, so there is nothing to look at"):
+        again.look(text)
     assert again.embed([text]).shape == (1, 32)
 
 
@@ -155,6 +156,14 @@ def test_a_state_that_is_not_carried(files, tmp_path):
 
 
 def test_bf16_while_learning(files, tmp_path):
+    own = {
+        "data__max_tokens": 16,
+        "data__cache": str(tmp_path / "cache"),
+        "train__precision": "bf16",
+        "train__steps": 4,
+    }
+    carried = trained(files, tmp_path / "carried", "language", "rnn", **own)
+    assert carried.evaluate()["loss"] < 5
     for family in ("rnn", "cnn"):
         system = trained(files, tmp_path / family, "translate", family, train__precision="bf16", train__steps=10)
         assert system.evaluate()["loss"] < 5.7

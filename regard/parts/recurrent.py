@@ -75,7 +75,7 @@ class State(Memory):
         """Without a gradient, in place, so that a recorded step finds it; else beside it: a gradient needs the old."""
         for name, each in zip("hc", new, strict=False):
             if torch.is_grad_enabled():
-                setattr(self, name, each.detach())
+                setattr(self, name, each.detach().to(getattr(self, name).dtype))
             else:
                 getattr(self, name).copy_(each)
 
