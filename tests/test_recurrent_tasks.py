@@ -49,7 +49,9 @@ def trained(files: Path, out: Path, task: str, family: str, **settings: Any) -> 
 
 @FAMILIES
 def test_translating(files, tmp_path, family):
-    system = trained(files, tmp_path / "run", "translate", family, train__metric="chrf", decode__beam=2)
+    system = trained(
+        files, tmp_path / "run", "translate", family, train__metric="chrf", decode__beam=2, model__head="tag"
+    )
     figures = system.evaluate()
     assert 0 < figures["loss"] < 3.5 and figures["examples"] == 10  # chance is ln 300
     run = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
