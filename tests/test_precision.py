@@ -166,9 +166,9 @@ def test_every_family_and_part(case):
     torch.manual_seed(0)
     model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
     with torch.no_grad():
-        wanted = kinds.KINDS[case[0]](model).read(tokens).log_softmax(-1)
+        wanted = kinds.kind(*case)(model).read(tokens).log_softmax(-1)
         for each in ("bf16", "int8"):
-            other = kinds.KINDS[case[0]](precision.apply(copy.deepcopy(model), each))
+            other = kinds.kind(*case)(precision.apply(copy.deepcopy(model), each))
             assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
 
 

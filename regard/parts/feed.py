@@ -67,13 +67,17 @@ class Convolution(Feed):
         return super().forward(self.near(x, mask))
 
     def near(self, x: Tensor, mask: Mask) -> Tensor:
-        """(batch, tokens, size · width): the tokens from size // 2 before to size // 2 behind, side by side."""
-        r, tokens = self.size // 2, x.size(1)
-        x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
-        rows = F.pad(x, (0, 0, r, r))
-        seen = [rows[:, i : i + tokens] for i in range(self.size)]
-        if mask.segments is not None:
-            theirs = F.pad(mask.segments, (r, r))  # what lies beyond is zeros already
-            same = [theirs[:, i : i + tokens] == mask.segments for i in range(self.size)]
-            seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
-        return torch.cat(seen, -1)
+        return neighbours(x, mask, self.size // 2, self.size // 2)
+
+
+def neighbours(x: Tensor, mask: Mask, before: int, behind: int) -> Tensor:
+    """(batch, tokens, (before + 1 + behind) · width): every token between so many others, side by side."""
+    tokens, size = x.size(1), before + 1 + behind
+    x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
+    rows = F.pad(x, (0, 0, before, behind))
+    seen = [rows[:, i : i + tokens] for i in range(size)]
+    if mask.segments is not None:
+        theirs = F.pad(mask.segments, (before, behind))  # what lies beyond is zeros already
+        same = [theirs[:, i : i + tokens] == mask.segments for i in range(size)]
+        seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
+    return torch.cat(seen, -1)

@@ -45,19 +45,23 @@ class Cross:
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual."""
+    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual.
+
+    Recurrence and convolution stand in the place of self-attention, and do without a feed-forward.
+    """
 
     def __init__(
         self,
         attention: nn.Module,
-        feed: nn.Module,
+        feed: nn.Module | None,
         residual: Callable[[], Residual],
         cross: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.attention: Any = attention  # whatever a slot built: it has the verbs of Attention
-        self.feed = feed
-        self.attention_residual, self.feed_residual = residual(), residual()
+        self.feed: Any = feed
+        self.attention_residual: Residual = residual()
+        self.feed_residual: Residual | None = residual() if feed is not None else None
         self.cross: Any = cross
         self.cross_residual: Residual | None = residual() if cross is not None else None
 
@@ -74,7 +78,8 @@ class Layer(nn.Module):
         x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, where, memory))
         if self.cross_residual is not None and cross is not None:
             x = self.cross_residual(x, lambda y: self.look(y, cross, number))
-        x = self.feed_residual(x, lambda y: self.feed(y, mask))
+        if self.feed_residual is not None:
+            x = self.feed_residual(x, lambda y: self.feed(y, mask))
         return x
 
     def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
@@ -184,7 +189,8 @@ class Stack(nn.Module):
 def refuse_nonsense(stack: Stack) -> None:
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
-    own = [part for layer in stack.layers for side in (layer.attention, layer.feed) for part in side.modules()]
+    sides = [side for layer in stack.layers for side in (layer.attention, layer.feed) if side is not None]
+    own = [part for side in sides for part in side.modules()]
     blind = [part for part in own if not getattr(part, "causal", True)]
     if stack.causal and blind:
         raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")

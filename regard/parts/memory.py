@@ -440,7 +440,7 @@ class Inputs(Memory):
     """Transformer-XL: the layer's last inputs, so that their projections still learn."""
 
     def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+        self.tokens, self.policy = tokens, f"memory {tokens}"
         self.past: Tensor | None = None
 
     def inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

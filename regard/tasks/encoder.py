@@ -26,6 +26,7 @@ from .course import built, with_model
 Model = Any  # an encoder: encode, and what its head says
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
+OTHERS = {"labels": 0, "follow": False, "pooled": False}  # of other tasks, where the family has them
 
 
 class Reader:
@@ -145,7 +146,7 @@ class Labeller(Reader):
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-        return self.asked(rows, lambda states, _: self.model.label(states).float().log_softmax(-1))
+        return self.asked(rows, lambda states, rows: self.model.label(states, rows.real).float().log_softmax(-1))
 
     def best(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each, (…, labels)."""
@@ -174,7 +175,8 @@ class Labeller(Reader):
 
 def states(model: Model, rows: Rows) -> Tensor:
     """(batch, tokens, width)"""
-    found: Tensor = model.encode(rows.tokens, Mask(keys=rows.real), rows.kinds)
+    kinds = {} if rows.kinds is None else {"kinds": rows.kinds}  # of families that read two texts at once
+    found: Tensor = model.encode(rows.tokens, Mask(keys=rows.real), **kinds)
     return found
 
 
@@ -199,7 +201,8 @@ def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run,
 def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:
     """The run with as many tokens as its tokenizer has; a model that is borrowed may have room for more."""
     vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
-    return with_model(run, **{"vocab": vocab, "labels": 0, "follow": False, "pooled": False, **settings})
+    others = {name: value for name, value in OTHERS.items() if name in type(run.model).model_fields}
+    return with_model(run, **{"vocab": vocab, **others, **settings})
 
 
 def sized(run: Run, **settings: Any) -> Run:
