@@ -188,6 +188,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "sinusoid": {"positions": "sinusoid", "tied": False, "biased": False},
         "buckets": {"positions": "buckets", "key_heads": 2},
         "window": {"attention": {"kind": "window", "radius": 4}, "key_heads": 2, "positions": "rotary"},
+        "dilated": {"attention": {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}},
         "favor": {"attention": {"kind": "favor", "features": 32}, "key_heads": 2, "head_width": 24},
         "additive": {"attention": "additive", "key_heads": 1, "feed": {"kind": "plain", "act": "relu"}},
     },
