@@ -150,9 +150,16 @@ class EncoderOnly:
         return ~padded(texts)[1][:, None, None]
 
 
+class Globals(EncoderOnly):
+    """Some positions ask apart, so that a layer has two attentions."""
+
+    def paths(self) -> list[str]:
+        return [f"{path}{side}" for path in super().paths() for side in (".near", ".wide")]
+
+
 KINDS = {
     "transformer": EncoderDecoder, "t5": EncoderDecoder, "lm": DecoderOnly, "gpt": DecoderOnly, "xl": DecoderOnly,
-    "bert": EncoderOnly,
+    "bert": EncoderOnly, "longformer": Globals, "bigbird": EncoderOnly,
 }  # fmt: skip
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -181,6 +188,20 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "favor": {"head": "words", "attention": {"kind": "favor", "features": 32}},
         "additive": {"head": "words", "attention": "additive"},
     },
+    "longformer": {
+        "paper": {"head": "words", "attention": {"radius": 3}},
+        "several": {
+            "head": "tag",
+            "labels": 41,
+            "positions": "rotary",
+            "attention": {"radius": [1, 2], "dilation": [1, 2], "globals": 3},
+        },
+    },
+    "bigbird": {
+        "paper": {"head": "words", "attention": {"kind": "blocks", "size": 1, "random": 1}},
+        "tags": {"head": "tag", "labels": 41, "attention": {"kind": "blocks", "size": 1, "random": 0, "seed": 3}},
+        "dense": {"head": "words", "attention": "dense"},
+    },
     "lm": {"paper": {}, "untied": {"tied": False}},
     "gpt": {
         "gpt2": {},
@@ -203,7 +224,11 @@ CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
 LOOSE = {
     ("gpt", "favor"): {"packed"},
     ("bert", "favor"): {"packed"},
-}  # laws that a case does not keep: Performer has one sum per row
+    ("longformer", "paper"): {"packed"},
+    ("longformer", "several"): {"packed"},
+    ("bigbird", "paper"): {"packed"},
+    ("bigbird", "tags"): {"packed"},
+}  # laws that a case does not keep: Performer has one sum per row, a packed row more than one first token, or first block
 
 
 def config(family: str, name: str, **other: Any) -> Any:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax
-from regard.parts.efficient import Band, GlobalAttention, RandomFeatures
+from regard.parts.efficient import Band, Blocks, GlobalAttention, RandomFeatures
 
 
 def three(queries: int, keys: int, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,6 +66,7 @@ KERNELS = {
     "window": Band(3),
     "blocked window": Band(3, block=2),
     "favor": RandomFeatures(8, 32),
+    "blocks": Blocks(2, 1),
 }
 
 
@@ -73,13 +74,15 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
     """Before the output map, exactly; and every gradient is finite."""
+    if causal and name == "blocks":
+        return
     kernel, (q, k, v) = KERNELS[name], three(10, 10, grad=True)
     out = kernel(q, k, v, Mask(causal=causal, keys=ragged([10, 0])))
     grads = torch.autograd.grad(out.square().sum(), [q, k, v, *kernel.parameters()])
     assert out[1].abs().max() == 0
     assert out[0].abs().max() > 0
     assert all(grad.isfinite().all() for grad in grads)
-    if name != "favor":
+    if name not in ("favor", "blocks"):
         alone = kernel(q[:, :, :1], k[:, :, :1], v[:, :, :1], Mask(others=True, causal=causal))
         assert alone.abs().max() == 0
 
@@ -260,6 +263,129 @@ def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
     return torch.zeros_like(listed, dtype=torch.bool).scatter(1, listed.long(), chosen)
 
 
+# --- BigBird's blocks --------------------------------------------------------------------------------------------------
+
+
+def chosen_pairs(kernel: Blocks, length: int, tokens: int, heads: int) -> Tensor:
+    """(heads, tokens, tokens), as the paper draws it: block by block. -inf, or what is added to the score of a pair."""
+    blocks, last = -(-length // kernel.size), -(-length // kernel.size) - 1
+    picks = kernel.picks(torch.tensor([blocks]), blocks, heads)[0].tolist()
+    table = torch.full((heads, tokens, tokens), -torch.inf)
+    for head, i, j in product(range(heads), range(length), range(length)):
+        mine, other = i // kernel.size, j // kernel.size
+        usual = other in (0, last, mine - 1, mine, mine + 1) or mine in (0, last)
+        drawn = kernel.drawn and other in picks[head][mine]
+        if length <= (5 + 2 * kernel.random) * kernel.size or usual or drawn:
+            table[head, i, j] = 0.0
+        if not kernel.drawn and other == 0 and 0 < mine < last and length > (5 + 2 * kernel.random) * kernel.size:
+            table[head, i, j] = math.log(1 + kernel.random)
+    return table
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize(("size", "random"), [(2, 1), (3, 2), (4, 0)])
+@torch.no_grad()
+def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
+    """Of texts whose lengths no block divides, in one batch: each as if it were alone."""
+    kernel = Blocks(size, random, 5, drawn)
+    for tokens, ends in ((41, None), (40, [40, 23]), (kernel.few + 1, [kernel.few + 1, 0]), (kernel.few, [4, 9])):
+        q, k, v = three(tokens, tokens)
+        mask = Mask() if ends is None else Mask(keys=ragged(ends, tokens))
+        table = torch.stack([chosen_pairs(kernel, n, tokens, 3) for n in ends or [tokens] * 2])
+        scores = q.double() @ k.double().transpose(-2, -1) * 8**-0.5 + table
+        blind = scores.amax(-1, keepdim=True) == -torch.inf
+        want = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+        real = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.keys
+        found = kernel(q, k, v, mask).transpose(1, 2)[real]
+        close(found.double(), (want @ v.double()).transpose(1, 2)[real], 1e-6)
+        close(kernel.weights(q, k, mask).transpose(1, 2)[real].double(), want.transpose(1, 2)[real], 1e-6)
+        shared = kernel(q, k[:, :1], v[:, :1], mask)
+        close(shared, kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
+
+
+def test_drawn_blocks_are_others_and_stay() -> None:
+    kernel = Blocks(2, 3, 7)
+    picks = kernel.picks(torch.tensor([12, 40]), 40, 4)
+    assert picks[:1].equal(kernel.picks(torch.tensor([12]), 40, 4))  # whoever else is there
+    assert picks[:1, :, :12].equal(kernel.picks(torch.tensor([12]), 12, 4))
+    for row, blocks in enumerate((12, 40)):
+        for head, i in product(range(4), range(1, blocks - 1)):
+            some = picks[row, head, i].tolist()
+            assert len({*some} - {0, blocks - 1, i - 1, i, i + 1}) == 3 and 0 < min(some) <= max(some) < blocks
+    assert not picks[:, 0].equal(picks[:, 1])
+    assert not picks.equal(Blocks(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
+    spread = torch.bincount(Blocks(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40)[8:39]
+    assert (spread > 0).all()  # every other block is drawn by some head
+
+
+@torch.no_grad()
+def test_all_blocks_are_dense() -> None:
+    q, k, v = three(30, 30)
+    close(Blocks(2, 5)(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 0)  # few blocks: all of them
+
+
+def test_blocks_have_the_gradient_of_their_pattern() -> None:
+    for drawn in (True, False):
+        kernel, (q, k, v) = Blocks(3, 1, drawn=drawn), three(41, 41, grad=True)
+        table = torch.stack([chosen_pairs(kernel, n, 41, 3) for n in (41, 30)])
+        real = ragged([41, 30])
+        dense = (q @ k.transpose(-2, -1) * 8**-0.5 + table.masked_fill(~real[:, None, :, None], 0.0)).softmax(-1) @ v
+        found = kernel(q, k, v, Mask(keys=real))
+        both = (x.transpose(1, 2)[real].square().sum() for x in (dense, found))
+        for wanted, ours in zip(*(torch.autograd.grad(each, [q, k, v]) for each in both), strict=True):
+            close(ours, wanted, 1e-5)
+
+
+def test_blocks_build_nothing_of_all_pairs() -> None:
+    sizes = []
+    for tokens in (2000, 4000):
+        q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
+        with Largest() as largest:
+            Blocks(16, 2)(q, k, v, Mask(keys=ragged([tokens - 9], tokens))).square().sum().backward()
+        sizes.append(largest.elements)
+    assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"causal": True}, "sees later tokens and cannot be causal"),
+        ({"segments": torch.zeros(2, 9)}, "cannot pack"),
+        ({"reach": 3}, "can leave out padding only"),
+        ({"others": True}, "can leave out padding only"),
+        ({"globals": torch.zeros(2, 1)}, "can leave out padding only"),
+    ],
+)
+def test_what_blocks_refuse(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Blocks()(*three(9, 9), Mask(**words))
+
+
+@torch.no_grad()
+def test_flex_blocks_are_the_blocks() -> None:
+    for size, drawn, tokens in ((16, True, 400), (48, False, 700), (150, True, 1300)):
+        kernel, q = Blocks(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
+        for keys in (None, ragged([tokens, tokens - 130])):
+            blocks, score = kernel._flexed(Mask(keys=keys), q)
+            seen, more = kernel._table(Mask(keys=keys), q)
+            i = torch.arange(tokens)
+            for row, head in product(range(2), range(2)):
+                at = torch.tensor(row), torch.tensor(head), i[:, None], i[None]
+                told = blocks.mask_mod(*at)
+                own = seen[row % len(seen), head % seen.size(1)][i[:, None] // size, i[None] // size]
+                assert told.equal(own if keys is None else own & keys[row])
+                table = (
+                    F.pad(told, (0, -tokens % 128, 0, -tokens % 128)).unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+                )
+                place = row % blocks.shape[0], head % blocks.kv_num_blocks.size(1)
+                asked = dense_blocks(blocks.kv_num_blocks[place], blocks.kv_indices[place])
+                assert asked[table.any(3).any(1)].all() and (keys is not None or asked.equal(table.any(3).any(1)))
+                if not drawn:
+                    wanted = more[row % len(more), 0][i[:, None] // size, i[None] // size]
+                    assert score(torch.zeros(()), *at).equal(wanted) and wanted.max() > 0
+            assert (score is None) == drawn
+
+
 @pytest.mark.parametrize("chunk", [1, 5, 64])
 @torch.no_grad()
 def test_favor_is_its_quadratic_form(chunk: int) -> None:
@@ -331,13 +457,17 @@ def drawn(draw: st.DrawFn) -> tuple[Mask, int]:
 def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, place: int) -> None:
     """Changing a key and its value changes no query that does not see it, and whoever sees nothing gets zeros."""
     (mask, tokens), kernel, j = drawn, KERNELS[name], place % drawn[1]
-    if name == "favor":
+    if name in ("favor", "blocks"):
         mask = mask.but(others=False, reach=None, segments=None, globals=None)
+    if name == "blocks":
+        mask = mask.but(causal=False)
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 2, tokens, 8) for _ in range(3))
     other_k, other_v = k.clone(), v.clone()
     other_k[:, :, j] += 3 * torch.randn(2, 2, 8)
     other_v[:, :, j] += 100
+    if name == "blocks" and tokens > kernel.few:
+        return  # its pattern has a test of its own
     narrow = mask if "window" not in name else mask.but(reach=min(3, 3 if mask.reach is None else mask.reach))
     seen = seen_by_pairs(narrow, tokens, tokens)[:, 0]  # (rows, queries, keys)
     before, after = (kernel(q, *pair, mask).transpose(1, 2) for pair in ((k, v), (other_k, other_v)))

@@ -39,8 +39,8 @@ class Glance:
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
 
     def weights(self) -> Tensor:
-        """(pieces, pieces): the mean over the heads of the middle layer."""
-        layers = list(self.maps.values())
+        """(pieces, pieces): the mean over the heads of the middle layer. What a few tokens ask apart is left out."""
+        layers = [each for each in self.maps.values() if each.size(-2) == each.size(-1)]
         return layers[len(layers) // 2].mean(0)
 
     def save(self, path: Path) -> None:

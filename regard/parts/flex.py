@@ -70,14 +70,24 @@ def any_in_blocks(words: Tensor) -> Tensor:
     return F.pad(words, (0, -words.size(1) % BLOCK)).unflatten(1, (-1, BLOCK)).any(-1)
 
 
+def coarse(seen: Tensor, size: int, tokens: int) -> Tensor:
+    """(…, n, n) by blocks of `size` tokens: in which of our blocks, larger or smaller, something is seen."""
+    begin = torch.arange(blocks(tokens), device=seen.device) * BLOCK
+    low, high = begin // size, (begin + BLOCK - 1).clamp(max=tokens - 1) // size
+    for axis in (-1, -2):
+        sums = F.pad(seen.transpose(-1, axis).int().cumsum(-1), (1, 0))
+        seen = (sums[..., high + 1] > sums[..., low]).transpose(-1, axis)
+    return seen
+
+
 def sparse(part: Tensor, full: Tensor, visible: Any, tokens: int) -> BlockMask:
-    """`part` and `full` (batch or 1, blocks, blocks) bool: where `visible` is to be asked, where all is visible."""
+    """`part` and `full` (batch or 1, heads or 1, blocks, blocks): where `visible` is asked, where all is visible."""
 
     def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
         order = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-        return chosen.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None]
+        return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
-    whole = torch.arange(part.size(1), device=part.device) < tokens // BLOCK  # the last block may be cut off
+    whole = torch.arange(part.size(-1), device=part.device) < tokens // BLOCK  # the last block may be cut off
     full = full & whole[:, None] & whole[None]
     return BlockMask.from_kv_blocks(
         *listed(part & ~full), *listed(full.expand_as(part)), BLOCK, visible, seq_lengths=(tokens, tokens)

@@ -62,13 +62,13 @@ def refuse_layers(attention: Any, layers: int) -> None:
     for name in ("radius", "dilation"):
         value = getattr(attention, name, None)
         if isinstance(value, tuple) and len(value) != layers:
-            raise ValueError(
-                f"model.attention.{name} lists {len(value)} numbers for {layers} layers; give one for each"
-            )
+            raise ValueError(f"model.attention.{name} lists {len(value)} numbers for {layers} layers; give {layers}")
 
 
 def in_layer(attention: Any, number: int) -> Any:
-    """The value that a slot has in one layer: of a window's lists, the number that is for it."""
+    """The value that a slot has in one layer: of a window's lists, the number that is for it; blocks are drawn anew."""
+    if isinstance(attention, Blocks):
+        return replace(attention, seed=attention.seed + number)
     if not isinstance(attention, Window):
         return attention
     own = {name: getattr(attention, name) for name in ("radius", "dilation")}
@@ -109,7 +109,7 @@ class Additive:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Longformer's: `radius` neighbours on each side, or only every `dilation`-th of so many times as far; and the first
+    """Longformer's: `radius` neighbours on each side, with a `dilation` of d only every d-th token; and the first
     `globals` tokens see and are seen everywhere. `radius` and `dilation` may be lists, with a number for each layer.
 
     Global tokens ask with projections of their own. With `named` there are such projections even if `globals` is 0: for
@@ -140,6 +140,28 @@ class Window:
 
 def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """BigBird's: tokens in blocks of `size` see the neighbouring blocks, the first and the last one, and `random`
+    others, which `seed` draws for good. With `drawn` false these are all the first block again, as transformers reads.
+    """
+
+    kind: Literal["blocks"] = "blocks"
+    size: int = 64
+    random: int = 3
+    seed: int = 0
+    drawn: bool = True
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(1, self.size, "model.attention.size")
+        at_least(0, self.random, "model.attention.random")
+        at_least(0, self.seed, "model.attention.seed")
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        return Attention(width, heads, efficient.Blocks(self.size, self.random, self.seed, self.drawn), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)

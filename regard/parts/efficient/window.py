@@ -191,9 +191,9 @@ class Band(Kernel):
         part = (gap.abs() - flex.BLOCK < reach) & onwards
         plain = step == 1 and not others and all(word is None for word in (at, keys, segments))
         full = (gap.abs() + flex.BLOCK <= reach + 1) & (gap > 0 if causal else True) & plain
-        part, full = part[None], full[None]
+        part, full = part[None, None], full[None, None]
         if marks is not None:
-            part = part | (flex.any_in_blocks(marks)[:, None] & onwards)
+            part = part | (flex.any_in_blocks(marks)[:, None, None] & onwards)
         return flex.sparse(part, full, visible, tokens)
 
 
