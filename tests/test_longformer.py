@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import long as small
@@ -9,13 +10,14 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
-from seams.checks import close, ragged
+from seams.checks import close, loud, ragged
 
 import regard
-from regard.config import resolve
+from regard.config import Tokenizer, resolve
 from regard.data import tokenizers
 from regard.errors import Mistake
 from regard.families import longformer
+from regard.interop import long_export
 from regard.interop.long import read
 from regard.interop.vocabularies import byte_pairs
 from regard.parts import Mask
@@ -189,3 +191,66 @@ def test_the_settings(tmp_path: Path) -> None:
         with pytest.raises(Mistake, match=words):
             resolve("classify", base | {key: value})
     assert longformer.Config(size="tiny", family="longformer").attention.globals == 1
+
+
+# --- out again -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"head": "class", "labels": 3},
+        {"head": "tag", "labels": 4, "attention": {"radius": [2, 3]}},
+        {"head": "words", "attention": {"radius": 2, "globals": 0}},
+        {"head": "none", "pooled": True, "tied": False},
+    ],
+    ids=lambda said: said["head"],
+)
+def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """`check` compares with our reader and with transformers; a long text is compared here."""
+    text = tokenizers.learn(Tokenizer(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
+    shape = {"vocab": text.size, "width": 36, "heads": 3, "layers": 2, "inner": 50, "attention": {"radius": 2}}
+    c = longformer.Config.model_validate(shape | {"positions": {"kind": "learned", "tokens": 150}} | settings)
+    torch.manual_seed(4)
+    model = loud(longformer.Model(c), spread=3.0)
+    labels = [f"label {i}" for i in range(c.labels)]
+    system = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
+    assert long_export.misfits(c) == []
+    long_export.write(system, tmp_path / "x", "fp32")
+    assert "tokens equal, outputs apart by" in long_export.check(system, tmp_path / "x", "fp32")
+    theirs = getattr(hf, long_export.architecture(c)).from_pretrained(tmp_path / "x").eval()
+    ids, real = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
+    wide = torch.zeros_like(ids)
+    wide[:, : c.attention.globals] = 1
+    with torch.no_grad():
+        found = theirs(ids.masked_fill(~real, text.pad), attention_mask=real.long(), global_attention_mask=wide)
+        own = model(ids, Mask(keys=real))
+    wanted = found.last_hidden_state if c.head == "none" else found.logits
+    close(own if c.head == "class" else own[real], wanted if c.head == "class" else wanted[real])
+    again = opened(tmp_path / "x")
+    assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
+    assert f"[:, :{c.attention.globals}] = 1" in long_export.use(system)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"prenorm": True}, "norms come last"),
+        ({"follow": True}, "no such head"),
+        ({"positions": "rotary"}, "model.positions.kind=rotary"),
+        ({"attention": {"dilation": [1, 2]}}, "model.attention.dilation"),
+        ({"attention": {"globals": 2}}, "model.attention.globals=2"),
+        ({"attention": {"globals": 0}, "head": "class", "labels": 2}, "model.attention.globals=0"),
+        ({"feed": "gated"}, "model.feed.kind=gated"),
+        ({"feed": {"act": "relu"}, "head": "words"}, "model.feed.act=relu"),
+        ({"norm": "rms"}, "model.norm.kind=rms"),
+    ],
+)
+def test_what_no_folder_can_be(said: dict[str, Any], words: str) -> None:
+    values = {
+        key: {"kind": value} if isinstance(value, str) and key != "head" else value for key, value in said.items()
+    }
+    if "feed" in values:
+        values["feed"] = {"kind": "plain"} | values["feed"]
+    (told,) = long_export.misfits(longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values))
+    assert words in told

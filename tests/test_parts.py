@@ -285,7 +285,7 @@ def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     for kind in kinds:
         value = kind()
         assert [f.name for f in fields(value)][0] == "kind"

@@ -18,7 +18,9 @@ from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
-Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
+Attention = Annotated[
+    slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Additive, Field(discriminator="kind")
+]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]

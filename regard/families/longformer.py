@@ -68,7 +68,9 @@ def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Con
     return Config(
         **said,
         attention=slots.Window(
-            radius=radii[0] if len(set(radii)) == 1 else radii, globals=int(said["head"] == "class"), named=True
+            radius=radii[0] if len(set(radii)) == 1 else radii,
+            globals=theirs.get("regard", {}).get("globals", int(said["head"] == "class")),  # a folder of ours says it
+            named=True,
         ),
         positions=slots.Learned(tokens=theirs["max_position_embeddings"] - skipped(theirs)),
     )

@@ -67,7 +67,7 @@ def blocks(tokens: int) -> int:
 
 def any_in_blocks(words: Tensor) -> Tensor:
     """(batch, tokens) bool: in which blocks something is true, (batch, blocks)."""
-    return F.pad(words, (0, -words.size(1) % BLOCK)).unflatten(1, (-1, BLOCK)).any(-1)
+    return torch.unflatten(F.pad(words, (0, -words.size(1) % BLOCK)), 1, (-1, BLOCK)).any(-1)
 
 
 def coarse(seen: Tensor, size: int, tokens: int) -> Tensor:

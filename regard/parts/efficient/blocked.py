@@ -39,10 +39,10 @@ def mixed(q: Tensor, pieces: Sequence[Piece], groups: Sequence[Group]) -> Tensor
     # Not by index: that gradient is as large as all blocks together, for every group.
     parts = [(split(piece.k, sizes), split(piece.v, sizes)) for piece in pieces]
     found = []
-    for number, (group, own) in enumerate(zip(groups, q.split(sizes), strict=True)):
+    for number, (group, own) in enumerate(zip(groups, torch.split(q, sizes), strict=True)):
         scores = [product(own, k[number], bias) for (k, _), bias in zip(parts, group.biases, strict=True)]
         weights = (scores[0] if len(scores) == 1 else torch.cat(scores, -1)).softmax(-1)
-        shares = weights.split([each.size(-1) for each in scores], -1)
+        shares = torch.split(weights, [each.size(-1) for each in scores], -1)
         out = product(shares[0], parts[0][1][number])
         for share, (_, v) in zip(shares[1:], parts[1:], strict=True):
             out = out + product(share, v[number])
@@ -51,13 +51,12 @@ def mixed(q: Tensor, pieces: Sequence[Piece], groups: Sequence[Group]) -> Tensor
 
 
 def split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    return x.split(sizes) if x.dim() == 3 else [x] * len(sizes)
+    return torch.split(x, sizes) if x.dim() == 3 else [x] * len(sizes)
 
 
 def product(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     if y.dim() == 2:
-        made = x.flatten(0, 1) @ y
-        made = made.unflatten(0, x.shape[:2])
+        made = torch.unflatten(x.flatten(0, 1) @ y, 0, x.shape[:2])
         return made if bias is None else made + bias
     return torch.bmm(x, y) if bias is None else torch.baddbmm(bias.expand(x.size(0), x.size(1), -1), x, y)
 
@@ -70,7 +69,7 @@ def group_sizes(blocks: int, scores: int, device: torch.device) -> list[int]:
 
 def cut(x: Tensor, block: int, fill: int = 0) -> Tensor:
     """(rows, tokens) in blocks: (rows, blocks, block)."""
-    return F.pad(x, (0, -x.size(1) % block), value=fill).unflatten(1, (-1, block))
+    return torch.unflatten(F.pad(x, (0, -x.size(1) % block), value=fill), 1, (-1, block))
 
 
 def around(x: Tensor, block: int, before: int, after: int, fill: int) -> Tensor:
@@ -82,7 +81,7 @@ def around(x: Tensor, block: int, before: int, after: int, fill: int) -> Tensor:
 def cut_heads(x: Tensor, block: int) -> Tensor:
     """(batch, heads, tokens, head_width) in blocks: (batch, heads, blocks, block, head_width)."""
     extra = -x.size(2) % block
-    return (F.pad(x, (0, 0, 0, extra)) if extra else x).unflatten(2, (-1, block))
+    return torch.unflatten(F.pad(x, (0, 0, 0, extra)) if extra else x, 2, (-1, block))
 
 
 def around_heads(x: Tensor, block: int, before: int, after: int) -> Tensor:

@@ -41,8 +41,8 @@ class Blocks(Kernel):
             blocks, score = mask.form(("flex", *self._key(q)), lambda: self._flexed(mask, q))
             return flex.attend(q, k, v, blocks, score)
         rows = mask.form("lengths", lambda: [tokens] * len(q) if mask.keys is None else lengths(mask.keys).tolist())
-        found = [self._row(*(x[i : i + 1] for x in (q, k, v)), mask, i, length) for i, length in enumerate(rows)]
-        return torch.cat(found)
+        texts = zip(*(torch.split(x, 1) for x in (q, k, v)), rows, range(len(q)), strict=True)
+        return torch.cat([self._row(a, b, c, length, mask, row) for a, b, c, length, row in texts])
 
     @property
     def few(self) -> int:
@@ -102,7 +102,7 @@ class Blocks(Kernel):
 
     # --- in blocks ---------------------------------------------------------------------------------------------------
 
-    def _row(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, row: int, length: int) -> Tensor:
+    def _row(self, q: Tensor, k: Tensor, v: Tensor, length: int, mask: Mask, row: int) -> Tensor:
         """One text, (1, heads, tokens, head_width)."""
         size, tokens, own = self.size, q.size(2), mask if mask.keys is None else Mask(keys=mask.keys[row : row + 1])
         if length <= self.few:
@@ -127,10 +127,11 @@ class Blocks(Kernel):
         near = pieces(near_k, near_v.transpose(-2, -1), heads)[0]
         ends_k, ends_v = (torch.cat([x[:, :, :size], x[:, :, -size:]], 2) for x in (k, v))
         ends = pieces(ends_k.transpose(-2, -1), ends_v, heads)[0]
-        own = (q[0, :, size:-size] * q.size(-1) ** -0.5).unflatten(1, (-1, size)).unbind(0)
+        own = torch.unflatten(q[0, :, size:-size] * q.size(-1) ** -0.5, 1, (-1, size)).unbind(0)
         others: list[list[Piece]] = [[] for _ in own]
         if self.drawn and self.random:
-            whole = pieces(k.unflatten(2, (-1, size)), v.unflatten(2, (-1, size)), heads)[0]
+            whole_k, whole_v = (torch.unflatten(x, 2, (-1, size)) for x in (k, v))
+            whole = pieces(whole_k, whole_v, heads)[0]
             chosen = self._chosen(k.size(2) // size, heads, k.device)
             others = [
                 [Piece(x.k[some].flatten(1, 2).transpose(1, 2), x.v[some].flatten(1, 2))]
@@ -152,10 +153,10 @@ class Blocks(Kernel):
         weight = torch.zeros(2 * size, dtype=q.dtype, device=device)
         if self.random and not drawn:
             weight[:size] = math.log(1 + self.random)
-        others = [None]
+        others: list[Tensor | None] = [None]
         if drawn:
             chosen = self._chosen(blocks, q.size(1), device)
-            others = [keys[0].unflatten(0, (-1, size))[some].flatten(1) for some in chosen]
+            others = [torch.unflatten(keys[0], 0, (-1, size))[some].flatten(1) for some in chosen]
         sizes = group_sizes(blocks - 2, size * (5 + self.random) * size, device)
         plans = []
         for other in others:

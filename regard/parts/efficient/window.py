@@ -199,8 +199,7 @@ class Band(Kernel):
 
 def shown(mask: Mask, some: slice, queries: int) -> Tensor:
     """What of a block's mask some blocks see, (blocks, queries, keys)."""
-    words = {name: word[some] if isinstance(word, Tensor) else word for name, word in mask.words().items()}
-    part = Mask(**words)
+    part = mask.but(**{name: word[some] for name, word in mask.words().items() if isinstance(word, Tensor)})
     assert part.keys_at is not None
     seen = part.visible(queries, part.keys_at.size(1))
     assert seen is not None
