@@ -155,9 +155,17 @@ def own_attention(name: str, stack: nn.Module) -> list[str]:
     return [f"{name}.layers.{i}.attention" for i, mixer in enumerate(mixers) if isinstance(mixer, Attention)]
 
 
+class Globals(EncoderOnly):
+    """Some positions ask apart, so that a layer has two attentions."""
+
+    def paths(self) -> list[str]:
+        layers = range(len(self.model.encoder.layers))
+        return [f"encoder.layers.{i}.attention.{side}" for i in layers for side in ("near", "wide")]
+
+
 KINDS = {
     "transformer": EncoderDecoder, "t5": EncoderDecoder, "lm": DecoderOnly, "gpt": DecoderOnly, "xl": DecoderOnly,
-    "bert": EncoderOnly,
+    "bert": EncoderOnly, "longformer": Globals, "bigbird": EncoderOnly,
 }  # fmt: skip
 FORMS = {"target": EncoderDecoder, "next": DecoderOnly, "tag": EncoderOnly}  # of families that have several
 
@@ -187,6 +195,20 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "favor": {"head": "words", "attention": {"kind": "favor", "features": 32}},
         "additive": {"head": "words", "attention": "additive"},
     },
+    "longformer": {
+        "paper": {"head": "words", "attention": {"radius": 3}},
+        "several": {
+            "head": "tag",
+            "labels": 41,
+            "positions": "rotary",
+            "attention": {"radius": [1, 2], "dilation": [1, 2], "globals": 3},
+        },
+    },
+    "bigbird": {
+        "paper": {"head": "words", "attention": {"kind": "blocks", "size": 1, "random": 1}},
+        "tags": {"head": "tag", "labels": 41, "attention": {"kind": "blocks", "size": 1, "random": 0, "seed": 3}},
+        "dense": {"head": "words", "attention": "dense"},
+    },
     "lm": {"paper": {}, "untied": {"tied": False}},
     "gpt": {
         "gpt2": {},
@@ -194,6 +216,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "sinusoid": {"positions": "sinusoid", "tied": False, "biased": False},
         "buckets": {"positions": "buckets", "key_heads": 2},
         "window": {"attention": {"kind": "window", "radius": 4}, "key_heads": 2, "positions": "rotary"},
+        "dilated": {"attention": {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}},
         "favor": {"attention": {"kind": "favor", "features": 32}, "key_heads": 2, "head_width": 24},
         "additive": {"attention": "additive", "key_heads": 1, "feed": {"kind": "plain", "act": "relu"}},
     },
@@ -223,7 +246,11 @@ CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
 LOOSE = {
     ("gpt", "favor"): {"packed"},
     ("bert", "favor"): {"packed"},
-}  # laws that a case does not keep: Performer has one sum per row
+    ("longformer", "paper"): {"packed"},
+    ("longformer", "several"): {"packed"},
+    ("bigbird", "paper"): {"packed"},
+    ("bigbird", "tags"): {"packed"},
+}  # laws that a case does not keep: Performer has one sum per row, a packed row more than one first token, or first block
 
 
 def kind(family: str, name: str) -> Any:

@@ -285,7 +285,7 @@ def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     for kind in kinds:
         value = kind()
         assert [f.name for f in fields(value)][0] == "kind"
@@ -300,6 +300,11 @@ def test_slots_hand_their_settings_on() -> None:
     assert slots.Dense(dropout=0.3).build(32, 4).kernel.dropout == 0.3
     assert slots.Window(radius=7).build(32, 4).kernel.radius == 7
     assert slots.Window(radius=7, globals=2).build(32, 4).first == 2
+    listed = slots.Window(radius=(3, 4), dilation=(1, 5))
+    assert [slots.in_layer(listed, i).build(32, 4).kernel.radius for i in (0, 1)] == [3, 4]
+    assert [slots.in_layer(listed, i).build(32, 4).kernel.dilation for i in (0, 1)] == [1, 5]
+    assert slots.Window(radius=3, dilation=2, named=True).build(32, 4).near.kernel.dilation == 2
+    assert slots.in_layer(slots.Dense(), 1) == slots.Dense()
     assert slots.Favor(features=24).build(32, 4).kernel.directions.shape == (24, 8)
     assert slots.Favor(features=24).build(32, 4, head_width=6).kernel.directions.shape == (24, 6)
     assert slots.Additive().build(32, 4, head_width=6).kernel.score.in_features == 6
@@ -363,6 +368,11 @@ def a_stack(
         (lambda: Sinusoid(7), "even width, not 7"),
         (lambda: Rotary(7), "even head width, not 7"),
         (lambda: a_stack(slots.Window(), Bucketed(4)), "Band has no scores for Bucketed positions to add to"),
+        (lambda: slots.Window(radius=(3, 4)).build(32, 4), "a list has a number for each layer"),
+        (lambda: slots.refuse_layers(slots.Window(radius=(3, 4)), 3), "model.attention.radius lists 2 numbers for 3"),
+        (lambda: slots.refuse_layers(slots.Window(dilation=(3,)), 2), "model.attention.dilation lists 1 numbers for 2"),
+        (lambda: slots.Window(dilation=(1, 0)), "model.attention.dilation is 0; expected at least 1"),
+        (lambda: slots.refuse_unseemly(slots.Window(named=True), None), "model.attention.named is true"),
         (lambda: a_stack(slots.Favor(), [Relative(32, 4)]), "RandomFeatures has no scores for Relative positions"),
         (
             lambda: a_stack(slots.Window(globals=1), causal=True),

@@ -9,6 +9,8 @@ from types import ModuleType
 FAMILIES = {
     "transformer": "regard.families.transformer",
     "bert": "regard.families.bert",
+    "longformer": "regard.families.longformer",
+    "bigbird": "regard.families.bigbird",
     "t5": "regard.families.t5",
     "lm": "regard.families.lm",
     "gpt": "regard.families.gpt",

@@ -6,7 +6,7 @@ a token is in. Masked words need a tokenizer whose `mask` is a number (`learn(â€
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -18,14 +18,18 @@ from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
-Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
+Attention = Annotated[
+    slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Additive, Field(discriminator="kind")
+]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
-class Config(Base):
-    family: Literal["bert"] = "bert"
+class Encoder(Base):
+    """The settings of an encoder with heads on top, with BERT's values: Longformer and BigBird have others."""
+
+    family: str
     size: str = "small"
     vocab: Count = 0  # 0: as many as the tokenizer learns
     kinds: Positive = 2  # of texts that a row may hold
@@ -44,11 +48,17 @@ class Config(Base):
     positions: Positions = slots.Learned()
     feed: Feed = slots.Feed(act="gelu")
     norm: Norm = slots.LayerNorm(eps=1e-12)
+    acting: ClassVar[bool] = False  # the head class maps the first token through the activation of `feed`, not tanh
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _fits(self) -> Self:
         slots.refuse_uneven(self.width, self.heads, self.positions)
+        slots.refuse_layers(self.attention, self.layers)
         return self
+
+
+class Config(Encoder):
+    family: Literal["bert"] = "bert"
 
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -63,7 +73,7 @@ SIZES: dict[str, dict[str, Any]] = {
 class Words(nn.Module):
     """What stands at a place: one more layer, then a score for every word of the table."""
 
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Encoder) -> None:
         super().__init__()
         self.into, self.norm, self.out = nn.Linear(c.width, c.width), c.norm.build(c.width), nn.Linear(c.width, c.vocab)
         self.act = c.feed.act
@@ -74,20 +84,21 @@ class Words(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Encoder) -> None:
         super().__init__()
         self.head = c.head
+        self.squash = ACTIVATIONS[c.feed.act] if c.acting and c.head == "class" else torch.tanh
         self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
         norm = partial(c.norm.build, c.width)
         self.norm, self.dropout = norm(), nn.Dropout(c.dropout)
         self.encoder = Stack(
             [
                 Layer(
-                    c.attention.build(c.width, c.heads),
+                    slots.in_layer(c.attention, number).build(c.width, c.heads),
                     c.feed.build(c.width, c.inner),
                     lambda: Residual(norm(), c.prenorm, c.dropout),
                 )
-                for _ in range(c.layers)
+                for number in range(c.layers)
             ],
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
@@ -115,7 +126,7 @@ class Model(nn.Module):
 
     def pool(self, states: Tensor) -> Tensor:
         assert self.pooler is not None, "model.pooled is false"
-        return torch.tanh(self.pooler(states[:, 0]))  # (batch, width)
+        return self.squash(self.pooler(states[:, 0]))  # (batch, width)
 
     def follows(self, states: Tensor) -> Tensor:
         assert self.next is not None, "model.follow is false"
@@ -160,33 +171,41 @@ def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Con
             raise ValueError(f"{key} is set; regard's BERT is an encoder")
     if (kind := theirs.get("position_embedding_type") or "absolute") != "absolute":
         raise ValueError(f"position_embedding_type is {kind!r}; expected 'absolute'")
-    if (kind := theirs.get("problem_type") or "single_label_classification") != "single_label_classification":
-        raise ValueError(f"problem_type is {kind!r}; expected 'single_label_classification', one label for each text")
-    if theirs.get("hidden_act", "gelu") not in ACTS:
-        raise ValueError(f"hidden_act is {theirs['hidden_act']!r}; expected one of {', '.join(ACTS)}")
-    architecture = (theirs.get("architectures") or ["BertModel"])[0]
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"architectures has {architecture!r}; expected one of {', '.join(ARCHITECTURES)}")
-    head = ARCHITECTURES[architecture]
+    said = shared(theirs, tensors, ARCHITECTURES)
     return Config(
-        size="huggingface",
-        vocab=theirs["vocab_size"],
-        kinds=theirs.get("type_vocab_size", 2),
-        width=theirs["hidden_size"],
-        heads=theirs["num_attention_heads"],
-        layers=theirs["num_hidden_layers"],
-        inner=theirs["intermediate_size"],
-        dropout=theirs.get("hidden_dropout_prob", 0.1),
-        head=head,  # type: ignore[arg-type]
-        labels=len(label_names(theirs)) if head in ("class", "tag") else 0,
-        follow=FOLLOWS in tensors and head in ("none", "words"),
-        pooled="pooler.dense.weight" in tensors,
-        tied=theirs.get("tie_word_embeddings", True),
+        **said,
+        follow=FOLLOWS in tensors and said["head"] in ("none", "words"),
         attention=slots.Dense(dropout=theirs.get("attention_probs_dropout_prob", 0.1)),
         positions=slots.Learned(tokens=theirs["max_position_embeddings"]),
-        feed=slots.Feed(act=ACTS[theirs.get("hidden_act", "gelu")]),  # type: ignore[arg-type]
-        norm=slots.LayerNorm(eps=theirs.get("layer_norm_eps", 1e-12)),
     )
+
+
+def shared(theirs: Mapping[str, Any], tensors: Collection[str], architectures: Mapping[str, str]) -> dict[str, Any]:
+    """What all encoders of theirs say alike. `architectures` has our head for each class, the first for none."""
+    if (kind := theirs.get("problem_type") or "single_label_classification") != "single_label_classification":
+        raise ValueError(f"problem_type is {kind!r}; expected 'single_label_classification', one label for each text")
+    if (act := theirs.get("hidden_act", "gelu")) not in ACTS:
+        raise ValueError(f"hidden_act is {act!r}; expected one of {', '.join(ACTS)}")
+    architecture = (theirs.get("architectures") or [next(iter(architectures))])[0]
+    if architecture not in architectures:
+        raise ValueError(f"architectures has {architecture!r}; expected one of {', '.join(architectures)}")
+    head = architectures[architecture]
+    return {
+        "size": "huggingface",
+        "vocab": theirs["vocab_size"],
+        "kinds": theirs.get("type_vocab_size", 2),
+        "width": theirs["hidden_size"],
+        "heads": theirs["num_attention_heads"],
+        "layers": theirs["num_hidden_layers"],
+        "inner": theirs["intermediate_size"],
+        "dropout": theirs.get("hidden_dropout_prob", 0.1),
+        "head": head,
+        "labels": len(label_names(theirs)) if head in ("class", "tag") else 0,
+        "pooled": "pooler.dense.weight" in tensors,
+        "tied": theirs.get("tie_word_embeddings", True),
+        "feed": slots.Feed(act=ACTS[act]),  # type: ignore[arg-type]
+        "norm": slots.LayerNorm(eps=theirs.get("layer_norm_eps", 1e-12)),
+    }
 
 
 def label_names(theirs: Mapping[str, Any]) -> list[str]:
@@ -194,7 +213,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
     return [str(known[number]) for number in sorted(known, key=int)]
 
 
-def names(c: Config) -> dict[str, str | Rule]:
+def names(c: Encoder) -> dict[str, str | Rule]:
     """Our names to theirs, `bert.` left out."""
     layer: dict[str, str | Rule] = {
         "attention.query": "attention.self.query",

@@ -42,6 +42,7 @@ class Config(Base):
     def _fits(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
         slots.refuse_unseemly(self.attention, self.positions)
+        slots.refuse_layers(self.attention, self.layers)
         if self.key_heads and self.heads % self.key_heads:
             raise ValueError(
                 f"{self.heads} heads cannot share {self.key_heads} key heads evenly; use a divisor (model.key_heads)"
@@ -72,11 +73,11 @@ class Model(nn.Module):
         shape = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
         layers = [
             Layer(
-                c.attention.build(c.width, c.heads, **shape),
+                slots.in_layer(c.attention, number).build(c.width, c.heads, **shape),
                 c.feed.build(c.width, c.inner, bias=c.biased),
                 lambda: Residual(norm(), first=True, dropout=c.dropout),
             )
-            for _ in range(c.layers)
+            for number in range(c.layers)
         ]
         positions = c.positions.build(c.width, c.heads, causal=True, head_width=c.head_width)
         self.stack = Stack(layers, norm(), positions, causal=True)

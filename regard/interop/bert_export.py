@@ -52,7 +52,7 @@ def labels(system: Any) -> Sequence[str]:
     return list(system.labels) if system.run.model.head in ("class", "tag") else ()
 
 
-def architecture(c: bert.Config) -> str:
+def architecture(c: bert.Encoder) -> str:
     if c.follow and c.head in ("none", "words"):
         return "BertForPreTraining" if c.head == "words" else "BertForNextSentencePrediction"
     return {
@@ -63,12 +63,12 @@ def architecture(c: bert.Config) -> str:
     }[c.head]
 
 
-def tag(c: bert.Config) -> str:
+def tag(c: bert.Encoder) -> str:
     tags = {"words": "fill-mask", "class": "text-classification", "tag": "token-classification"}
     return tags.get(c.head, "feature-extraction")
 
 
-def config(c: bert.Config, tokenizer: Text, names: Sequence[str]) -> dict[str, Any]:
+def config(c: bert.Encoder, tokenizer: Text, names: Sequence[str]) -> dict[str, Any]:
     assert isinstance(c.positions, slots.Learned)
     acts = {ours: theirs for theirs, ours in reversed(bert.ACTS.items())}
     known = {
@@ -122,7 +122,7 @@ def around(text: Text) -> Any:
     )
 
 
-def use_of_tokenizer(c: bert.Config, text: Text) -> dict[str, Any]:
+def use_of_tokenizer(c: bert.Encoder, text: Text) -> dict[str, Any]:
     """No text is control, whatever it says; only where masked words are guessed can a text say `<mask>` there."""
     assert isinstance(c.positions, slots.Learned)
     return {
@@ -199,14 +199,18 @@ class Sample:
 
 
 @torch.no_grad()
-def theirs(sample: Sample, draft: Path, hf: Any) -> list[Tensor]:
-    model, text = getattr(hf, sample.head).from_pretrained(draft).eval(), hf.AutoTokenizer.from_pretrained(draft)
+def theirs(sample: Sample, draft: Path, hf: Any, name: str = "", **words: Any) -> list[Tensor]:
+    """What transformers' class of that name makes of them, with these further arguments."""
+    model, text = (
+        getattr(hf, name or sample.head).from_pretrained(draft).eval(),
+        hf.AutoTokenizer.from_pretrained(draft),
+    )
     found = text(sample.texts, split_special_tokens=True).input_ids
     own: Text = sample.system.tokenizer
     if any(row[0] != own.start or row[-1] != own.end for row in found):
         raise failed("transformers does not put START and END around a text")
     sample.compare_tokens("transformers", [row[1:-1] for row in found])
-    made = model(sample.tokens, attention_mask=sample.real.long())
+    made = model(sample.tokens, attention_mask=sample.real.long(), **words)
     parts = [made[name] for name in ("last_hidden_state", "prediction_logits", "logits", "seq_relationship_logits")
              if name in made]  # fmt: skip
     return [part[sample.real] if part.dim() == 3 else part for part in parts]

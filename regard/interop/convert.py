@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import bert_export, causal_checks, ctranslate2, gpt2_export, marian_export, t5_export
+from . import bert_export, causal_checks, ctranslate2, gpt2_export, long_export, marian_export, t5_export
 from .card import card, with_bert, with_ctranslate2, with_transformers
 from .checks import check_ctranslate2, check_texts
 
@@ -34,6 +34,10 @@ EXPORTS = {
     ("huggingface", "t5"): Export("a T5 folder", t5_export.misfits, t5_export.write, check_texts, with_transformers),
     ("huggingface", "bert"): Export(
         "a BERT folder", bert_export.misfits, bert_export.write, bert_export.check, with_bert, bert_export.tag
+    ),
+    ("huggingface", "longformer"): Export(
+        "a Longformer folder", long_export.misfits, long_export.write, long_export.check, long_export.use,
+        bert_export.tag,
     ),
     ("ctranslate2", "transformer"): Export(
         "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2

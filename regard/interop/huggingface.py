@@ -20,6 +20,8 @@ T = TypeVar("T")
 READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
     "bert": "regard.interop.bert",
+    "longformer": "regard.interop.long",
+    "big_bird": "regard.interop.long",
     "t5": "regard.interop.t5",
     "gpt2": "regard.interop.gpt2",
     "llama": "regard.interop.llama",

@@ -132,6 +132,33 @@ def _lines(file: Path) -> dict[str, int]:
     return {line.rstrip("\r"): number for number, line in enumerate(lines)}
 
 
+# --- RoBERTa's byte pairs --------------------------------------------------------------------------------------------
+
+BYTE_PAIRS = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
+
+
+def byte_pairs(path: Path) -> Text:
+    """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
+    said = settings(path)
+    kind = said.get("tokenizer_class") or BYTE_PAIRS[0]
+    if kind not in (*BYTE_PAIRS, *PLAIN):
+        raise Mistake(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_PAIRS, *PLAIN))}")
+    usual = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
+    roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in ROLES.items()}
+    if (path / "tokenizer.json").is_file():
+        return adopted(path / "tokenizer.json", stored(path), roles)
+    vocab, merges = path / "vocab.json", path / "merges.txt"
+    if kind in PLAIN or not (vocab.is_file() and merges.is_file()):
+        raise Mistake(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
+    try:
+        backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # the library raises nothing more special
+        raise Mistake(f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again") from error
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=said.get("add_prefix_space", False))
+    backend.decoder = decoders.ByteLevel()
+    return adopted(vocab, json.loads(backend.to_str()), roles)
+
+
 # --- T5's sentencepieces ---------------------------------------------------------------------------------------------
 
 
@@ -154,18 +181,10 @@ def sentencepieces(path: Path) -> Text:
 
 
 def unigram(file: Path, extra: int) -> dict[str, Any]:
-    """A sentencepiece model as a tokenizer.json, with `extra` sentinels behind it, the first one last."""
-    data = file.read_bytes()
-    try:
-        pieces, kind, charsmap = spiece.read(data)
-    except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
-        raise Mistake(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
-    if not pieces or kind != 1:
-        raise Mistake(f"{file} is no unigram model of sentencepiece, which T5 has; fetch the folder again")
+    """A sentencepiece model as T5's tokenizer.json, with `extra` sentinels behind it, the first one last."""
+    pieces, charsmap = _sentencepiece(file)
     marks = [sentinel(number) for number in reversed(range(extra))]
-    vocab = [(piece, score) for piece, score, _ in pieces] + [(mark, 0.0) for mark in marks]
-    unk = next(number for number, (_, _, kind) in enumerate(pieces) if kind == 2)
-    backend = Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
+    backend = _unigram_of(pieces, [(mark, 0.0) for mark in marks])
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
     space = {"replacement": "▁", "prepend_scheme": "always"}
@@ -174,5 +193,65 @@ def unigram(file: Path, extra: int) -> dict[str, Any]:
     )
     backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
     backend.add_tokens(marks)
+    whole: dict[str, Any] = json.loads(backend.to_str())
+    return whole
+
+
+Pieces = list[tuple[str, float, int]]
+
+
+def _sentencepiece(file: Path) -> tuple[Pieces, bytes]:
+    try:
+        pieces, kind, charsmap = spiece.read(file.read_bytes())
+    except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
+        raise Mistake(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
+    if not pieces or kind != 1:
+        raise Mistake(f"{file} is no unigram model of sentencepiece, which its model has; fetch the folder again")
+    return pieces, charsmap
+
+
+def _unigram_of(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
+    unk = next(number for number, (_, _, kind) in enumerate(pieces) if kind == 2)
+    vocab = [(piece, score) for piece, score, _ in pieces] + more
+    return Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
+
+
+# --- BigBird's sentencepieces ----------------------------------------------------------------------------------------
+
+
+def bigbird_pieces(path: Path) -> Text:
+    """The tokenizer of a BigBird folder: tokenizer.json, or made from spiece.model.
+
+    START and END are its [CLS] and [SEP]. Its own <s> and </s>, which no text of it has, get other names here.
+    """
+    said = settings(path)
+    usual = {
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    roles = {name: said.get(key) or usual[key] for name, key in ROLES.items()}
+    file = next((path / name for name in ("tokenizer.json", "spiece.model") if (path / name).is_file()), None)
+    if file is None:
+        raise Mistake(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
+    whole = stored(path) if file.name == "tokenizer.json" else _bigbird(file, said.get("add_prefix_space", True))
+    aside = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
+    model = whole["model"]
+    model["vocab"] = [[aside.get(piece, piece), score] for piece, score in model["vocab"]]
+    whole["added_tokens"] = [
+        token | {"content": aside.get(token["content"], token["content"])} for token in whole["added_tokens"]
+    ]
+    return adopted(file, whole, roles)
+
+
+def _bigbird(file: Path, prefixed: bool) -> dict[str, Any]:
+    pieces, _ = _sentencepiece(file)
+    backend = _unigram_of(pieces, [])
+    backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
+    space = {"replacement": "▁", "prepend_scheme": "always" if prefixed else "never", "split": True}
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]
+    backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
     whole: dict[str, Any] = json.loads(backend.to_str())
     return whole

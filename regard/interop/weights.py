@@ -19,12 +19,15 @@ class Rule:
     part: int = 0  # which of `parts` of ours that are fused in one of theirs
     parts: int = 1
     row: bool = False  # their (1, n) is our (n)
+    skip: int = 0  # rows at the top of theirs that nothing uses
 
     def take(self, theirs: Tensor) -> Tensor:
+        theirs = theirs[self.skip :]
         theirs = theirs.flatten() if self.row else theirs.chunk(self.parts, -1)[self.part]
         return theirs.t() if self.transposed else theirs  # a bias has one dimension and stays as it is
 
     def give(self, ours: Tensor) -> Tensor:
+        ours = torch.cat([ours.new_zeros(self.skip, *ours.shape[1:]), ours]) if self.skip else ours
         return ours[None] if self.row else ours.t() if self.transposed else ours
 
 
@@ -37,6 +40,11 @@ def first(*names: str) -> Rule:
 
 def row(name: str) -> Rule:
     return Rule((name,), row=True)
+
+
+def skipping(name: str, rows: int) -> Rule:
+    """RoBERTa and its kin count places from behind the padding, so that the first rows of their table are nobody's."""
+    return Rule((name,), skip=rows)
 
 
 def transposed(name: str, part: int = 0, parts: int = 1) -> Rule:

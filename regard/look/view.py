@@ -44,8 +44,8 @@ class Glance:
             raise Mistake("nothing in this model is attention, so there is nothing to look at; choose another model")
 
     def weights(self) -> Tensor:
-        """(pieces, pieces): the mean over the heads of the middle layer."""
-        layers = list(self.maps.values())
+        """(pieces, pieces): the mean over the heads of the middle layer. What a few tokens ask apart is left out."""
+        layers = [each for each in self.maps.values() if each.size(-2) == each.size(-1)]
         return layers[len(layers) // 2].mean(0)
 
     def save(self, path: Path) -> None:

@@ -1,15 +1,19 @@
-"""Packed rows on a GPU by FlexAttention (2412.05496), in compiled code: blocks that no token may see are skipped.
+"""FlexAttention (2412.05496) on a GPU, in compiled code: blocks of keys that no token of a block may see are skipped.
 
-It says nothing that the mask does not say: everywhere else, and for every other mask, SDPA gives the same numbers.
+Packed rows use it, windows and random blocks. It says nothing that the mask does not say: everywhere else other code
+gives the same numbers.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from .masks import Mask
+
+BLOCK = 128  # tokens
 
 
 def serves(mask: Mask, device: torch.device) -> bool:
@@ -42,3 +46,49 @@ def _blocked(mask: Mask, queries: int, keys: int, device: torch.device) -> Any:
         return same & (at[row, query] >= keys_at[row, key]) if causal else same
 
     return create_block_mask(visible, len(segments), None, queries, keys, device=device)
+
+
+# --- patterns that are known by their blocks: no table of all pairs is ever looked at ---------------------------------
+
+
+def compiling(device: torch.device) -> bool:
+    """Interpreted, FlexAttention would be slow."""
+    return device.type == "cuda" and torch.compiler.is_compiling()
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Any, score: Any = None) -> Tensor:
+    found: Tensor = flex_attention(q, k, v, score_mod=score, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
+    return found
+
+
+def blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK)
+
+
+def any_in_blocks(words: Tensor) -> Tensor:
+    """(batch, tokens) bool: in which blocks something is true, (batch, blocks)."""
+    return torch.unflatten(F.pad(words, (0, -words.size(1) % BLOCK)), 1, (-1, BLOCK)).any(-1)
+
+
+def coarse(seen: Tensor, size: int, tokens: int) -> Tensor:
+    """(…, n, n) by blocks of `size` tokens: in which of our blocks, larger or smaller, something is seen."""
+    begin = torch.arange(blocks(tokens), device=seen.device) * BLOCK
+    low, high = begin // size, (begin + BLOCK - 1).clamp(max=tokens - 1) // size
+    for axis in (-1, -2):
+        sums = F.pad(seen.transpose(-1, axis).int().cumsum(-1), (1, 0))
+        seen = (sums[..., high + 1] > sums[..., low]).transpose(-1, axis)
+    return seen
+
+
+def sparse(part: Tensor, full: Tensor, visible: Any, tokens: int) -> BlockMask:
+    """`part` and `full` (batch or 1, heads or 1, blocks, blocks): where `visible` is asked, where all is visible."""
+
+    def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+        order = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+    whole = torch.arange(part.size(-1), device=part.device) < tokens // BLOCK  # the last block may be cut off
+    full = full & whole[:, None] & whole[None]
+    return BlockMask.from_kv_blocks(
+        *listed(part & ~full), *listed(full.expand_as(part)), BLOCK, visible, seq_lengths=(tokens, tokens)
+    )

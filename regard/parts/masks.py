@@ -73,7 +73,7 @@ class Mask:
     def marked(self, keys: int) -> Tensor:
         """(batch, keys) bool: the global places."""
         assert self.globals is not None
-        spare = self.globals.masked_fill(self.globals < 0, keys)
+        spare = self.globals.masked_fill((self.globals < 0) | (self.globals > keys), keys)
         return spare.new_zeros(len(spare), keys + 1, dtype=torch.bool).scatter(1, spare, True)[:, :keys]
 
     def form(self, key: Hashable, make: Callable[[], T]) -> T:

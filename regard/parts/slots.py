@@ -3,7 +3,7 @@
 A family's config lists the kinds it allows as a union of these; `model.attention.kind=window` picks one by its `kind`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from torch import nn
@@ -44,15 +44,35 @@ def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> N
 
 def refuse_unseemly(attention: Any, places: Any) -> None:
     """Where nothing later may be seen: an attention that sees it, or has no scores for these positions to add to."""
-    if isinstance(attention, Window) and attention.globals:
+    if isinstance(attention, Window) and (attention.globals or attention.named):
         raise ValueError(
             f"model.attention.globals is {attention.globals}, and global tokens see later ones; expected 0"
+            if attention.globals
+            else "model.attention.named is true, and global tokens see later ones; expected false"
         )
     if isinstance(places, Buckets) and isinstance(attention, Window | Favor):
         raise ValueError(
             f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
             "use rotary, learned or sinusoid"
         )
+
+
+def refuse_layers(attention: Any, layers: int) -> None:
+    """A list with a number for each layer, of which there are more or fewer."""
+    for name in ("radius", "dilation"):
+        value = getattr(attention, name, None)
+        if isinstance(value, tuple) and len(value) != layers:
+            raise ValueError(f"model.attention.{name} lists {len(value)} numbers for {layers} layers; give {layers}")
+
+
+def in_layer(attention: Any, number: int) -> Any:
+    """The value that a slot has in one layer: of a window's lists, the number that is for it; blocks are drawn anew."""
+    if isinstance(attention, Blocks):
+        return replace(attention, seed=attention.seed + number)
+    if not isinstance(attention, Window):
+        return attention
+    own = {name: getattr(attention, name) for name in ("radius", "dilation")}
+    return replace(attention, **{name: value[number] for name, value in own.items() if isinstance(value, tuple)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,21 +109,59 @@ class Additive:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Longformer's: `radius` neighbours on each side, and the first `globals` tokens see and are seen everywhere."""
+    """Longformer's: `radius` neighbours on each side, with a `dilation` of d only every d-th token; and the first
+    `globals` tokens see and are seen everywhere. `radius` and `dilation` may be lists, with a number for each layer.
+
+    Global tokens ask with projections of their own. With `named` there are such projections even if `globals` is 0: for
+    positions that a caller names.
+    """
 
     kind: Literal["window"] = "window"
-    radius: int = 256
+    radius: int | tuple[int, ...] = 256
+    dilation: int | tuple[int, ...] = 1
     globals: int = 0
+    named: bool = False
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(1, self.radius, "model.attention.radius")
+        for name in ("radius", "dilation"):
+            for value in _listed(getattr(self, name)):
+                at_least(1, value, f"model.attention.{name}")
         at_least(0, self.globals, "model.attention.globals")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        if self.globals:
-            return efficient.GlobalAttention(width, heads, self.radius, self.globals, **linear)
-        return Attention(width, heads, efficient.Band(self.radius), **linear)
+        radius, dilation = self.radius, self.dilation
+        if not isinstance(radius, int) or not isinstance(dilation, int):
+            raise ValueError("a list has a number for each layer, and nobody said which this is; use `in_layer` before")
+        if self.globals or self.named:
+            return efficient.GlobalAttention(width, heads, radius, self.globals, dilation, **linear)
+        return Attention(width, heads, efficient.Band(radius, dilation), **linear)
+
+
+def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """BigBird's: tokens in blocks of `size` see the neighbouring blocks, the first and the last one, and `random`
+    others, which `seed` draws for good. With `drawn` false these are all the first block again, as transformers reads.
+    """
+
+    kind: Literal["blocks"] = "blocks"
+    size: int = 64
+    random: int = 3
+    seed: int = 0
+    drawn: bool = True
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(1, self.size, "model.attention.size")
+        at_least(0, self.random, "model.attention.random")
+        at_least(0, self.seed, "model.attention.seed")
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        return Attention(width, heads, efficient.Blocks(self.size, self.random, self.seed, self.drawn), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)

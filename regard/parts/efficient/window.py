@@ -1,129 +1,232 @@
 """Longformer's window (2004.05150): near neighbours, and a few positions that see and are seen everywhere."""
 
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import flex
 from ..attention import Attention
 from ..kernels import Kernel, Softmax
 from ..masks import FAR, Mask
 from ..memory import Book, Memory, Ring, RingBook
 from ..positions import Where
+from .blocked import (
+    BLOCK,
+    Group,
+    Piece,
+    around,
+    around_heads,
+    biases,
+    cut,
+    cut_heads,
+    group_sizes,
+    mixed,
+    pieces,
+)  # fmt: skip
 
 
 class Band(Kernel):
     """Each query sees `radius` neighbours on each side, and the global positions; O(tokens · radius).
 
-    Queries are cut into blocks of `radius`; a block sees itself and its two neighbours, and the mask does the rest.
+    With a `dilation` of d it sees every d-th token only, so that as many neighbours reach d times as far: the tokens
+    fall apart into d texts that never meet, each with an ordinary window.
     """
 
     biasable = False
 
-    def __init__(self, radius: int) -> None:
+    def __init__(self, radius: int, dilation: int = 1, block: int = BLOCK) -> None:
         super().__init__()
-        self.radius, self.inner = radius, Softmax()
+        self.radius, self.dilation, self.block, self.inner = radius, dilation, block, Softmax()
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
     ) -> Tensor:
-        mixed: Tensor
-        if mask.keys_at is not None:  # a step: the ring is already the window
-            mixed = self.inner(q, k, v, self._near_only(mask))
-            return mixed
-        batch, _, tokens, _ = q.shape
-        r, extra = self.radius, -tokens % self.radius
-        blocks = (tokens + extra) // r
-        rows = torch.unflatten(F.pad(q, (0, 0, 0, extra)), 2, (blocks, r)).transpose(1, 2).flatten(0, 1)
-        near_k, near_v = (self._near(x, extra).permute(0, 2, 1, 4, 3).flatten(0, 1) for x in (k, v))
-        seen = self._blocked(mask, batch, tokens, q.device)  # (batch · blocks, 1, radius, 3 radius)
-        if mask.globals is not None:
-            index = mask.globals.clamp(min=0)
-            far_k, far_v = (repeat(gather_heads(x, index), blocks) for x in (k, v))
-            near_k, near_v = torch.cat([far_k, near_k], 2), torch.cat([far_v, near_v], 2)
-            seen = torch.cat([mask.form(("far", r, tokens), lambda: self._far(mask, index, tokens)), seen], -1)
-        mixed = self.inner(rows, near_k, near_v, Mask(kin=seen[:, 0]))  # (batch · blocks, heads, radius, width)
-        return torch.unflatten(mixed, 0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :tokens]
+        if self._short(mask, q.size(2)):
+            found: Tensor = self.inner(q, k, v, self._dense(mask, q.size(2), k.size(2), q.device))
+            return found
+        if flex.compiling(q.device):
+            blocks = mask.form(("flex", self.radius, self.dilation), lambda: self._flexed(mask, q.size(2), q.device))
+            return flex.attend(q, k, v, blocks)
+        return self._blocked(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
-        return self.inner.weights(q, k, mask.but(reach=self._reach(mask)))
+        return self.inner.weights(q, k, self._dense(mask, q.size(2), k.size(2), q.device))
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        if mask.keys_at is not None:
-            self._near_only(mask).visible(queries, keys, device)
-        elif mask.globals is None:  # global positions are often named by the layer itself
-            described = next((word for word in (mask.at, mask.keys, mask.segments) if word is not None), None)
-            self._blocked(mask, 1 if described is None else len(described), queries, device)
-
-    def _near_only(self, mask: Mask) -> Mask:
-        return mask.form(("near", self.radius), lambda: mask.but(reach=self._reach(mask)).once())
-
-    def _reach(self, mask: Mask) -> int:
-        return self.radius if mask.reach is None else min(self.radius, mask.reach)
-
-    def _near(self, x: Tensor, extra: int) -> Tensor:
-        return F.pad(x, (0, 0, self.radius, self.radius + extra)).unfold(2, 3 * self.radius, self.radius)
-
-    def _blocked(self, mask: Mask, batch: int, tokens: int, device: torch.device) -> Tensor:
-        """The same description, seen from each block; one row of blocks where all rows are alike."""
-        alike = all(word is None for word in (mask.at, mask.keys, mask.segments, mask.globals))
-        rows = 1 if alike else batch
-        seen = mask.form(("band", self.radius, tokens, rows), lambda: self._block(mask, rows, tokens, device))
-        return seen if rows == batch else seen.repeat(batch, 1, 1, 1)
-
-    def _block(self, mask: Mask, batch: int, tokens: int, device: torch.device) -> Tensor:
-        r = self.radius
-        at = mask.places(tokens, tokens, device)[0].expand(batch, -1)
-        hidden = torch.zeros_like(at, dtype=torch.bool) if mask.keys is None else ~mask.keys
-        hidden = hidden if mask.globals is None else hidden | mask.marked(tokens)  # these are looked at apart, once
-        block = Mask(mask.causal, mask.others, self._reach(mask), own(at, r), near(at.masked_fill(hidden, FAR), r, FAR))
-        if mask.segments is not None:
-            block = block.but(segments=own(mask.segments, r), keys_segments=near(mask.segments, r, -1))
-        seen = block.visible(r, 3 * r)
-        assert seen is not None
-        return seen
-
-    def _far(self, mask: Mask, index: Tensor, tokens: int) -> Tensor:
-        """Which global positions each block sees, however far: (batch · blocks, 1, radius, most)."""
-        assert mask.globals is not None
-        r, blocks = self.radius, -(-tokens // self.radius)
-        at = mask.places(tokens, tokens, index.device)[0].expand(len(index), -1)
-        real = mask.globals >= 0
-        real = real if mask.keys is None else real & mask.keys.gather(1, index)
-        block = Mask(mask.causal, mask.others, at=own(at, r), keys_at=repeat(at.gather(1, index), blocks))
-        block = block.but(keys=repeat(real, blocks))
-        if mask.segments is not None:
-            theirs = repeat(mask.segments.gather(1, index), blocks)
-            block = block.but(segments=own(mask.segments, r), keys_segments=theirs)
-        seen = block.visible(r, index.size(1))
-        assert seen is not None
-        return seen.expand(-1, -1, r, -1)
+        """Blocks are planned by the first layer, which knows the precision; the mask keeps it for the others."""
+        if self._short(mask, queries):
+            self._dense(mask, queries, keys, device).visible(queries, keys, device)
 
     def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return RingBook, self.radius
+        return RingBook, self.radius * self.dilation
 
     def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
         return Ring(book, rows, heads, head_width, like)
 
+    # --- all pairs: a step of a cache, whose ring is already the window, or a text about as short as the window ------
 
-def own(x: Tensor, radius: int) -> Tensor:
-    """(batch, tokens) cut into blocks: (batch · blocks, radius)."""
-    return F.pad(x, (0, -x.size(1) % radius)).reshape(-1, radius)
+    def _short(self, mask: Mask, tokens: int) -> bool:
+        return mask.keys_at is not None or tokens <= 2 * self.radius * self.dilation + self.block
+
+    def _dense(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
+        return mask.form(("near", self.radius, self.dilation), lambda: self._near(mask, queries, keys, device).once())
+
+    def _near(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
+        near = mask.but(reach=self._reach(mask))
+        if self.dilation == 1:
+            return near
+        at, keys_at = mask.places(queries, keys, device)
+        met = (at[:, :, None] - keys_at[:, None]) % self.dilation == 0
+        if mask.globals is not None:
+            met = met | mask.marked(keys)[:, None] | mask.marked(queries)[:, :, None]
+        return near.but(kin=met if mask.kin is None else met & mask.kin)
+
+    def _reach(self, mask: Mask) -> int:
+        reach = self.radius * self.dilation
+        return reach if mask.reach is None else min(reach, mask.reach)
+
+    # --- in blocks ---------------------------------------------------------------------------------------------------
+
+    def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        tokens, heads, step = q.size(2), q.size(1), self.dilation
+        plans = mask.form(("band", self.radius, step), lambda: self._plans(mask, tokens, q.device, q.dtype))
+        before, after = self._sides(mask)
+        far: list[list[list[Piece]]] = [[[]] * heads] * len(q)
+        if mask.globals is not None:
+            few_k, few_v = (gather_heads(x, named(mask, tokens)[0]) for x in (k, v))
+            far = [[[piece] for piece in row] for row in pieces(few_k.transpose(-2, -1), few_v, heads)]
+        q, found = q * q.size(-1) ** -0.5, []
+        for start, plan in enumerate(plans):
+            own, *others = (x[:, :, start::step] for x in (q, k, v))
+            near_k, near_v = (around_heads(x, self.block, before, after) for x in others)
+            near = pieces(near_k, near_v.transpose(-2, -1), heads)
+            rows = zip(cut_heads(own, self.block).unbind(0), far, near, cycle(plan))
+            mixes = [
+                torch.stack([mixed(x, [*a, b], groups) for x, a, b in zip(head.unbind(0), some, row, strict=True)])
+                for head, some, row, groups in rows
+            ]
+            found.append(torch.stack(mixes).flatten(2, 3)[:, :, : own.size(2)])
+        return found[0] if step == 1 else woven(found, tokens)
+
+    def _sides(self, mask: Mask) -> tuple[int, int]:
+        """How many keys a block has before and after its own. Positions that a caller gives may run backwards."""
+        onwards = mask.at is None or mask.segments is not None
+        return self.radius, 0 if mask.causal and onwards else self.radius
+
+    def _plans(self, mask: Mask, tokens: int, device: torch.device, dtype: torch.dtype) -> list[list[list[Group]]]:
+        """The groups of every row of every text into which the tokens fall apart; one row where all are alike."""
+        described = next((w for w in (mask.at, mask.keys, mask.segments, mask.globals) if w is not None), None)
+        at = mask.places(tokens, tokens, device)[0].expand(1 if described is None else len(described), -1)
+        hidden = torch.zeros_like(at, dtype=torch.bool) if mask.keys is None else ~mask.keys
+        if mask.globals is not None:
+            hidden = hidden | mask.marked(tokens)  # these are looked at apart, once
+        keys_at = at.masked_fill(hidden, FAR)
+        return [
+            [self._plan(mask, row, start, at, keys_at, dtype) for row in range(len(at))]
+            for start in range(self.dilation)
+        ]
+
+    def _plan(self, mask: Mask, row: int, start: int, at: Tensor, keys_at: Tensor, dtype: torch.dtype) -> list[Group]:
+        """What the blocks of one row see. Most see the same: their neighbours, all of them."""
+        (before, after), step, tokens = self._sides(mask), self.dilation, at.size(1)
+        own = cut(at[row : row + 1, start::step], self.block)[0]  # (blocks, queries)
+        near = around(keys_at[row : row + 1, start::step], self.block, before, after, FAR)[0]  # (blocks, keys)
+        words = Mask(mask.causal, mask.others, self._reach(mask), own, near)
+        places = torch.arange(near.size(1), device=at.device) - before
+        usual = (near == own[:, :1] + places * step).all(1)
+        if mask.segments is not None:
+            segments = mask.segments[row : row + 1]
+            mine = cut(segments[:, start::step], self.block)[0]
+            theirs = around(segments[:, start::step], self.block, before, after, -1)[0]
+            words, usual = words.but(segments=mine, keys_segments=theirs), usual & (theirs == mine[:, :1]).all(1)
+        far = None if mask.globals is None else self._far(mask, row, words, tokens)
+        # On a CPU, where looking at a number makes nobody wait.
+        looked = at.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = Mask(mask.causal, mask.others, self._reach(mask), places[None, before : before + self.block] * step)
+        plain, groups, done = plain.but(keys_at=places[None] * step), [], 0
+        for count in group_sizes(len(own), self.block * near.size(1), at.device):
+            some = slice(done, done + count)
+            same = looked and bool(usual[some].all())
+            seen = shown(plain if same else words, slice(0, 1) if same else some, self.block)
+            few = [] if far is None else [shown(far, some, self.block)]
+            groups.append(Group(count, *biases([*few, seen], dtype)))
+            done += count
+        return groups
+
+    def _far(self, mask: Mask, row: int, words: Mask, tokens: int) -> Mask:
+        """Who sees the global positions of a row, however far."""
+        index, real = (each[row : row + 1] for each in named(mask, tokens))
+        at = mask.places(tokens, tokens, index.device)[0]
+        at = at[row : row + 1] if len(at) > 1 else at
+        assert words.at is not None
+        blocks = len(words.at)
+        keys = real if mask.keys is None else real & mask.keys[row : row + 1].gather(1, index)
+        far = words.but(reach=None, keys_at=at.gather(1, index).expand(blocks, -1), keys=keys.expand(blocks, -1))
+        if mask.segments is not None:
+            far = far.but(keys_segments=mask.segments[row : row + 1].gather(1, index).expand(blocks, -1))
+        return far
+
+    # --- by FlexAttention --------------------------------------------------------------------------------------------
+
+    def _flexed(self, mask: Mask, tokens: int, device: torch.device) -> Any:
+        reach, step, marks = self._reach(mask), self.dilation, None if mask.globals is None else mask.marked(tokens)
+        at, keys, segments, causal, others = mask.at, mask.keys, mask.segments, mask.causal, mask.others
+
+        def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            gap = query - key if at is None else at[row, query] - at[row, key]
+            seen = gap.abs() <= reach
+            seen = seen & (gap % step == 0) if step > 1 else seen
+            seen = seen | marks[row, key] if marks is not None else seen
+            seen = seen & (gap >= 0) if causal else seen
+            seen = seen & (gap != 0) if others else seen
+            seen = seen & keys[row, key] if keys is not None else seen
+            return seen & (segments[row, query] == segments[row, key]) if segments is not None else seen
+
+        i = torch.arange(flex.blocks(tokens), device=device)
+        gap = (i[:, None] - i[None]) * flex.BLOCK  # from the beginning of one block to that of another
+        onwards = gap >= 0 if causal and not self._sides(mask)[1] else torch.ones_like(gap, dtype=torch.bool)
+        part = (gap.abs() - flex.BLOCK < reach) & onwards
+        plain = step == 1 and not others and all(word is None for word in (at, keys, segments))
+        full = (gap.abs() + flex.BLOCK <= reach + 1) & (gap > 0 if causal else True) & plain
+        part, full = part[None, None], full[None, None]
+        if marks is not None:
+            part = part | (flex.any_in_blocks(marks)[:, None, None] & onwards)
+        return flex.sparse(part, full, visible, tokens)
 
 
-def near(x: Tensor, radius: int, fill: int) -> Tensor:
-    """Every block with its two neighbours: (batch · blocks, 3 radius)."""
-    extra = -x.size(1) % radius
-    return F.pad(x, (radius, radius + extra), value=fill).unfold(1, 3 * radius, radius).flatten(0, 1)
+def shown(mask: Mask, some: slice, queries: int) -> Tensor:
+    """What of a block's mask some blocks see, (blocks, queries, keys)."""
+    part = mask.but(**{name: word[some] for name, word in mask.words().items() if isinstance(word, Tensor)})
+    assert part.keys_at is not None
+    seen = part.visible(queries, part.keys_at.size(1))
+    assert seen is not None
+    return seen[:, 0]
+
+
+def woven(texts: list[Tensor], tokens: int) -> Tensor:
+    """Texts of every so manyeth token, as one again."""
+    longest = texts[0].size(2)
+    even = [F.pad(text, (0, 0, 0, longest - text.size(2))) for text in texts]
+    return torch.stack(even, 3).flatten(2, 3)[:, :, :tokens]
+
+
+def named(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
+    """The global places, and which of them are some: a place beyond the text, or named twice, is none."""
+    return mask.form("named", lambda: _named(mask, tokens))
+
+
+def _named(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
+    assert mask.globals is not None
+    twice = (mask.globals[:, :, None] == mask.globals[:, None, :]).tril(-1).any(-1)
+    real = (mask.globals >= 0) & (mask.globals < tokens) & ~twice
+    return mask.globals.masked_fill(~real, 0), real
 
 
 def gather_heads(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(2, index[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
-
-
-def repeat(x: Tensor, blocks: int) -> Tensor:
-    return x[:, None].expand(-1, blocks, *x.shape[1:]).flatten(0, 1)
 
 
 class GlobalAttention(nn.Module):
@@ -131,10 +234,10 @@ class GlobalAttention(nn.Module):
 
     causal = False
 
-    def __init__(self, width: int, heads: int, radius: int, first: int, **linear: Any) -> None:
+    def __init__(self, width: int, heads: int, radius: int, first: int, dilation: int = 1, **linear: Any) -> None:
         super().__init__()
         self.first = first  # how many leading tokens are global when the mask does not say
-        self.near = Attention(width, heads, Band(radius), out=False, **linear)
+        self.near = Attention(width, heads, Band(radius, dilation), out=False, **linear)
         self.wide = Attention(width, heads, Softmax(), out=False, **linear)
         self.out = nn.Linear(width, width, bias=linear.get("bias", True))
 
@@ -142,18 +245,25 @@ class GlobalAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, where: Where | None = None,
         memory: Memory | None = None,
     ) -> Tensor:  # fmt: skip
+        out: Tensor
+        if mask.globals is None and not self.first:
+            out = self.out(self.near(query, key, value, mask, where))
+            return out
         if mask.globals is None:
             if mask.segments is not None:
-                raise ValueError("packed rows have several beginnings; name the global positions (Mask.globals)")
+                raise ValueError(
+                    "a window with global first tokens cannot pack: packed rows have several beginnings; pad instead "
+                    "(data.packed), or name the global positions (Mask.globals)"
+                )
             first = torch.arange(self.first, device=key.device).expand(len(key), -1)
-            mask = mask.form("first", lambda: mask.but(globals=first).once())
-        assert mask.globals is not None
+            mask = mask.form(("first", self.first), lambda: mask.but(globals=first).once())
         mixed = self.near(query, key, value, mask, where)
-        spot = mask.globals[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
+        index, real = named(mask, key.size(1))
+        spot = index[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
         everywhere = mask.form("wide", lambda: wide_open(mask, key.size(1)).once())
-        wide = self.wide(query.gather(1, spot.clamp(min=0)), key, value, everywhere)
-        spot = spot.masked_fill(spot < 0, query.size(1))  # rows with fewer globals write to a spare place
-        out: Tensor = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, spot, wide)[:, :-1])
+        wide = self.wide(query.gather(1, spot), key, value, everywhere)
+        spot = spot.masked_fill(~real[..., None], query.size(1))  # what is no place is written to a spare one
+        out = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, spot, wide.to(mixed.dtype))[:, :-1])
         return out
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
@@ -168,8 +278,7 @@ class GlobalAttention(nn.Module):
 
 def wide_open(mask: Mask, tokens: int) -> Mask:
     """What the global positions themselves see: `mask` without its reach."""
-    assert mask.globals is not None
-    index = mask.globals.clamp(min=0)
+    index = named(mask, tokens)[0]
     at = mask.places(tokens, tokens, index.device)[0].expand(len(index), -1)
     segments = None if mask.segments is None else mask.segments.gather(1, index)
     return mask.but(
