@@ -69,6 +69,11 @@ class Attention(nn.Module):
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
+    @property
+    def flat(self) -> bool:
+        """Does it know texts laid end to end? Whoever adds to what attention does speaks for itself."""
+        return type(self) is Attention and self.kernel.flat
+
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return self.split(self.key(key)), self.split(self.value(value))
 
