@@ -26,6 +26,7 @@ from .course import built, with_model
 Model = Any  # an encoder: encode, and what its head says
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
+CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps no longer stays near the cores
 
 
 class Reader:
@@ -112,7 +113,8 @@ class Reader:
     def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, Rows], Tensor]) -> list[Tensor]:
         """What `ask` makes of the states of each row, in order; rows of like lengths are read together."""
         found: dict[int, Tensor] = {}
-        for batch in sorted_batches([len(row) for row in rows], rows=self.run.decode.batch):
+        tokens = CACHED if self.device.type == "cpu" else 0
+        for batch in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
             together = self.rows([rows[i] for i in batch])
             answers = ask(self.states(together), together).float().cpu()
             found |= dict(zip(batch, answers, strict=True))
