@@ -10,6 +10,7 @@ from regard.parts import (
     Bucketed,
     Convolution,
     Feed,
+    Gated,
     Layer,
     Learned,
     Mask,
@@ -158,3 +159,13 @@ def test_weights_are_recorded_by_rows():
     with pytest.raises(RuntimeError, match="mine"), recording(model):
         raise RuntimeError("mine")
     assert shapes(model, x, Mask(keys=rows))[1] == [(1, 17)] * 2
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("kind", [Feed, Gated, Convolution])
+def test_memory_used_again_changes_nothing(kind, act):
+    feed, x = kind(WIDTH, 40, act=act), torch.randn(2, 5, WIDTH)
+    before, learnt = x.clone(), feed(x)
+    with torch.no_grad():
+        found = feed(x)
+    assert found.equal(learnt) and x.equal(before) and learnt.requires_grad

@@ -132,7 +132,7 @@ class Bench:
 
     def ours(self, kind: str) -> Encoder:
         model = copy.deepcopy(self.model).to(self.device)
-        run = Run(task="masked", model=self.c, data={"max_tokens": MOST}, device=str(self.device), precision=kind)
+        run = Run(task="masked", model=self.c, data={"max_tokens": MOST}, device=str(self.device))
         reader = Masked(run, precision.apply(model, kind), self.text, self.device)
         return lambda texts: reader.embed(texts, pooling="mean", normalised=True)
 

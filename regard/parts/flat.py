@@ -36,7 +36,7 @@ class Flat:
         row, column = order[kept // tokens], kept % tokens
         self.places = row * tokens + column
         at = column if mask.at is None else mask.at.expand(rows, -1)[row, column]
-        lengths, counts = lengths.unique(return_counts=True)
+        lengths, counts = torch.unique(lengths, return_counts=True)
         runs = tuple((count, length) for length, count in zip(lengths.tolist(), counts.tolist(), strict=True) if length)
         self.mask = Mask(at=at[None], segments=row[None], runs=runs)
 

@@ -122,7 +122,8 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         where: Where | None = None,
     ) -> Tensor:
-        if self.flat and cross is cache is where is None and flat.serves(x, mask) and self._knows_flat():
+        plain = cross is None and cache is None and where is None
+        if self.flat and plain and flat.serves(x, mask) and self._knows_flat():
             rows = flat.Flat(mask)
             return rows.back(self(rows.laid(x), rows.mask))
         last = x
