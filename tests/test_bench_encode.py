@@ -1,6 +1,7 @@
 """`regard bench encode`: every program has its row, the peer its best batches, and what is not equal is not timed."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -70,3 +71,15 @@ def test_a_missing_peer_is_a_row_less(monkeypatch):
     assert [*report.sections[0].rates] == ["regard bf16", "regard int8"] and report.notes == [
         "transformers is not there"
     ]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_the_peer_is_timed_with_the_batches_that_suit_it_best(slow):
+    """Here it either cannot stand batches of 8 texts, or any others."""
+    plan = encode.planned("tiny", CPU)
+    text, texts = encode.tokenizer(plan.vocab), encode.made(plan)
+    it = encode.Bench.__new__(encode.Bench)
+    it.plan, it.device, it.texts, it.lengths = plan, CPU, texts, [len(row) for row in encode.between(text, texts)]
+    best, told = it.best(lambda cut: lambda some: time.sleep(0.1 if (len(some) == 8) == slow else 0.001))
+    assert best == plan.cuts[slow] and f"tried once): {best}" in told
+    assert it.tokens([[0, 1], [2]]) == 2 * max(it.lengths[:2]) + it.lengths[2]

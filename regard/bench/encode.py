@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..adapt import precision
 from ..config import Run
@@ -127,7 +128,7 @@ class Bench:
         apart = float((vectors - self.exact).abs().max())
         if equal and not apart <= APART:
             raise Mistake(f"{name} gave vectors that are {apart:.1e} apart from regard fp32's, so nothing was timed")
-        cosines = (vectors * self.exact).sum(-1)
+        cosines = F.cosine_similarity(vectors, self.exact)
         return f"{name}: vectors apart by {apart:.1e} from regard fp32's, cosines {cosines.min():.5f} or more"
 
     def ours(self, kind: str) -> Encoder:
