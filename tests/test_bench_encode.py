@@ -67,7 +67,10 @@ def test_batches_are_cut_by_texts_or_by_tokens():
 
 def test_a_missing_peer_is_a_row_less(monkeypatch):
     monkeypatch.setattr(encode, "installed", lambda package, notes: notes.append(f"{package} is not there"))
+    monkeypatch.setattr(encode.Bench, "compare", lambda self, name, vectors, equal: lengths.append(vectors.norm(dim=1)))
+    lengths = []
     report = bench("encode", "cpu", "tiny", 1, "bf16")
+    assert len(lengths) == 2 and all((each - 1).abs().max() < 1e-5 for each in lengths)
     assert [*report.sections[0].rates] == ["regard bf16", "regard int8"] and report.notes == [
         "transformers is not there"
     ]

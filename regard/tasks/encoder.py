@@ -48,7 +48,7 @@ class Reader:
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states, rows.real, how.pooling, how.normalised))
+        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalised))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
