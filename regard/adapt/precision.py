@@ -126,7 +126,8 @@ class Int8(nn.Module):
         if self.packed is not None:
             out = torch.addcmul(self.bias, self._packed(whole), largest)
         else:
-            out = torch.addcmul(self.bias, torch._int_mm(whole.to(torch.int8), self.table) * largest, self.scale)
+            out = torch._int_mm(whole.to(torch.int8), self.table) * largest
+            out.mul_(self.scale).add_(self.bias)  # with many rows, new memory would cost as much as the product
         return out.view(*x.shape[:-1], self.out_features)
 
     def _packed(self, whole: Tensor) -> Tensor:

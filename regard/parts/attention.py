@@ -73,6 +73,11 @@ class Attention(nn.Module):
         """The three maps."""
         return self.query(query), self.key(key), self.value(value)
 
+    @property
+    def flat(self) -> bool:
+        """Does it know texts laid end to end? Whoever adds to what attention does speaks for itself."""
+        return type(self) is Attention and self.kernel.flat
+
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return self.split(self.key(key)), self.split(self.value(value))
 

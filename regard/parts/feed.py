@@ -22,6 +22,17 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's and T5 1.1's "gelu_new"
     "silu": F.silu,
 }
+IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu_,
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": partial(torch.ops.aten.gelu_, approximate="tanh"),
+    "silu": partial(F.silu, inplace=True),
+}
+
+
+def activated(x: Tensor, act: Activation) -> Tensor:
+    """`x` is given away: without gradients its memory is used again, which is a large part of what a layer needs."""
+    return ACTIVATIONS[act](x) if torch.is_grad_enabled() else IN_PLACE[act](x)
 
 
 class Feed(nn.Module):
@@ -33,7 +44,7 @@ class Feed(nn.Module):
         self.act, self.dropout = act, nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.into(x))))
+        out: Tensor = self.out(self.dropout(activated(self.into(x), self.act)))
         return out
 
 
@@ -47,7 +58,7 @@ class Gated(Feed):
         self.gate = nn.Linear(width, inner, bias=bias)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.gate(x)) * self.into(x)))
+        out: Tensor = self.out(self.dropout(activated(self.gate(x), self.act) * self.into(x)))
         return out
 
 

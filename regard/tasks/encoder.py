@@ -27,6 +27,7 @@ Model = Any  # an encoder: encode, and what its head says
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
 OTHERS = {"labels": 0, "follow": False, "pooled": False}  # of other tasks, where the family has them
+CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps no longer stays near the cores
 
 
 class Reader:
@@ -48,7 +49,7 @@ class Reader:
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states, rows.real, how.pooling, how.normalised))
+        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalised))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
@@ -113,7 +114,8 @@ class Reader:
     def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, Rows], Tensor]) -> list[Tensor]:
         """What `ask` makes of the states of each row, in order; rows of like lengths are read together."""
         found: dict[int, Tensor] = {}
-        for batch in sorted_batches([len(row) for row in rows], rows=self.run.decode.batch):
+        tokens = CACHED if self.device.type == "cpu" else 0
+        for batch in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
             together = self.rows([rows[i] for i in batch])
             answers = ask(self.states(together), together).float().cpu()
             found |= dict(zip(batch, answers, strict=True))
