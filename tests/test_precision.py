@@ -128,6 +128,9 @@ def test_maps_side_by_side_are_the_maps(bias):
             for each in (plain, joined):
                 each.key.weight.mul_(1.5)
         assert joined._laid is not None and copy.deepcopy(joined)._laid is None
+        for each in (plain, joined):  # as LoRA does it
+            each.value.register_forward_hook(lambda module, inputs, out: out + 1)
+        assert (joined(x, x, x, Mask()) - plain(x, x, x, Mask())).abs().max() < 1e-6
     assert joined(x, x, x, Mask()).requires_grad  # learning sees the three
 
 

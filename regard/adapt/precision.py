@@ -52,7 +52,10 @@ class Joined(Attention):
 
     def ask(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.query, self.key, self.value
-        alike = query is key and key is value and all(isinstance(each, nn.Linear) for each in maps)
+        plain = all(
+            isinstance(each, nn.Linear) and not each._forward_hooks for each in maps
+        )  # nothing goes beside them
+        alike = query is key and key is value and plain
         biases = [each.bias for each in maps if each.bias is not None]
         if not alike or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return super().ask(query, key, value)
