@@ -227,7 +227,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "without memory": {"memory": 0},
     },
     "rnn": {
-        "translator": {},
+        "translator": {"heads": 4},
         "gru": {"cell": "gru", "attention": "dense", "tied": False, "target_vocab": 41, "decoder_layers": 1},
         "writer": {"head": "next"},
         "plain writer": {"head": "next", "cell": "rnn", "layers": 1, "tied": False, "width": 37},

@@ -293,7 +293,7 @@ def test_a_search_finds_the_same_without_a_cache(family, how):
 @pytest.mark.parametrize("family", [rnn, cnn], ids=["rnn", "cnn"])
 def test_compiled_it_learns_the_same(family):
     """torch.compile steps back from a fused LSTM; what is around it is compiled."""
-    model = a_model(family)
+    model = a_model(family, layers=1, decoder_layers=1)
     source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
     grads = []
     for loss_of in (model, torch.compile(model, backend="aot_eager")):

@@ -199,5 +199,6 @@ def test_other_tasks_are_refused():
             Mistake, match=f"model.family={family} cannot be used for the task masked; expected one of bert"
         ):
             regard.build("masked", {"model.family": family})
+        assert {"encode", "start"} <= set(dir(regard.build("text2text", {"model.family": family})))
     with pytest.raises(Mistake, match=r"cannot be used for the task language; expected one of .*rnn, cnn"):
         regard.build("language", {"model.family": "bert"})
