@@ -256,12 +256,22 @@ def test_initial_values():
 def test_dropout_is_where_gpt2_has_it():
     """Of the embedded tokens after positions, of each residual, and of attention weights; nothing else."""
     model = gpt.Model(
-        gpt.Config(vocab=50, layers=1, width=32, heads=4, inner=64, dropout=0.25, attention=slots.Dense(dropout=0.5))
+        gpt.Config(
+            vocab=50,
+            layers=1,
+            width=32,
+            heads=4,
+            inner=64,
+            dropout=0.25,
+            attention=slots.Dense(dropout=0.5),
+            head_dropout=0.3,
+        )
     )
     found = {path: part.p for path, part in model.named_modules() if isinstance(part, torch.nn.Dropout) and part.p}
     layer = "stack.layers.0"
     assert found == {
         "dropout": 0.25,
+        "head_dropout": 0.3,
         f"{layer}.attention_residual.dropout": 0.25,
         f"{layer}.feed_residual.dropout": 0.25,
     }

@@ -31,6 +31,7 @@ class Config(Base):
     layers: Positive = 12
     inner: Positive = 3072
     dropout: Share = 0.1  # of the embedded tokens and of every residual
+    head_dropout: Share = 0.0  # of what the head reads: GPT-2 has none, small word-by-word models gain by it
     tied: bool = True  # the output's table is the input's
     biased: bool = True  # linear maps add a bias
     attention: Attention = slots.Dense()
@@ -68,7 +69,7 @@ class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(c.vocab, c.width)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout, self.head_dropout = nn.Dropout(c.dropout), nn.Dropout(c.head_dropout)
         norm = partial(c.norm.build, c.width)
         shape = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
         layers = [
@@ -93,7 +94,7 @@ class Model(nn.Module):
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.stack.place(self.embed(tokens), mask.at)
-        return self.stack(self.dropout(x), mask, cache=cache)  # (batch, tokens, width)
+        return self.head_dropout(self.stack(self.dropout(x), mask, cache=cache))  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
         return self.head(states)  # (…, vocab)
