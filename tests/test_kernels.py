@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax
+from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax, flex, slots
 from regard.parts.efficient import Band, Blocks, GlobalAttention, RandomFeatures
 
 
@@ -384,6 +384,22 @@ def test_flex_blocks_are_the_blocks() -> None:
                     wanted = more[row % len(more), 0][i[:, None] // size, i[None] // size]
                     assert score(torch.zeros(()), *at).equal(wanted) and wanted.max() > 0
             assert (score is None) == drawn
+
+
+@pytest.mark.parametrize("slot", [slots.Window(radius=9, globals=1), slots.Window(radius=5, dilation=2),
+                                  slots.Blocks(size=4, random=1), slots.Blocks(size=4, random=1, drawn=False)],
+                         ids=["globals", "dilated", "drawn", "undrawn"])  # fmt: skip
+@torch.no_grad()
+def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles, traced here without a compiler behind it."""
+    monkeypatch.setattr(flex, "compiling", lambda device: torch.compiler.is_compiling())
+    attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
+    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(keys=real)), backend="eager", fullgraph=True)
+    wanted = [attention(x, x, x, Mask(keys=keys)) for keys in (real, None)]
+    monkeypatch.delattr(Band, "_blocked")
+    monkeypatch.delattr(Blocks, "_row")
+    close(compiled(x, real)[real], wanted[0][real], 1e-5)
+    close(compiled(x, None), wanted[1], 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 64])
