@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.config import family_of
 from regard.families import FAMILIES
-from regard.parts import Cache, Cross, Mask
+from regard.parts import Attention, Cache, Cross, Mask
 
 VOCAB = 53
 Texts = list[list[int]]
@@ -69,7 +69,7 @@ class DecoderOnly:
 
     def paths(self) -> list[str]:
         """Where there is attention to record."""
-        return [f"stack.layers.{i}.attention" for i in range(len(self.model.stack.layers))]
+        return own_attention("stack", self.model.stack)
 
     def hidden(self, path: str, texts: Texts) -> Tensor:
         """(batch, 1, queries, keys): what `together` must not look at."""
@@ -109,9 +109,8 @@ class EncoderDecoder:
         return self.model.start(self.source[:rows], capacity=capacity)
 
     def paths(self) -> list[str]:
-        encoder = [f"encoder.layers.{i}.attention" for i in range(len(self.model.encoder.layers))]
-        layers = range(len(self.model.decoder.layers))
-        return encoder + [f"decoder.layers.{i}.{part}" for i in layers for part in ("attention", "cross")]
+        cross = [f"decoder.layers.{i}.cross" for i in range(len(self.model.decoder.layers))]
+        return own_attention("encoder", self.model.encoder) + own_attention("decoder", self.model.decoder) + cross
 
     def hidden(self, path: str, texts: Texts) -> Tensor:
         if path.startswith("encoder") or path.endswith("cross"):
@@ -126,7 +125,7 @@ class EncoderOnly:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.vocab = (model.words.out if model.words is not None else model.classes).out_features
+        self.vocab = (model.words.out if getattr(model, "words", None) is not None else model.classes).out_features
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
         return self.model(tokens)
@@ -144,23 +143,31 @@ class EncoderOnly:
         return list(self.model(tokens, Mask(at=at, segments=segments))[0].split([len(text) for text in texts]))
 
     def paths(self) -> list[str]:
-        return [f"encoder.layers.{i}.attention" for i in range(len(self.model.encoder.layers))]
+        return own_attention("encoder", self.model.encoder)
 
     def hidden(self, path: str, texts: Texts) -> Tensor:
         return ~padded(texts)[1][:, None, None]
+
+
+def own_attention(name: str, stack: nn.Module) -> list[str]:
+    """Recurrence and convolution stand there without being attention."""
+    mixers = [layer.attention for layer in stack.layers]
+    return [f"{name}.layers.{i}.attention" for i, mixer in enumerate(mixers) if isinstance(mixer, Attention)]
 
 
 class Globals(EncoderOnly):
     """Some positions ask apart, so that a layer has two attentions."""
 
     def paths(self) -> list[str]:
-        return [f"{path}{side}" for path in super().paths() for side in (".near", ".wide")]
+        layers = range(len(self.model.encoder.layers))
+        return [f"encoder.layers.{i}.attention.{side}" for i in layers for side in ("near", "wide")]
 
 
 KINDS = {
     "transformer": EncoderDecoder, "t5": EncoderDecoder, "lm": DecoderOnly, "gpt": DecoderOnly, "xl": DecoderOnly,
     "bert": EncoderOnly, "longformer": Globals, "bigbird": EncoderOnly,
 }  # fmt: skip
+FORMS = {"target": EncoderDecoder, "next": DecoderOnly, "tag": EncoderOnly}  # of families that have several
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
@@ -219,6 +226,21 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "prenorm": {"prenorm": True, "norm": "rms", "feed": "gated"},
         "without memory": {"memory": 0},
     },
+    "rnn": {
+        "translator": {"heads": 4},
+        "gru": {"cell": "gru", "attention": "dense", "tied": False, "target_vocab": 41, "decoder_layers": 1},
+        "writer": {"head": "next"},
+        "plain writer": {"head": "next", "cell": "rnn", "layers": 1, "tied": False, "width": 37},
+        "tags": {"head": "tag", "labels": 41},
+        "plain tags": {"head": "tag", "labels": 41, "cell": "rnn", "width": 66},
+    },
+    "cnn": {
+        "translator": {},
+        "wide": {"near": 5, "attention": "additive", "tied": False, "target_vocab": 41, "decoder_layers": 2},
+        "writer": {"head": "next"},
+        "learned": {"head": "next", "near": 1, "positions": {"kind": "learned", "tokens": 64}},
+        "tags": {"head": "tag", "labels": 41, "near": 5},
+    },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
 LOOSE = {
@@ -229,6 +251,11 @@ LOOSE = {
     ("bigbird", "paper"): {"packed"},
     ("bigbird", "tags"): {"packed"},
 }  # laws that a case does not keep: Performer has one sum per row, a packed row more than one first token, or first block
+
+
+def kind(family: str, name: str) -> Any:
+    """The class that speaks to this case."""
+    return KINDS[family] if family in KINDS else FORMS[VARIANTS[family][name].get("head", "target")]
 
 
 def config(family: str, name: str, **other: Any) -> Any:
@@ -242,7 +269,7 @@ def loud(family: str, name: str) -> nn.Module:
     torch.manual_seed(1)
     model = family_of(family).Model(config(family, name))
     keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]
-    scale = 0.1 / max(keys)  # not by the queries, which T5 has small
+    scale = 0.1 / max(keys, default=0.1)  # not by the queries, which T5 has small
     for each in model.parameters():
         each.data = each.data * max(scale, 1.5) if each.dim() > 1 else each.data + 0.2 * torch.randn_like(each)
     return model.eval()

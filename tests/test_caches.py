@@ -76,7 +76,7 @@ def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
     texts.read(torch.randint(50, (3, 1)))
 
 
-@pytest.mark.parametrize("name", [name for name in STEPPED if name != "rnn"])
+@EVERY
 @CAPACITIES
 @torch.no_grad()
 def test_rows_come_and_go(name: str, capacity: int | None) -> None:
@@ -216,7 +216,7 @@ def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
         beams.step(torch.randint(50, (3, 2)))
 
 
-@pytest.mark.parametrize("name", ["t5", "whisper", "rnn"])
+@pytest.mark.parametrize("name", ["t5", "whisper", "rnn", "cnn"])
 @torch.no_grad()
 def test_beams_share_the_source(name: str) -> None:
     """One row of keys and values per sentence, the very same memory, whatever the beams do."""
@@ -266,7 +266,8 @@ def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
 
 
 @pytest.mark.parametrize("beams", [0, 3], ids=["rows", "beams"])
-@pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "whisper"])
+@pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "gru", "cnn", "whisper"])
+@torch._dynamo.config.patch(allow_rnn=True)  # of a fused LSTM a step takes only the weights
 @torch.no_grad()
 def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
     assert compiled_beside_eager(stepped(name), beams, "eager") == 1

@@ -8,12 +8,13 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.config import family_of
 from regard.data.batches import pair
 from regard.data.tokenizers import Text
 from regard.decode import Draw, Settings, Suppress, TopK, search
-from regard.families import transformer
 from regard.parts import Feed, Layer, Mask, Residual, Softmax, Stack, slots
-from regard.tasks.translate import Lesson
+from regard.tasks.translate import Lesson, states
+from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -71,18 +72,32 @@ def test_memory_lapped_in_chunks(slot):
     assert (torch.cat(parts, 1) - stack(x, Mask())).abs().max() < 1e-4
 
 
-def a_model() -> torch.nn.Module:
+SHAPES = {"transformer": {"inner": 128, "biased": True}, "rnn": {}, "cnn": {}}
+FAMILIES = pytest.mark.parametrize("family", SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch):
+    """cuDNN's fused LSTMs multiply in TF32 unless told otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def a_model(family: str = "transformer") -> torch.nn.Module:
     torch.manual_seed(0)
-    config = transformer.Config(vocab=97, width=64, heads=4, layers=2, inner=128, biased=True)
-    model = transformer.Model(config).eval()
+    module = family_of(family)
+    model = module.Model(module.Config(vocab=97, width=64, heads=4, layers=2, **SHAPES[family])).eval()
     for each in model.parameters():
         each.data = each.data * 2
+    if model.head.bias is None:
+        model.head = torch.nn.Linear(64, 97)
+        model.head.weight = model.target.weight
     model.head.bias.data[2] += 2.0
     return model
 
 
-def test_the_same_texts_as_on_the_cpu():
-    model, lengths = a_model(), torch.randint(1, 15, (20,))
+@FAMILIES
+def test_the_same_texts_as_on_the_cpu(family):
+    model, lengths = a_model(family), torch.randint(1, 15, (20,))
     real = torch.arange(15)[None] < lengths[:, None]
     source = torch.randint(3, 97, (20, 15))
     found = []
@@ -106,10 +121,11 @@ WAYS = {
 }
 
 
+@FAMILIES
 @pytest.mark.parametrize("way", WAYS)
-def test_recorded_steps_find_the_same_texts(way):
+def test_recorded_steps_find_the_same_texts(way, family):
     """Over a fixed cache whole steps are replayed; rows of unlike limits end at unlike times, and few are left."""
-    model, rows = a_model(), 30
+    model, rows = a_model(family), 30
     source, lengths = torch.randint(3, 97, (rows, 9)), torch.cat([torch.full((28,), 6), torch.tensor([40, 45])])
     found = []
     for device, capacity in (("cpu", None), ("cuda", 64)):
@@ -123,6 +139,24 @@ def test_recorded_steps_find_the_same_texts(way):
         best = search(model, cache, prompt, lengths.to(device), settings)
         found.append([[(each.tokens, each.ended) for each in some] for some in best])
     assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
+
+
+@pytest.mark.parametrize("way", ["greedy", "exact"])
+def test_the_next_search_finds_the_recording(way, monkeypatch):
+    """The second search of the same shapes records nothing, not even after another prompt, and finds its own texts."""
+    from regard.decode import record
+
+    model, twin, made = a_model().cuda(), a_model(), []
+    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), record.Recorded.record
+    monkeypatch.setattr(record.Recorded, "record", lambda self, *words: made.append(1) or kept(self, *words))
+    for seed in range(3):
+        source = torch.randint(3, 97, (12, 9), generator=torch.Generator().manual_seed(seed))
+        prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
+        with torch.no_grad():
+            best = search(model, model.start(source.cuda(), capacity=64), prompt.cuda(), limits.cuda(), how)
+            wanted = search(twin, twin.start(source), prompt, limits, how)
+        assert [[each.tokens for each in some] for some in best] == [[each.tokens for each in some] for some in wanted]
+    assert len(made) == 1
 
 
 def test_packed_rows_learn_the_same_when_compiled():
@@ -147,11 +181,35 @@ def test_packed_rows_learn_the_same_when_compiled():
         assert (a - b).norm() <= 1e-3 * a.norm() + 1e-4 * largest  # a key's bias has no gradient but rounding
 
 
+@pytest.mark.parametrize("family", ["rnn", "cnn"])
+@pytest.mark.parametrize("width", [0, 64], ids=["padded", "packed"])
+def test_what_attention_replaced_learns_as_on_the_cpu(family, width, tmp_path):
+    """Fused LSTMs over padded and packed rows, in float32 the same gradients, in bfloat16 near ones; and it is stored."""
+    draw = torch.Generator().manual_seed(3)
+    lengths = torch.randint(2, 20, (24,), generator=draw).tolist()
+    texts = [torch.randint(4, 97, (length,), generator=draw).tolist() for length in lengths]
+    batch, model, found = pair(texts[:12], texts[12:], Text, Text, width), a_model(family), []
+    for part in model.train().modules():  # cuDNN has gradients only while learning
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    for device, half in (("cpu", False), ("cuda", False), ("cuda", True)):
+        model.to(device).zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = model.logits(states(model, batch.to(device))).float().square().mean()
+        loss.backward()
+        found.append(torch.cat([each.grad.flatten().cpu() for each in model.parameters()]))
+    assert (found[0] - found[1]).norm() < 1e-3 * found[0].norm()
+    assert (found[0] - found[2]).norm() < 0.5 * found[0].norm()  # the weights are large, and so is the rounding
+    save_model(model, tmp_path / "model.safetensors", 1)
+    assert load_model(a_model(family), tmp_path / "model.safetensors") == 1
+
+
 @torch.no_grad()
+@FAMILIES
 @pytest.mark.parametrize("beams", [0, 4])
-def test_a_captured_step_equals_an_eager_one(beams):
+def test_a_captured_step_equals_an_eager_one(beams, family):
     """One decode step over a preallocated cache, captured in a CUDA graph and replayed; for beams too."""
-    model = a_model().cuda()
+    model = a_model(family).cuda()
     source, shape = torch.randint(3, 97, (8, 11), device="cuda"), (8, beams or 1)
     caches = [model.start(source, capacity=48) for _ in range(2)]
     for cache in caches:

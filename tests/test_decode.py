@@ -96,6 +96,60 @@ def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_t
     assert any(whole[row][0].tokens != greedy[row][0].tokens for row in rows)
 
 
+def test_greedy_is_a_beam_of_one():
+    """A rule of its own, which finds what the general one finds: rows end early, late, by the limit or not at all."""
+    from regard.decode.beams import Beams
+    from regard.decode.greedy import Greedy
+    from regard.decode.search import rule
+
+    chain, limits = Chain(40, 5, spread=1.5), [1 + i % 12 for i in range(40)]
+    chain.table[8, :, :, 3] = chain.table[8, :, :, 1]  # ties
+    for suppressed in ([], [END], [2, 3], [0, 1, 2, 3, 4]):
+        how = Settings(END, 1, 0.7, stop="first", filters=(Suppress(suppressed),) if suppressed else ())
+        found = []
+        for kind in (Greedy, Beams):
+            walk = kind(how, Nothing(), torch.tensor(limits))
+            tokens, state = torch.ones(40, 1, dtype=torch.long), torch.zeros(40, dtype=torch.long)
+            while tokens is not None:
+                row, last = walk.row, tokens[:, 0]
+                tokens = walk.advance(chain.table[row, state[row], last][:, None])
+                state[row] = last
+            found.append(walk.results())
+        assert type(rule(how, Nothing(), torch.tensor(limits))) is Greedy
+        assert [[(each.tokens, each.ended) for each in some] for some in found[0]] == [
+            [(each.tokens, each.ended) for each in some] for some in found[1]
+        ]
+        scores = [[value for some in one for each in some for value in (each.score, each.logprob)] for one in found]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5) and len(scores[0]) == (0 if len(suppressed) == 5 else 80)
+
+
+class Nothing:
+    """A cache that holds nothing."""
+
+    fixed = False
+
+    def select(self, rows: Tensor) -> None: ...
+
+
+def test_a_search_puts_back_what_it_took(monkeypatch):
+    """What was recorded is handed on to the next search, when a search is over or has been left."""
+    from regard.decode import record
+    from regard.decode.search import steps
+
+    back = []
+    monkeypatch.setattr(record.Plain, "put_back", lambda self: back.append(self))
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
+    source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
+    with torch.no_grad():
+        search(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        assert len(back) == 1
+        walks = steps(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        next(walks)
+        walks.close()
+    assert len(back) == 2
+
+
 @pytest.mark.parametrize("stop", ["exact", "first", "heuristic"])
 def test_a_row_does_not_know_its_neighbours(stop):
     """Alone, in any company, in any order and with limits of its own: the same n-best list."""

@@ -15,6 +15,7 @@ from regard.adapt import precision
 from regard.config import family_of
 from regard.errors import Mistake
 from regard.metrics import text_figures
+from regard.parts import Attention, Mask
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,25 @@ def test_a_map_laid_out_is_the_map(rows, bias):
         torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_maps_side_by_side_are_the_maps(bias):
+    """As a GPU has it: the three maps of one input are one, with fewer key heads too, and follow their weights."""
+    plain = Attention(24, 4, key_heads=2, bias=bias)
+    joined, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
+    joined.__class__ = precision.Joined
+    with torch.no_grad():
+        for _ in range(2):
+            for inputs in ((x, x, x), (x, other, other)):
+                assert (joined(*inputs, Mask(causal=True)) - plain(*inputs, Mask(causal=True))).abs().max() < 1e-6
+            for each in (plain, joined):
+                each.key.weight.mul_(1.5)
+        assert joined._laid is not None and copy.deepcopy(joined)._laid is None
+        for each in (plain, joined):  # as LoRA does it
+            each.value.register_forward_hook(lambda module, inputs, out: out + 1)
+        assert (joined(x, x, x, Mask()) - plain(x, x, x, Mask())).abs().max() < 1e-6
+    assert joined(x, x, x, Mask()).requires_grad  # learning sees the three
+
+
 def test_a_map_laid_out_follows_its_weights_and_still_learns():
     model = precision.apply(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
     assert type(model[1]) is nn.Linear  # too small to gain
@@ -149,9 +169,9 @@ def test_every_family_and_part(case):
     torch.manual_seed(0)
     model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
     with torch.no_grad():
-        wanted = kinds.KINDS[case[0]](model).read(tokens).log_softmax(-1)
+        wanted = kinds.kind(*case)(model).read(tokens).log_softmax(-1)
         for each in ("bf16", "int8"):
-            other = kinds.KINDS[case[0]](precision.apply(copy.deepcopy(model), each))
+            other = kinds.kind(*case)(precision.apply(copy.deepcopy(model), each))
             assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
 
 

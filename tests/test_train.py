@@ -170,6 +170,19 @@ def test_smoothed_is_torchs_cross_entropy_over_real_positions(smoothing: float) 
     torch.testing.assert_close(smoothed(logits[real], targets[real], smoothing=smoothing), expected)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothed_is_the_same_when_compiled(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form that is handed to the compiler, run as it is."""
+    logits = torch.randn(37, 11, requires_grad=True)
+    targets, weights = torch.randint(0, 11, (37,)), torch.rand(37) > 0.3
+    found = []
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda told=compiling: told)
+        loss = smoothed(logits, targets, weights, smoothing)
+        found.append((loss.detach(), *torch.autograd.grad(2 * loss, logits)))
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_smoothed_is_float32_inside_autocast() -> None:
     logits = (torch.randn(64, 500) * 4).bfloat16().requires_grad_()
     targets = torch.randint(0, 500, (64,))

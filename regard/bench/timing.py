@@ -9,9 +9,10 @@ import torch
 Way = Callable[[int], float]  # does the work of a round, which has a number; says how much that was
 
 
-def rounds(ways: Mapping[str, Way], count: int, device: torch.device) -> dict[str, list[float]]:
-    """Work per second of every way in every round: A B A B …, after each has done the first round unwatched."""
-    for go in ways.values():
+def rounds(ways: Mapping[str, Way], count: int, device: torch.device, warm: bool = False) -> dict[str, list[float]]:
+    """Work per second of every way in every round: A B A B …, after each has done the first round unwatched; `warm`:
+    it has done so already."""
+    for go in () if warm else ways.values():
         go(0)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Step rules: what all share, and beam search. Greedy search is a beam of one that stops at its first ending.
+"""Step rules: what all share, and beam search. Greedy search has its own, in greedy.py.
 
 The score of a hypothesis is Σ log p / length^α, where length counts END and not START. A row's result depends on that
 row alone: its limit is its own, and a row that has ended is dropped from the batch while the others go on.

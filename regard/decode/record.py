@@ -100,6 +100,7 @@ class Recording(NamedTuple):
 
 
 RECORDINGS: MutableMapping[Any, dict[Any, Recording]] = WeakKeyDictionary()
+ANEW = "to", "empty", "over"  # what no step reads that it has not said itself
 KEPT = 4  # recordings of a model, each with the memory of a cache
 
 
@@ -117,7 +118,7 @@ def hanging(owner: Any, path: str = "", seen: set[int] | None = None) -> Iterato
     seen = set() if seen is None else seen
     for name, value in list(owner.items() if isinstance(owner, dict) else enumerate(owner)):
         here = f"{path}.{name}"
-        if isinstance(value, Tensor) and 0 in value.stride():
+        if name in ANEW or isinstance(value, Tensor) and 0 in value.stride():
             continue  # an expanded view is made anew in every step
         if value is None or isinstance(value, Tensor | int | float | str | torch.Size):
             yield Place(owner, name, here, value)
@@ -136,8 +137,10 @@ def outline(place: Place) -> tuple[Any, ...]:
     return place.path, None if place.path == ".walk.step" else value
 
 
-def addresses(model: Any) -> tuple[int, ...]:
-    return tuple(each.data_ptr() for each in model.parameters()) if isinstance(model, torch.nn.Module) else ()
+def addresses(model: Any) -> tuple[tuple[int, int], ...]:
+    """Where the weights are, and which: copies of them may have been laid out for use."""
+    every = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    return tuple((each.data_ptr(), each._version) for each in every)
 
 
 def bring(places: list[Place], held: list[Tensor]) -> None:

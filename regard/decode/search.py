@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .beams import Beams, Hypothesis, Past, Settings, Walk
 from .constraints import Constrained
+from .greedy import Greedy
 from .record import LOOK, Decodable, Plain, Recorded
 from .sample import Samples
 
@@ -42,11 +43,13 @@ def steps(
         cache.branch(walk.width, walk.longest)
     kind = Recorded if prompt.is_cuda and cache.fixed and walk.recordable else Plain
     one, tokens = kind(model, walk, cache, look), walk.advance(scores)  # (rows, width)
-    while tokens is not None:
+    try:
+        while tokens is not None:
+            yield walk
+            tokens = one.step(tokens)
         yield walk
-        tokens = one.step(tokens)
-    yield walk
-    one.put_back()  # only now: another search may write where this one's results stood
+    finally:  # only now: another search may write where this one's results stood
+        one.put_back()
 
 
 def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:
@@ -54,6 +57,8 @@ def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:
         return Samples(settings, settings.draw, cache, limits)
     if settings.must is not None:
         return Constrained(settings, settings.must, cache, limits)
+    if settings.beam == settings.nbest == 1 and settings.stop == "first":
+        return Greedy(settings, cache, limits)
     return Beams(settings, cache, limits)
 
 

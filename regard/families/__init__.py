@@ -1,4 +1,7 @@
-"""One short file per family. A family module has Config, SIZES, Model, and its maps to and from public checkpoints."""
+"""One short file per family. A family module has Config, SIZES, Model, and its maps to and from public checkpoints.
+
+A family that serves several kinds of tasks has FORMS: its Model builds one of them, as Config.head says.
+"""
 
 from importlib import import_module
 from types import ModuleType
@@ -12,6 +15,8 @@ FAMILIES = {
     "lm": "regard.families.lm",
     "gpt": "regard.families.gpt",
     "xl": "regard.families.xl",
+    "rnn": "regard.families.rnn",
+    "cnn": "regard.families.cnn",
 }
 
 

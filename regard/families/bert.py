@@ -132,7 +132,8 @@ class Model(nn.Module):
         assert self.next is not None, "model.follow is false"
         return self.next(self.pool(states))  # (batch, 2): the first means yes
 
-    def label(self, states: Tensor) -> Tensor:
+    def label(self, states: Tensor, real: Tensor | None = None) -> Tensor:
+        """`real` (batch, tokens) is for families that look at more than the first state."""
         assert self.classes is not None, "model.head is neither class nor tag"
         x = self.pool(states) if self.head == "class" else states
         return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)

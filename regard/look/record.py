@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..parts import Attention
+from ..parts import Attention, Stack
 
 
 @contextmanager
@@ -14,15 +14,20 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Inside, the dict fills with weights (batch, heads, queries, keys) by module path; a later call replaces them.
 
     The model runs as ever, fused kernels included: the weights are computed beside it, from the same queries and keys.
+    Only padding stays where it is, for weights are told by rows; that may change the last bits of what comes out.
     """
     maps: dict[str, Tensor] = {}
-    hooks = []
+    hooks, flat = [], [part for part in model.modules() if isinstance(part, Stack) and part.flat]
     for path, module in model.named_modules():
         if isinstance(module, Attention):
             hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path)))
     try:
+        for stack in flat:
+            stack.flat = False
         yield maps
     finally:
+        for stack in flat:
+            stack.flat = True
         for hook in hooks:
             hook.remove()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..errors import Mistake
 from .draw import draw
 
 
@@ -37,6 +38,10 @@ class Glance:
 
     pieces: list[str]
     maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
+
+    def __post_init__(self) -> None:
+        if not self.maps:
+            raise Mistake("nothing in this model is attention, so there is nothing to look at; choose another model")
 
     def weights(self) -> Tensor:
         """(pieces, pieces): the mean over the heads of the middle layer. What a few tokens ask apart is left out."""

@@ -59,7 +59,7 @@ class Attention(nn.Module):
             query, key = where.tint(query, key)
             if memory is not None:
                 key, value = memory.inputs(key, value)
-            q, (k, v) = self.split(self.query(query)), self.project(key, value)
+            q, k, v = (self.split(each) for each in self.ask(query, key, value))
             bias = where.bias(q)
             q, k = where.rotate(q, k)
             if memory is not None:
@@ -68,6 +68,15 @@ class Attention(nn.Module):
         mixed = self.kernel(q, k, v, mask, bias, memory)  # (batch, heads, queries, head_width)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
+
+    def ask(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The three maps."""
+        return self.query(query), self.key(key), self.value(value)
+
+    @property
+    def flat(self) -> bool:
+        """Does it know texts laid end to end? Whoever adds to what attention does speaks for itself."""
+        return type(self) is Attention and self.kernel.flat
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return self.split(self.key(key)), self.split(self.value(value))

@@ -22,6 +22,17 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's and T5 1.1's "gelu_new"
     "silu": F.silu,
 }
+IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu_,
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": partial(torch.ops.aten.gelu_, approximate="tanh"),
+    "silu": partial(F.silu, inplace=True),
+}
+
+
+def activated(x: Tensor, act: Activation) -> Tensor:
+    """`x` is given away: without gradients its memory is used again, which is a large part of what a layer needs."""
+    return ACTIVATIONS[act](x) if torch.is_grad_enabled() else IN_PLACE[act](x)
 
 
 class Feed(nn.Module):
@@ -33,7 +44,7 @@ class Feed(nn.Module):
         self.act, self.dropout = act, nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.into(x))))
+        out: Tensor = self.out(self.dropout(activated(self.into(x), self.act)))
         return out
 
 
@@ -47,7 +58,7 @@ class Gated(Feed):
         self.gate = nn.Linear(width, inner, bias=bias)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(ACTIVATIONS[self.act](self.gate(x)) * self.into(x)))
+        out: Tensor = self.out(self.dropout(activated(self.gate(x), self.act) * self.into(x)))
         return out
 
 
@@ -67,13 +78,17 @@ class Convolution(Feed):
         return super().forward(self.near(x, mask))
 
     def near(self, x: Tensor, mask: Mask) -> Tensor:
-        """(batch, tokens, size · width): the tokens from size // 2 before to size // 2 behind, side by side."""
-        r, tokens = self.size // 2, x.size(1)
-        x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
-        rows = F.pad(x, (0, 0, r, r))
-        seen = [rows[:, i : i + tokens] for i in range(self.size)]
-        if mask.segments is not None:
-            theirs = F.pad(mask.segments, (r, r))  # what lies beyond is zeros already
-            same = [theirs[:, i : i + tokens] == mask.segments for i in range(self.size)]
-            seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
-        return torch.cat(seen, -1)
+        return neighbours(x, mask, self.size // 2, self.size // 2)
+
+
+def neighbours(x: Tensor, mask: Mask, before: int, behind: int) -> Tensor:
+    """(batch, tokens, (before + 1 + behind) · width): every token between so many others, side by side."""
+    tokens, size = x.size(1), before + 1 + behind
+    x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
+    rows = F.pad(x, (0, 0, before, behind))
+    seen = [rows[:, i : i + tokens] for i in range(size)]
+    if mask.segments is not None:
+        theirs = F.pad(mask.segments, (before, behind))  # what lies beyond is zeros already
+        same = [theirs[:, i : i + tokens] == mask.segments for i in range(size)]
+        seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
+    return torch.cat(seen, -1)

@@ -25,6 +25,20 @@ def ones(tensor: Tensor) -> Tensor:
     return init.ones_(tensor)
 
 
+def orthogonal(tensor: Tensor) -> Tensor:
+    """Of a recurrence: the map from state to state of every gate by itself, (gates · width, width)."""
+    for gate in tensor.chunk(tensor.size(0) // tensor.size(1)):
+        init.orthogonal_(gate)
+    return tensor
+
+
+def open_gate(tensor: Tensor) -> Tensor:
+    """Of an LSTM's biases, whose second quarter is of the gate that forgets: it begins by forgetting little."""
+    init.zeros_(tensor)
+    init.ones_(tensor.chunk(4)[1])
+    return tensor
+
+
 def initialise(model: nn.Module, table: Mapping[str, Rule]) -> None:
     """Keys are regular expressions over whole parameter names. A parameter that no line names is a mistake of ours."""
     for name, parameter in model.named_parameters():

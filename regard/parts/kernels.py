@@ -25,6 +25,7 @@ class Kernel(nn.Module):
 
     biasable = True  # has it scores to which positions can add?
     causal = True  # can it keep the future hidden?
+    flat = False  # does it know texts laid end to end (`Mask.runs`)?
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
@@ -47,6 +48,8 @@ class Kernel(nn.Module):
 class Softmax(Kernel):
     """softmax(q kᵀ · scale + bias) v, by torch's fused attention. `scale` None is 1/√head_width."""
 
+    flat = True
+
     def __init__(self, dropout: float = 0.0, scale: float | None = None) -> None:
         super().__init__()
         self.dropout, self.scale = dropout, scale
@@ -57,6 +60,8 @@ class Softmax(Kernel):
         drop = self.dropout if self.training else 0.0
         if bias is None and mask.flag:
             return self._causal(q, k, v, drop)
+        if bias is None and mask.runs is not None:
+            return self._by_length(q, k, v, mask.runs, drop)
         if bias is None and not drop and flex.serves(mask, q.device):
             return flex.mixed(q, k, v, mask, self.scale)
         seen = hidden(mask, bias, q, k)
@@ -72,6 +77,19 @@ class Softmax(Kernel):
             q, k, v, None, drop, is_causal=True, scale=self.scale, enable_gqa=q.size(1) != k.size(1)
         )
 
+    def _by_length(self, q: Tensor, k: Tensor, v: Tensor, runs: tuple[tuple[int, int], ...], drop: float) -> Tensor:
+        """Each run of texts of one length as a batch, in which every token sees every other."""
+        begin, mixed = 0, torch.empty_like(q)
+        for texts, tokens in runs:
+            end = begin + texts * tokens
+            q_, k_, v_ = (torch.unflatten(x[0, :, begin:end], 1, (texts, -1)).transpose(0, 1) for x in (q, k, v))
+            found = F.scaled_dot_product_attention(
+                q_, k_, v_, None, drop, scale=self.scale, enable_gqa=q.size(1) != k.size(1)
+            )
+            torch.unflatten(mixed[0, :, begin:end], 1, (texts, -1)).transpose(0, 1).copy_(found)
+            begin = end
+        return mixed
+
     def _seeing(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, drop: float) -> Tensor:
         if seen is None or not q.is_cuda:
             return F.scaled_dot_product_attention(q, k, v, seen, drop, scale=self.scale)
@@ -81,7 +99,7 @@ class Softmax(Kernel):
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         if flex.serves(mask, device):
             flex.blocked(mask, queries, keys, device)
-        else:
+        elif mask.runs is None:
             super().prepare(mask, queries, keys, device)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
@@ -143,9 +161,12 @@ def in_groups(q: Tensor, seen: Tensor | None, heads: int) -> tuple[Tensor, Tenso
 def hidden(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """What SDPA takes as its mask: booleans, or scores with minus infinity where nothing is to be seen."""
     seen = mask.visible(q.size(2), k.size(2), q.device)
-    if bias is None or seen is None:
-        return seen if bias is None else bias
-    return bias.masked_fill(~seen, -torch.inf)
+    if bias is not None:
+        return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    if seen is None or not q.is_cuda:
+        return seen
+    empty = q.new_zeros(())  # there booleans would become scores anew in every layer
+    return mask.form(("scores", q.dtype), lambda: empty.expand_as(seen).masked_fill(~seen, -torch.inf))
 
 
 def normalised(scores: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:

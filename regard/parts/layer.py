@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from . import flat
 from .masks import Mask
 from .memory import Cache, Memory
 from .positions import Positions, Where
@@ -45,19 +46,23 @@ class Cross:
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual."""
+    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual.
+
+    Recurrence and convolution stand in the place of self-attention, and do without a feed-forward.
+    """
 
     def __init__(
         self,
         attention: nn.Module,
-        feed: nn.Module,
+        feed: nn.Module | None,
         residual: Callable[[], Residual],
         cross: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.attention: Any = attention  # whatever a slot built: it has the verbs of Attention
-        self.feed = feed
-        self.attention_residual, self.feed_residual = residual(), residual()
+        self.feed: Any = feed
+        self.attention_residual: Residual = residual()
+        self.feed_residual: Residual | None = residual() if feed is not None else None
         self.cross: Any = cross
         self.cross_residual: Residual | None = residual() if cross is not None else None
 
@@ -74,7 +79,8 @@ class Layer(nn.Module):
         x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, where, memory))
         if self.cross_residual is not None and cross is not None:
             x = self.cross_residual(x, lambda y: self.look(y, cross, number))
-        x = self.feed_residual(x, lambda y: self.feed(y, mask))
+        if self.feed_residual is not None:
+            x = self.feed_residual(x, lambda y: self.feed(y, mask))
         return x
 
     def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
@@ -102,6 +108,7 @@ class Stack(nn.Module):
         self.positions = one if isinstance(one, Positions) else nn.ModuleList(one)
         self.schemes = [one] * len(layers) if isinstance(one, Positions) else list(one)
         refuse_nonsense(self)
+        self.flat = True  # may rows be read without their padding, where all parts can?
 
     @property
     def context(self) -> int | None:
@@ -120,11 +127,19 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         where: Where | None = None,
     ) -> Tensor:
+        plain = cross is None and cache is None and where is None
+        if self.flat and plain and flat.serves(x, mask) and self._knows_flat():
+            rows = flat.Flat(mask)
+            return rows.back(self(rows.laid(x), rows.mask))
         last = x
         for last in self.walk(x, mask, cross, cache, where):  # noqa: B007
             pass
         out: Tensor = self.norm(last)
         return out
+
+    def _knows_flat(self) -> bool:
+        plain = not any(scheme.biased for scheme in self.schemes)  # a bias is of rows and columns
+        return not self.causal and plain and all(getattr(layer.attention, "flat", False) for layer in self.layers)
 
     def walk(
         self,
@@ -184,7 +199,8 @@ class Stack(nn.Module):
 def refuse_nonsense(stack: Stack) -> None:
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
-    own = [part for layer in stack.layers for side in (layer.attention, layer.feed) for part in side.modules()]
+    sides = [side for layer in stack.layers for side in (layer.attention, layer.feed) if side is not None]
+    own = [part for side in sides for part in side.modules()]
     blind = [part for part in own if not getattr(part, "causal", True)]
     if stack.causal and blind:
         raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")

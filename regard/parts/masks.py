@@ -31,6 +31,7 @@ class Mask:
     keys_segments: Tensor | None = None  # (batch, keys); absent: the keys are the queries
     globals: Tensor | None = None  # (batch, most) places seen from, and seeing, everywhere; -1 in rows with fewer
     kin: Tensor | None = None  # (batch, queries, keys) bool: beams of a row stand side by side, each sees its own past
+    runs: tuple[tuple[int, int], ...] | None = None  # the segments of the only row in numbers: so many of such a length
 
     @property
     def flag(self) -> bool:

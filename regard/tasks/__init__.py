@@ -33,7 +33,8 @@ def _refuse_stranger(run: Run) -> None:
     verbs = getattr(import_module(TASKS[run.task]), "VERBS", ())
 
     def able(name: str) -> bool:
-        return all(hasattr(family(name).Model, verb) for verb in verbs)
+        forms = getattr(family(name), "FORMS", {"": family(name).Model})
+        return any(all(hasattr(form, verb) for verb in verbs) for form in forms.values())
 
     if not able(run.model.family):
         others = [name for name in FAMILIES if able(name)]
@@ -42,5 +43,6 @@ def _refuse_stranger(run: Run) -> None:
 
 def sized(run: Run) -> Run:
     """The run as it would be if its tokenizer learnt as much as it may."""
+    _refuse_stranger(run)
     found: Run = import_module(TASKS[run.task]).sized(run)
     return found

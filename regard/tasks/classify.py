@@ -101,7 +101,7 @@ class Lesson(Course):
         """Summed over the texts."""
         batch = batch.to(self.system.device)
         assert batch.labels is not None
-        return smoothed(model.label(states(model, batch)), batch.labels, smoothing=self.run.train.smoothing)
+        return smoothed(model.label(states(model, batch), batch.real), batch.labels, smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:

@@ -77,6 +77,11 @@ def with_model(run: Run, **settings: Any) -> Run:
     return run.model_copy(update={"model": run.model.model_copy(update=settings)})
 
 
+def headed(run: Run, head: str) -> Run:
+    """The run with a model for this task, where its family has several."""
+    return with_model(run, head=head) if "head" in type(run.model).model_fields else run
+
+
 def built(run: Run) -> Any:
     """The model of a run, from its seed."""
     torch.manual_seed(run.train.seed)

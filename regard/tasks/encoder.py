@@ -26,6 +26,8 @@ from .course import built, with_model
 Model = Any  # an encoder: encode, and what its head says
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
+OTHERS = {"labels": 0, "follow": False, "pooled": False}  # of other tasks, where the family has them
+CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps no longer stays near the cores
 
 
 class Reader:
@@ -47,7 +49,7 @@ class Reader:
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states, rows.real, how.pooling, how.normalised))
+        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalised))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
@@ -112,7 +114,8 @@ class Reader:
     def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, Rows], Tensor]) -> list[Tensor]:
         """What `ask` makes of the states of each row, in order; rows of like lengths are read together."""
         found: dict[int, Tensor] = {}
-        for batch in sorted_batches([len(row) for row in rows], rows=self.run.decode.batch):
+        tokens = CACHED if self.device.type == "cpu" else 0
+        for batch in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
             together = self.rows([rows[i] for i in batch])
             answers = ask(self.states(together), together).float().cpu()
             found |= dict(zip(batch, answers, strict=True))
@@ -145,7 +148,7 @@ class Labeller(Reader):
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-        return self.asked(rows, lambda states, _: self.model.label(states).float().log_softmax(-1))
+        return self.asked(rows, lambda states, rows: self.model.label(states, rows.real).float().log_softmax(-1))
 
     def best(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each, (…, labels)."""
@@ -174,7 +177,8 @@ class Labeller(Reader):
 
 def states(model: Model, rows: Rows) -> Tensor:
     """(batch, tokens, width)"""
-    found: Tensor = model.encode(rows.tokens, Mask(keys=rows.real), rows.kinds)
+    kinds = {} if rows.kinds is None else {"kinds": rows.kinds}  # of families that read two texts at once
+    found: Tensor = model.encode(rows.tokens, Mask(keys=rows.real), **kinds)
     return found
 
 
@@ -199,7 +203,8 @@ def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run,
 def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:
     """The run with as many tokens as its tokenizer has; a model that is borrowed may have room for more."""
     vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
-    return with_model(run, **{"vocab": vocab, "labels": 0, "follow": False, "pooled": False, **settings})
+    others = {name: value for name, value in OTHERS.items() if name in type(run.model).model_fields}
+    return with_model(run, **{"vocab": vocab, **others, **settings})
 
 
 def sized(run: Run, **settings: Any) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Run, Sides, family_of
+from ..config import Run, Sides
 from ..data.batches import Update
 from ..data.corpus import Carried, Corpus, Window, Windows, corpus
 from ..data.documents import documents
@@ -20,12 +20,14 @@ from ..look import Glance, recording
 from ..parts import Cache
 from ..parts.losses import smoothed
 from .compose import Composer, Said
+from .course import built, headed, with_model
 from .reading import figures, logprobs, measured, states
 
 Model = Any  # a language model: decode, logits, start, step, recall, context
 START, END = "□", "■"  # how details and pictures show these symbols
 PARTS = 16  # of a validation text that are read side by side by a model with memory
 VERBS = ("decode", "logits", "start", "step", "recall")  # what a family must have for this task
+HEAD = "next"  # of a family with several: what the model says
 
 
 class Writer(Composer):
@@ -233,7 +235,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
         raise Mistake("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
     tokenizer = load(folder / NAME) if folder else learn(run.tokenizer, documents(run.data, "train").sample())
     run = _with_vocab(run, max(tokenizer.size, run.model.vocab if run.start else 0))  # a borrowed model may have more
-    writer = Writer(run, _model(run), tokenizer, device)
+    writer = Writer(run, built(run), tokenizer, device)
     writer.refuse_long(run.data.max_tokens, "a window (data.max_tokens)")
     parts = {"train": part(run, "train", tokenizer, folder)}
     if run.data.valid or run.data.holdout or not run.data.train:
@@ -243,7 +245,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
 
 def restore(run: Run, folder: Path, device: torch.device) -> Writer:
     """What `folder` holds, but for the weights."""
-    return Writer(run, _model(run), load(folder / NAME), device, folder=folder)
+    return Writer(run, built(run), load(folder / NAME), device, folder=folder)
 
 
 def sized(run: Run) -> Run:
@@ -256,9 +258,4 @@ def part(run: Run, name: str, tokenizer: Tokenizer, folder: Path | None, sides: 
 
 
 def _with_vocab(run: Run, vocab: int) -> Run:
-    return run.model_copy(update={"model": run.model.model_copy(update={"vocab": vocab})})
-
-
-def _model(run: Run) -> Model:
-    torch.manual_seed(run.train.seed)
-    return family_of(run.model.family).Model(run.model)
+    return headed(with_model(run, vocab=vocab), HEAD)

@@ -101,7 +101,7 @@ def measured(model: Model, texts: Corpus, data: TextData, vocab: int, device: to
     began, width, stride = time.monotonic(), data.max_tokens, data.stride
     memory = None if stride or isinstance(model, Ensemble) else model.recall(rows)
     if memory is not None:
-        policy, windows = f"memory {memory.layers[0].tokens}, segments of {width}", recalled(texts, width, rows)
+        policy, windows = f"{memory.layers[0].policy}, segments of {width}", recalled(texts, width, rows)
     else:
         policy = f"stride {stride} of {width}" if 0 < stride < width else f"non-overlapping {width}"
         most = min(TOKENS // width, LOGITS // vocab // (stride or width))

@@ -169,9 +169,8 @@ class Lesson(Course):
         batch = batch.to(self.system.device)
         assert batch.labels is not None
         asked = batch.labels != NONE
-        return smoothed(
-            model.label(states(model, batch))[asked], batch.labels[asked], smoothing=self.run.train.smoothing
-        )
+        found = model.label(states(model, batch), batch.real)[asked]
+        return smoothed(found, batch.labels[asked], smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:

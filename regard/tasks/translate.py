@@ -24,7 +24,7 @@ from ..look import View, recording
 from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
-from .course import Course, built, opened, part_of, with_model
+from .course import Course, built, headed, opened, part_of, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
 
@@ -223,6 +223,7 @@ class Translator(Seeker):
 
 
 VERBS = ("encode", "decode", "logits", "start", "step")  # what a family must have for this task
+HEAD = "target"  # of a family with several: what the model says
 END = "■"  # how pictures show the END symbol
 SEEN = 16  # hypotheses that are looked at together: all their attention weights are kept for a moment
 
@@ -312,13 +313,13 @@ def with_vocab(run: Run, source: Text, target: Text) -> Run:
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
     if run.start:
         sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
-    return with_model(run, **sizes)
+    return headed(with_model(run, **sizes), HEAD)
 
 
 def sized(run: Run) -> Run:
     vocab = run.model.vocab or run.tokenizer.vocab
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return with_model(run, vocab=vocab, target_vocab=target)
+    return headed(with_model(run, vocab=vocab, target_vocab=target), HEAD)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:

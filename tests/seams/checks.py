@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.families import gpt, t5, xl
+from regard.families import cnn, gpt, rnn, t5, xl
 from regard.parts import Cache, Mask
 
-from .rnn import RNN
 from .whisper import Config as WhisperConfig
 from .whisper import Whisper
 
@@ -72,7 +71,13 @@ ALONE = {  # fillings of gpt, half of them with key heads that are shared
     "window": {"attention": WINDOW, "key_heads": 2},
     "favor": {"attention": FAVOR, "key_heads": 2},
 }
-STEPPED = (*ALONE, "mixed", "xl", "t5", "rnn", "whisper")
+OLDER = {  # what attention replaced, with a source and alone
+    "rnn": (rnn, {"layers": 2}),
+    "gru": (rnn, {"cell": "gru", "head": "next", "layers": 2}),
+    "cnn": (cnn, {"near": 5, "layers": 2}),
+    "cnn alone": (cnn, {"head": "next", "layers": 3}),
+}
+STEPPED = (*ALONE, *OLDER, "mixed", "xl", "t5", "whisper")
 
 
 def writing(**changes: Any) -> gpt.Model:
@@ -99,6 +104,11 @@ def stepped(name: str) -> Stepped:
     torch.manual_seed(2)
     if name in ALONE:
         return alone(writing(**ALONE[name]))
+    if name in OLDER:
+        family, own = OLDER[name]
+        older = family.Model(family.Config(vocab=50, width=32, heads=4, dropout=0.0, **own))
+        if own.get("head") == "next":
+            return alone(older)
     if name in ("xl", "mixed"):
         return alone(mixed() if name == "mixed" else xl.Model(xl.Config(**SMALL, memory=64)))
     if name == "whisper":
@@ -108,7 +118,7 @@ def stepped(name: str) -> Stepped:
             lambda capacity: model.start(mels, capacity),
             lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
         )
-    model = loud(rewriting(), spread=0.5) if name == "t5" else loud(RNN(50, 32), spread=1.5)
+    model = loud(rewriting(), spread=0.5) if name == "t5" else loud(older, spread=1.5)
     source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:

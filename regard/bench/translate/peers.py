@@ -45,8 +45,9 @@ def marian(system: Translator) -> Any:
 
 def marian_loss(model: Any, batch: Pair) -> Tensor:
     logits = model(
-        input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in
-    ).logits
+        input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in,
+        use_cache=False,
+    ).logits  # fmt: skip
     return summed(logits, batch)
 
 
@@ -74,7 +75,7 @@ class TorchTransformer(nn.Module):
             custom_decoder=nn.TransformerDecoder(layer[1], c.decoder_layers or c.layers),
         )
         self.table, self.scale, self.dropout = nn.Embedding(c.vocab, c.width), model.scale, nn.Dropout(c.dropout)
-        self.register_buffer("places", model.encoder.place(torch.zeros(1, 512, c.width))[0])
+        self.register_buffer("places", model.encoder.place(model.source.weight.new_zeros(1, 512, c.width))[0])
         self.take(model)
 
     @torch.no_grad()

@@ -1,0 +1,87 @@
+"""What the Transformer replaced: gated convolutions (1612.08083) in an encoder and a decoder that looks at its source
+in every layer (1705.03122). A token sees as far as its layers reach; all tokens are read at once.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from torch import nn
+
+from ..parts import Layer, Residual, Stack, slots
+from ..parts.init import Rule, glorot, normal, ones, zeros
+from ..parts.recurrent import Convolved
+from ..sections import Positive
+from . import forms
+from .forms import HEADS
+
+__all__ = ["FORMS", "HEADS", "SIZES", "Config", "Model"]
+
+Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
+Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
+
+
+class Config(forms.Shape):
+    family: Literal["cnn"] = "cnn"
+    size: str = "small"
+    near: Positive = 3  # tokens that a convolution reads at once: of a decoder that one and those before it
+    layers: Positive = 5
+    attention: Attention = slots.Dense()  # of the decoder, over the source
+    positions: Positions = slots.Sinusoid()
+
+    @field_validator("near")
+    @classmethod
+    def _odd(cls, value: int) -> int:
+        if value % 2 == 0:
+            raise ValueError(f"model.near is {value}; expected an odd number, as many neighbours on each side")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Config":
+        slots.refuse_uneven(self.width, self.heads if self.head == "target" else 1, self.positions)
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "layers": 3},
+    "small": {"width": 256, "heads": 4, "layers": 5},  # with 8,000 tokens as large as the Transformer of multi30k
+    "base": {"width": 512, "heads": 8, "layers": 8},
+}
+
+
+def encoder(c: Config) -> Stack:
+    layers = [Layer(Convolved(c.width, c.near), None, partial(residual, c)) for _ in range(c.layers)]
+    return Stack(layers, nn.LayerNorm(c.width), c.positions.build(c.width, c.heads, causal=False))
+
+
+def decoder(c: Config, looking: bool) -> Stack:
+    layers = [
+        Layer(
+            Convolved(c.width, c.near, causal=True),
+            None,
+            partial(residual, c),
+            cross=c.attention.build(c.width, c.heads) if looking else None,
+        )
+        for _ in range(c.decoder_layers or c.layers)
+    ]
+    return Stack(layers, nn.LayerNorm(c.width), c.positions.build(c.width, c.heads, causal=True), causal=True)
+
+
+def residual(c: Config) -> Residual:
+    return Residual(nn.LayerNorm(c.width), first=True, dropout=c.dropout)
+
+
+def initial(c: Config) -> dict[str, Rule]:
+    return {
+        r".*norm\.weight": ones,
+        r".*bias": zeros,
+        r"(source|target|embed|head|.*table)\.weight": normal(c.width**-0.5),
+        r".*\.weight": glorot,
+    }
+
+
+def Model(c: Config) -> nn.Module:
+    return forms.Build(encoder, decoder, initial(c), c.width**0.5)(c)
+
+
+FORMS = forms.FORMS

@@ -1,0 +1,89 @@
+"""What the Transformer replaced: recurrent layers, and a decoder that looks at its source by additive attention.
+
+Scores are Bahdanau's (1409.0473). What is looked at goes on top of the recurrent state, as with Luong (1508.04025), and
+not into its next input: so a whole target is one call of a fused LSTM in every layer, and layers above the first know
+what was looked at before. Residuals and norms, and several heads where asked for, are as in RNMT+ (1804.09849).
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from ..parts import Layer, Residual, Stack, slots
+from ..parts.init import Rule, glorot, normal, ones, open_gate, orthogonal, zeros
+from ..parts.recurrent import Cell, Recurrence, halved
+from ..sections import Positive
+from . import forms
+from .forms import HEADS
+
+__all__ = ["FORMS", "HEADS", "SIZES", "Config", "Model"]
+
+Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
+
+
+class Config(forms.Shape):
+    family: Literal["rnn"] = "rnn"
+    size: str = "small"
+    cell: Cell = "lstm"
+    heads: Positive = 1  # as Bahdanau's
+    attention: Attention = slots.Additive()  # of the decoder, over the source
+    carried: bool = True  # of a language model: its state goes on from one window of a text to the next
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Config":
+        if self.head == "target":
+            slots.refuse_uneven(self.width, self.heads, None)
+        if self.head != "next" and self.width % 2:
+            raise ValueError(f"{halved(self.width)} (model.width)")
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 1, "layers": 2},
+    "small": {"width": 352, "heads": 1, "layers": 2},  # with 8,000 tokens as large as the Transformer of multi30k
+    "base": {"width": 640, "heads": 4, "layers": 4},
+}
+
+
+def encoder(c: Config) -> Stack:
+    """Every layer reads from both ends."""
+    layers = [Layer(Recurrence(c.width, c.cell, both=True), None, partial(residual, c)) for _ in range(c.layers)]
+    return Stack(layers, nn.LayerNorm(c.width))
+
+
+def decoder(c: Config, looking: bool) -> Stack:
+    layers = [
+        Layer(
+            Recurrence(c.width, c.cell),
+            None,
+            partial(residual, c),
+            cross=c.attention.build(c.width, c.heads) if looking else None,
+        )
+        for _ in range(c.decoder_layers or c.layers)
+    ]
+    return Stack(layers, nn.LayerNorm(c.width), causal=True)
+
+
+def residual(c: Config) -> Residual:
+    return Residual(nn.LayerNorm(c.width), first=True, dropout=c.dropout)
+
+
+def initial(c: Config) -> dict[str, Rule]:
+    return {
+        r".*norm\.weight": ones,
+        r".*weight_ih_l0": glorot,
+        r".*weight_hh_l0": orthogonal,
+        r".*bias_hh_l0": open_gate if c.cell == "lstm" else zeros,
+        r".*bias.*": zeros,
+        r"(source|target|embed|head)\.weight": normal(c.width**-0.5),
+        r".*\.weight": glorot,
+    }
+
+
+def Model(c: Config) -> nn.Module:
+    return forms.Build(encoder, decoder, initial(c))(c)
+
+
+FORMS = forms.FORMS

@@ -1,0 +1,171 @@
+"""Rows are read without their padding where that is possible, and it makes no difference to any number."""
+
+import pytest
+import torch
+
+from regard.look import recording
+from regard.parts import (
+    Additive,
+    Attention,
+    Bucketed,
+    Convolution,
+    Feed,
+    Gated,
+    Layer,
+    Learned,
+    Mask,
+    Residual,
+    Rotary,
+    Softmax,
+    Stack,
+)
+from regard.parts.efficient import Band
+
+WIDTH, HEADS = 24, 4
+
+
+class Special(Attention):
+    """Somebody's own."""
+
+
+def stack(kernel=None, feed=None, positions=None, causal=False, kind=Attention, **attention):
+    torch.manual_seed(5)
+    layers = [
+        Layer(
+            kind(WIDTH, HEADS, kernel() if kernel else Softmax(), **attention),
+            feed or Feed(WIDTH, 40, "gelu"),
+            lambda: Residual(torch.nn.LayerNorm(WIDTH), False),
+        )
+        for _ in range(2)
+    ]
+    return Stack(layers, None, positions, causal).eval()
+
+
+def shapes(model, x, mask):
+    """What the stack gives, and the batch and tokens of the queries that its kernels were asked for."""
+    seen = []
+    hooks = [
+        layer.attention.kernel.register_forward_pre_hook(
+            lambda _, given: seen.append((given[0].size(0), given[0].size(2)))
+        )
+        for layer in model.layers
+    ]
+    found = model(x, mask)
+    for hook in hooks:
+        hook.remove()
+    return found, seen
+
+
+def padded(model, x, mask):
+    model.flat = False
+    try:
+        return model(x, mask)
+    finally:
+        model.flat = True
+
+
+def real(*rows):
+    return torch.tensor([[letter == "x" for letter in row] for row in rows])
+
+
+ROWS = {
+    "right": real("xxxxx", "xxx..", "xxxxx", "x....", "xxx.."),
+    "left": real("....x", "xxxxx", "..xxx"),
+    "a row without a token": real("xxx..", ".....", "xxxx."),
+    "full": real("xxxx", "xxxx"),
+}
+KINDS = {
+    "plain": {},
+    "unscaled": {"kernel": lambda: Softmax(scale=1.0)},
+    "shared key heads": {"key_heads": 2},
+    "learned": {"positions": Learned(9, WIDTH)},
+    "rotary": {"positions": Rotary(WIDTH // HEADS)},
+    "convolution": {"feed": Convolution(WIDTH, 40)},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_flat_is_padded(rows, kind):
+    model = stack(**kind)
+    x = model.place(torch.randn(*rows.shape, WIDTH))
+    found, asked = shapes(model, x, Mask(keys=rows))
+    assert asked == [(1, int(rows.sum()))] * 2
+    assert found.shape == x.shape and (found[~rows] == 0).all()
+    assert (found - padded(model, x, Mask(keys=rows)))[rows].abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_places_that_are_said_are_kept():
+    rows, model = ROWS["right"], stack(positions=Rotary(WIDTH // HEADS))
+    x, at = torch.randn(5, 5, WIDTH), torch.randint(0, 50, (5, 5))
+    for places in (at, at[:1]):
+        mask = Mask(keys=rows, at=places)
+        found, asked = shapes(model, x, mask)
+        assert asked == [(1, 17)] * 2
+        assert (found - padded(model, x, mask))[rows].abs().max() < 1e-5
+    assert (found - model(x, Mask(keys=rows)))[rows].abs().max() > 1e-3
+
+
+SAID = {
+    "causal": {"causal": True},
+    "others": {"others": True},
+    "reach": {"reach": 2},
+    "segments": {"segments": torch.zeros(5, 5, dtype=torch.long)},
+    "kin": {"kin": torch.ones(5, 5, 5, dtype=torch.bool)},
+    "nothing": {"keys": None},
+    "padding inside": {"keys": real("xxxxx", "xx.xx", "xxxxx", "x....", "xxx..")},
+    "padding inside, later": {"keys": real("xxxxx", "xxxxx", "xxxxx", "x....", ".x.x.")},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("words", SAID.values(), ids=SAID)
+def test_where_more_is_said_rows_stay(words):
+    _, asked = shapes(stack(), torch.randn(5, 5, WIDTH), Mask(**{"keys": ROWS["right"], **words}))
+    assert asked == [(5, 5)] * 2
+
+
+STAY = {
+    "a bias": {"positions": Bucketed(HEADS)},
+    "another kernel": {"kernel": lambda: Additive(WIDTH // HEADS)},
+    "a window": {"kernel": lambda: Band(3)},
+    "somebody's attention": {"kind": Special},
+    "a causal stack": {"causal": True},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", STAY.values(), ids=STAY)
+def test_parts_that_know_rows_alone_get_rows(kind):
+    _, asked = shapes(stack(**kind), torch.randn(5, 5, WIDTH), Mask(keys=ROWS["right"]))
+    assert asked == [(5, 5)] * 2
+
+
+def test_learning_is_from_rows():
+    x = torch.randn(5, 5, WIDTH)
+    found, asked = shapes(stack(), x, Mask(keys=ROWS["right"]))
+    assert asked == [(5, 5)] * 2 and found.requires_grad
+
+
+@torch.no_grad()
+def test_weights_are_recorded_by_rows():
+    model, x, rows = stack(), torch.randn(5, 5, WIDTH), ROWS["right"]
+    with recording(model) as maps:
+        model(x, Mask(keys=rows))
+    assert maps["layers.1.attention"].shape == (5, HEADS, 5, 5)
+    assert not maps["layers.1.attention"].masked_select(~rows[:, None, None]).any()
+    with pytest.raises(RuntimeError, match="mine"), recording(model):
+        raise RuntimeError("mine")
+    assert shapes(model, x, Mask(keys=rows))[1] == [(1, 17)] * 2
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("kind", [Feed, Gated, Convolution])
+def test_memory_used_again_changes_nothing(kind, act):
+    feed, x = kind(WIDTH, 40, act=act), torch.randn(2, 5, WIDTH)
+    before, learnt = x.clone(), feed(x)
+    with torch.no_grad():
+        found = feed(x)
+    assert found.equal(learnt) and x.equal(before) and learnt.requires_grad
