@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from seams.checks import STEPPED, Stepped, alone, close, ragged, stepped, writing
+from seams.checks import STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
 from torch import Tensor
 
 from regard.parts import Cache, Mask, memory
@@ -292,3 +292,21 @@ def test_autocast_is_near(name: str) -> None:
         cache.branch(2, steps=2)
         for i in (6, 7):
             close(it.model.step(ids[:, i, None].repeat(1, 2), cache)[:, 1].float(), exact[:, i], bound)
+
+
+@torch.no_grad()
+def test_a_long_prompt_behind_a_window_is_read_in_blocks() -> None:
+    """Ragged rows, a second long chunk behind a ring that is full, and a step; no table of all pairs is built."""
+    attention = {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}
+    model = loud(writing(attention=attention, positions="rotary"), spread=1.5)
+    cache, said = model.start(2, None), [[], []]
+    for lengths in ((600, 420), (150, 500), (1, 1)):
+        tokens = torch.randint(50, (2, max(lengths)))
+        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        with Largest() as largest:
+            found = model.step(tokens, cache, None if real.all() else real)
+        assert largest.elements < 2 * 500 * 500
+        for row, length in enumerate(lengths):
+            said[row] += tokens[row, :length].tolist()
+            wanted = model(torch.tensor([said[row]]))[0]
+            close(found[row, :length], wanted[-length:])

@@ -253,3 +253,60 @@ def test_a_masked_step_compiles_to_one_graph():
         tokens = torch.randint(3, 97, (3, 1), device="cuda")
         assert (step(tokens, caches[0]) - model.step(tokens, caches[1])).abs().max() < 1e-4
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+SPARSE = {
+    "window": slots.Window(radius=100),
+    "globals": slots.Window(radius=20, globals=2),
+    "dilated": slots.Window(radius=9, dilation=3),
+    "blocks": slots.Blocks(size=16, random=2),
+    "undrawn": slots.Blocks(size=64, random=1, drawn=False),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
+    """FlexAttention in compiled code, blocks in plain torch, and the CPU: the same numbers and gradients."""
+    torch.manual_seed(1)
+    layers = [
+        Layer(slots.in_layer(SPARSE[name], i).build(64, 4), Feed(64, 128), lambda: Residual(torch.nn.LayerNorm(64)))
+        for i in range(2)
+    ]
+    stack, x = Stack(layers).eval(), torch.randn(3, 777, 64)
+    real = torch.arange(777)[None] < torch.tensor([[777], [500], [0]])
+
+    def read(stack, x, real):
+        return stack(x, Mask(keys=real))
+
+    def found(stack, x, real, read=read):
+        out = read(stack, x, real if padded else None)
+        kept = out[real] if padded else out
+        kept.square().sum().backward()
+        grads = {path: each.grad.cpu() for path, each in stack.named_parameters() if each.grad is not None}
+        stack.zero_grad()
+        return kept.detach().cpu(), grads
+
+    wanted, grads = found(stack, x, real)
+    stack, x, real = stack.cuda(), x.cuda(), real.cuda()
+    for way in (read, torch.compile(read, dynamic=False)):
+        out, theirs = found(stack, x, real, way)
+        assert (out - wanted).abs().max() < 2e-3
+        for path, each in grads.items():
+            assert (theirs[path] - each).abs().max() < 5e-3 * max(each.abs().max(), 1), path
+
+
+def test_long_texts_need_memory_by_their_length():
+    """Twice the text, twice the peak, about."""
+    for slot in (slots.Window(radius=64), slots.Blocks(size=32)):
+        attention, peaks = slot.build(64, 2).cuda(), []
+        read = torch.compile(lambda x, attention=attention: attention(x, x, x, Mask()), dynamic=False)
+        for tokens in (8192, 16384):
+            x = torch.randn(1, tokens, 64, device="cuda")
+            with torch.no_grad():
+                read(x)
+                torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
+                read(x)
+            peaks.append(torch.cuda.max_memory_allocated() - held)
+        assert peaks[1] < 2.6 * peaks[0]

@@ -8,13 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seams.checks import close, ragged
+from seams.checks import Largest, close, ragged
 from seams.words import SIZES, masks, seen_by_pairs
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax
+from regard.parts import Additive, Attention, Bucketed, Kernel, Mask, Positions, Relative, Softmax, flex, slots
 from regard.parts.efficient import Band, Blocks, GlobalAttention, RandomFeatures
 
 
@@ -182,19 +181,13 @@ def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
     close(ours(x, x, x, Mask()), dense(x, x, x, Mask()), 1e-6)
 
 
-class Largest(TorchDispatchMode):
-    """The most elements that any tensor has, made by anything inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **kwargs or {})
-        for each in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(each, Tensor):
-                self.elements = max(self.elements, each.untyped_storage().nbytes() // each.element_size())
-        return found
+@torch.no_grad()
+def test_words_of_one_row_serve_all() -> None:
+    (q, k, v), at, segments = three(41, 41), torch.arange(41)[None], (torch.arange(41) > 20).long()[None]
+    for words in ({"at": at, "keys": ragged([41, 20])}, {"at": at + 5, "segments": segments, "keys": ragged([41, 20])}):
+        for causal in (False, True):
+            mask = Mask(causal, **words)
+            close(Band(5, block=4)(q, k, v, mask), Softmax()(q, k, v, mask.but(reach=5)), 1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -230,7 +223,7 @@ def test_flex_window_is_the_window() -> None:
     keys = ragged([333, 150], 333)
     for words in ({}, {"causal": True}, {"globals": marks}, {"keys": keys, "globals": marks, "others": True},
                   {"segments": segments}, {"causal": True, "globals": marks, "keys": keys}):  # fmt: skip
-        for radius, dilation in ((20, 1), (260, 1), (7, 3)):
+        for radius, dilation in ((20, 1), (240, 1), (255, 1), (7, 3)):
             mask, kernel = Mask(**words), Band(radius, dilation)
             blocks = kernel._flexed(mask, 333, torch.device("cpu"))
             seen = kernel._dense(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
@@ -384,6 +377,22 @@ def test_flex_blocks_are_the_blocks() -> None:
                     wanted = more[row % len(more), 0][i[:, None] // size, i[None] // size]
                     assert score(torch.zeros(()), *at).equal(wanted) and wanted.max() > 0
             assert (score is None) == drawn
+
+
+@pytest.mark.parametrize("slot", [slots.Window(radius=9, globals=1), slots.Window(radius=5, dilation=2),
+                                  slots.Blocks(size=4, random=1), slots.Blocks(size=4, random=1, drawn=False)],
+                         ids=["globals", "dilated", "drawn", "undrawn"])  # fmt: skip
+@torch.no_grad()
+def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles, traced here without a compiler behind it."""
+    monkeypatch.setattr(flex, "compiling", lambda device: torch.compiler.is_compiling())
+    attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
+    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(keys=real)), backend="eager", fullgraph=True)
+    wanted = [attention(x, x, x, Mask(keys=keys)) for keys in (real, None)]
+    monkeypatch.delattr(Band, "_blocked")
+    monkeypatch.delattr(Blocks, "_row")
+    close(compiled(x, real)[real], wanted[0][real], 1e-5)
+    close(compiled(x, None), wanted[1], 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 64])

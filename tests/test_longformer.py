@@ -7,6 +7,7 @@ from typing import Any
 
 import long as small
 import pytest
+import reads
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
@@ -191,6 +192,20 @@ def test_the_settings(tmp_path: Path) -> None:
         with pytest.raises(Mistake, match=words):
             resolve("classify", base | {key: value})
     assert longformer.Config(size="tiny", family="longformer").attention.globals == 1
+
+
+@pytest.mark.parametrize("family", ["longformer", "bigbird"])
+@pytest.mark.parametrize("task", ["classify", "tag", "masked"])
+def test_a_run_from_the_front_door(tmp_path: Path, task: str, family: str) -> None:
+    """It trains, comes back from its folder, and says the same."""
+    slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
+    own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
+    run = reads.trained(task, tmp_path, **own)
+    system = regard.load(run)
+    figures = system.evaluate()
+    assert figures["loss"] < 4 if task == "masked" else figures["accuracy"] > 0.7
+    assert system.predict("the cat so happy") == regard.load(run).predict("the cat so happy")
+    assert system.run.model.family == family
 
 
 # --- out again -----------------------------------------------------------------------------------------------------

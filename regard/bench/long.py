@@ -140,7 +140,7 @@ def section(
         model.to(plan.precision)
     ways = {who: read for who, (_, read) in models.items()}
     if gpu:
-        ways = {(f"{who}, compiled"): torch.compile(read, dynamic=False) for who, read in ways.items()} | ways
+        ways = compiled(ways, notes) | ways
     facts += check(name, ways, exact) if plan.precision != torch.float32 else []
     facts += memories(ways, models, device) if gpu else []
     rates = rounds({who: work(read, plan.tokens) for who, read in ways.items()}, count, device)
@@ -155,6 +155,22 @@ def reading(model: Any, mask: Mask, text: Tensor, device: torch.device) -> tuple
 def asking(model: Any, words: dict[str, Any], text: Tensor, device: torch.device) -> tuple[nn.Module, Read]:
     own, seen = copy.deepcopy(model).to(device), torch.ones_like(text)
     return own, torch.no_grad()(lambda: own(text, attention_mask=seen, **words).last_hidden_state)
+
+
+def compiled(ways: dict[str, Read], notes: list[str]) -> dict[str, Read]:
+    """Those that can be; of theirs it is said where they cannot."""
+    found = {}
+    for who, read in ways.items():
+        faster = torch.compile(read, dynamic=False)
+        try:
+            faster()
+        except Exception as error:  # whatever a compiler may say
+            if who.startswith("regard"):
+                raise
+            notes.append(f"{who} could not be compiled: {str(error).splitlines()[0]}")
+        else:
+            found[f"{who}, compiled"] = faster
+    return found
 
 
 def work(read: Read, tokens: int) -> Way:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.families import cnn, gpt, rnn, t5, xl
 from regard.parts import Cache, Mask
@@ -33,6 +34,21 @@ def loud(model: nn.Module, spread: float = 3.0, noise: float = 0.1) -> nn.Module
                 p.data * spread + noise * torch.randn_like(p) if p.dim() > 1 else p.data + 0.3 * torch.randn_like(p)
             )
     return model.eval()
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any tensor has, made by anything inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        for each in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(each, Tensor):
+                self.elements = max(self.elements, each.untyped_storage().nbytes() // each.element_size())
+        return found
 
 
 @dataclass(frozen=True)

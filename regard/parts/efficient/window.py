@@ -44,6 +44,8 @@ class Band(Kernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
     ) -> Tensor:
+        if isinstance(memory, Ring) and mask.kin is None and not self._few(q.size(2)):
+            return self._prompt(q, k, v, mask)
         if self._short(mask, q.size(2)):
             found: Tensor = self.inner(q, k, v, self._dense(mask, q.size(2), k.size(2), q.device))
             return found
@@ -57,7 +59,7 @@ class Band(Kernel):
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """Blocks are planned by the first layer, which knows the precision; the mask keeps it for the others."""
-        if self._short(mask, queries):
+        if self._few(queries):
             self._dense(mask, queries, keys, device).visible(queries, keys, device)
 
     def book(self, capacity: int | None) -> tuple[Any, ...]:
@@ -69,7 +71,20 @@ class Band(Kernel):
     # --- all pairs: a step of a cache, whose ring is already the window, or a text about as short as the window ------
 
     def _short(self, mask: Mask, tokens: int) -> bool:
-        return mask.keys_at is not None or tokens <= 2 * self.radius * self.dilation + self.block
+        return mask.keys_at is not None or self._few(tokens)
+
+    def _few(self, tokens: int) -> bool:
+        return tokens <= 2 * self.radius * self.dilation + self.block
+
+    def _prompt(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """Many tokens behind a ring: only the first of them still see it, and the others are a text of their own."""
+        assert mask.keys_at is not None and mask.at is not None
+        ring, reach = k.size(2) - q.size(2), self.radius * self.dilation
+        some = mask.but(at=mask.at[:, :reach], keys_at=mask.keys_at[:, : ring + reach])
+        first = self.forward(q[:, :, :reach], k[:, :, : ring + reach], v[:, :, : ring + reach], some)
+        own = mask.form("own", lambda: mask.but(keys_at=None, keys=mask.keys_at[:, ring:] < FAR).once())  # type: ignore[index]
+        rest = self.forward(q, k[:, :, ring:], v[:, :, ring:], own)
+        return torch.cat([first, rest[:, :, reach:]], 2)
 
     def _dense(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
         return mask.form(("near", self.radius, self.dilation), lambda: self._near(mask, queries, keys, device).once())
@@ -118,8 +133,8 @@ class Band(Kernel):
 
     def _plans(self, mask: Mask, tokens: int, device: torch.device, dtype: torch.dtype) -> list[list[list[Group]]]:
         """The groups of every row of every text into which the tokens fall apart; one row where all are alike."""
-        described = next((w for w in (mask.at, mask.keys, mask.segments, mask.globals) if w is not None), None)
-        at = mask.places(tokens, tokens, device)[0].expand(1 if described is None else len(described), -1)
+        described = [word for word in (mask.at, mask.keys, mask.segments, mask.globals) if word is not None]
+        at = mask.places(tokens, tokens, device)[0].expand(max([1, *map(len, described)]), -1)
         hidden = torch.zeros_like(at, dtype=torch.bool) if mask.keys is None else ~mask.keys
         if mask.globals is not None:
             hidden = hidden | mask.marked(tokens)  # these are looked at apart, once
@@ -138,7 +153,7 @@ class Band(Kernel):
         places = torch.arange(near.size(1), device=at.device) - before
         usual = (near == own[:, :1] + places * step).all(1)
         if mask.segments is not None:
-            segments = mask.segments[row : row + 1]
+            segments = of_row(mask.segments, row)
             mine = cut(segments[:, start::step], self.block)[0]
             theirs = around(segments[:, start::step], self.block, before, after, -1)[0]
             words, usual = words.but(segments=mine, keys_segments=theirs), usual & (theirs == mine[:, :1]).all(1)
@@ -158,15 +173,14 @@ class Band(Kernel):
 
     def _far(self, mask: Mask, row: int, words: Mask, tokens: int) -> Mask:
         """Who sees the global positions of a row, however far."""
-        index, real = (each[row : row + 1] for each in named(mask, tokens))
-        at = mask.places(tokens, tokens, index.device)[0]
-        at = at[row : row + 1] if len(at) > 1 else at
+        index, real = (of_row(each, row) for each in named(mask, tokens))
+        at = of_row(mask.places(tokens, tokens, index.device)[0], row)
         assert words.at is not None
         blocks = len(words.at)
-        keys = real if mask.keys is None else real & mask.keys[row : row + 1].gather(1, index)
+        keys = real if mask.keys is None else real & of_row(mask.keys, row).gather(1, index)
         far = words.but(reach=None, keys_at=at.gather(1, index).expand(blocks, -1), keys=keys.expand(blocks, -1))
         if mask.segments is not None:
-            far = far.but(keys_segments=mask.segments[row : row + 1].gather(1, index).expand(blocks, -1))
+            far = far.but(keys_segments=of_row(mask.segments, row).gather(1, index).expand(blocks, -1))
         return far
 
     # --- by FlexAttention --------------------------------------------------------------------------------------------
@@ -204,6 +218,11 @@ def shown(mask: Mask, some: slice, queries: int) -> Tensor:
     seen = part.visible(queries, part.keys_at.size(1))
     assert seen is not None
     return seen[:, 0]
+
+
+def of_row(word: Tensor, row: int) -> Tensor:
+    """A word of one row; some have one for all rows."""
+    return word[row % len(word)][None]
 
 
 def woven(texts: list[Tensor], tokens: int) -> Tensor:
