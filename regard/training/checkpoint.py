@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .. import files
+from ..adapt.graft import graft_of
 from ..errors import Mistake
 
 MODEL, OPTIMISER, TASK, STATE = "model.safetensors", "optimiser.safetensors", "task.safetensors", "state.json"
@@ -70,10 +71,16 @@ def load_model(model: nn.Module, path: Path) -> int:
 
 
 def _stored(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first."""
+    """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first.
+
+    Of a tuned model only what is trained: the base has a place of its own.
+    """
     seen: set[tuple[Any, ...]] = set()
     found = {}
+    kept = {name for name, each in model.named_parameters() if each.requires_grad} if graft_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
+        if kept is not None and name not in kept:
+            continue
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if place not in seen or not tensor.numel():
             found[name] = tensor
