@@ -54,7 +54,7 @@ class Run(Base):
     def _something_to_tune(self) -> "Run":
         if self.tune.kind != "none" and not self.start:
             raise ValueError(
-                f"tune.kind is {self.tune.kind} and nothing is there to tune; name a run or folder to begin with (start)"
+                f"tune.kind is {self.tune.kind} and nothing is there to tune; name a run or folder as start"
             )
         return self
 

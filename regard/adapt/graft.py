@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import Mistake
 
@@ -39,6 +39,10 @@ class Graft(nn.Module):
     def hold(self, *handles: Any) -> None:
         """Hooks, to be taken away in the end."""
         self._handles += handles
+
+    def text_only(self, path: str, weights: Tensor) -> Tensor:
+        """Recorded weights (…, queries, keys) of the attention at `path`, without what a method put before the text."""
+        return weights
 
     def remove(self, model: nn.Module) -> None:
         """The model as it was."""

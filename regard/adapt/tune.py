@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..errors import Mistake
-from ..sections import Lora, Untuned
-from . import lora
+from ..sections import Adapter, Lora, Prefix, Prompt, Untuned
+from . import adapters, lora, prompts
 from .graft import NAME, graft_of
 
 
@@ -32,8 +32,15 @@ def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: 
 
 
 def _installed(model: nn.Module, settings: Any, whole: Collection[str], words: Sequence[int]) -> Any:
-    if isinstance(settings, Lora):
-        return lora.install(model, settings, whole)
+    match settings:
+        case Lora():
+            return lora.install(model, settings, whole)
+        case Adapter():
+            return adapters.install(model, settings)
+        case Prompt():
+            return prompts.install_prompt(model, settings, words)
+        case Prefix():
+            return prompts.install_prefix(model, settings, words)
     raise AssertionError(f"no pass for {settings}")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..adapt.graft import Graft, graft_of
 from ..parts import Attention
 
 
@@ -16,10 +17,10 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     The model runs as ever, fused kernels included: the weights are computed beside it, from the same queries and keys.
     """
     maps: dict[str, Tensor] = {}
-    hooks = []
+    hooks, graft = [], graft_of(model)
     for path, module in model.named_modules():
         if isinstance(module, Attention):
-            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path)))
+            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path, graft)))
     try:
         yield maps
     finally:
@@ -27,9 +28,10 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             hook.remove()
 
 
-def _keeper(maps: dict[str, Tensor], path: str) -> Callable[[Any, Any], None]:
+def _keeper(maps: dict[str, Tensor], path: str, graft: Graft | None) -> Callable[[Any, Any], None]:
     def keep(kernel: Any, arguments: Any) -> None:
         q, k, _, mask, bias, *_ = arguments
-        maps[path] = kernel.weights(q, k, mask, bias).detach()
+        weights = kernel.weights(q, k, mask, bias).detach()
+        maps[path] = weights if graft is None else graft.text_only(path, weights)
 
     return keep

@@ -69,7 +69,7 @@ class Convolution(Feed):
     def near(self, x: Tensor, mask: Mask) -> Tensor:
         """(batch, tokens, size · width): the tokens from size // 2 before to size // 2 behind, side by side."""
         r, tokens = self.size // 2, x.size(1)
-        x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
+        x = x if mask.keys is None else x.masked_fill(~mask.keys[:, -tokens:, None], 0.0)  # others stand before them
         rows = F.pad(x, (0, 0, r, r))
         seen = [rows[:, i : i + tokens] for i in range(self.size)]
         if mask.segments is not None:
