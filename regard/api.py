@@ -167,7 +167,7 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
         model = build(recipe, overrides)
         if origin:
             origin.shared(model)
-            tune.attach(model, run.tune, origin.new)
+            tune.attach(model, run.tune, origin.whole)
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]

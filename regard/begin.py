@@ -63,6 +63,7 @@ class Origin:
             raise Mistake(f"start={start} is tuned itself; fold it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Any] = self.system.model.state_dict()
         self.new: list[str] = []  # tensors that a model has and the start has not
+        self.whole: list[str] = []  # those, and heads whose rows are labels: what is trained where all else is frozen
 
     def digest(self) -> str:
         """Stands for the weights."""
@@ -93,7 +94,7 @@ class Origin:
 
     def lend(self, model: Any, device: Any) -> None:
         """Let the model use the very parameters of the start: however many do, they are there once."""
-        base, taken = self.system.model.to(device), set(self.give_buffers(model))
+        base, taken = self.system.model.to(device), set(self.give_buffers(model)).difference(self.whole)
         for path, module in model.named_modules():
             for name in module._parameters:
                 if (full := f"{path}.{name}".lstrip(".")) in taken:
@@ -119,7 +120,9 @@ class Origin:
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
             raise Mistake(self._misfit(wrong[0], own))
+        labels = getattr(family(self.system.run.model.family), "LABELS", ())
         self.new = [name for name in own if name not in taken]
+        self.whole = [name for name in own if name in self.new or name.partition(".")[0] in labels]
         return taken
 
     def _misfit(self, name: str, own: Mapping[str, Any]) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import Mistake
 from ..sections import Adapter
-from .graft import Graft, some
+from .graft import Graft, senseless, some
 
 PLACES = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 
@@ -37,7 +36,7 @@ def install(model: nn.Module, settings: Adapter) -> Graft:
     known = {path: width for path, module in model.named_modules() if (width := _width(module))}
     chosen = {path: width for path, width in known.items() if path.rpartition(".")[2] in names}
     if not chosen:
-        raise Mistake(f"tune.after={settings.after} finds nothing to go behind in this model; it has {some(known)}")
+        raise senseless(model, "adapter", f"nothing in it is called {' or '.join(names)}, but {some(known)}")
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
         graft.plant(path, adapter)

@@ -57,6 +57,11 @@ def graft_of(model: nn.Module) -> Graft | None:
     return found if isinstance(found, Graft) else None
 
 
+def senseless(model: nn.Module, kind: str, why: str) -> Mistake:
+    family = type(model).__module__.rpartition(".")[2]
+    return Mistake(f"tune.kind={kind} makes no sense for this model of the family {family}: {why}; use another kind")
+
+
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """The names in which a regular expression is found; if there is none, those that exist are shown."""
     names = list(names)

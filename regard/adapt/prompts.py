@@ -20,7 +20,7 @@ from ..parts import Cache, Mask, Memory, Stack
 from ..parts.masks import EVERY
 from ..parts.memory import Book, DenseBook
 from ..sections import Prefix, Prompt
-from .graft import Graft
+from .graft import Graft, senseless
 
 ARGUMENTS = ("x", "mask", "cross", "cache", "where")  # of a stack
 Pairs = list[tuple[Tensor, Tensor]]  # of every layer its keys and values, (1, heads, length, head_width)
@@ -152,22 +152,21 @@ def given_to(verb: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str,
     return lambda arguments, named: dict(zip(names, arguments, strict=False)) | named
 
 
-def refuse_others(model: nn.Module, kind: str) -> None:
+def refuse_without_stack(model: nn.Module, kind: str) -> None:
+    if not any(isinstance(each, Stack) for each in model.modules()):
+        raise senseless(model, kind, "it has no attention layers whose texts it could go before")
+
+
+def refuse_forgetful(model: nn.Module, kind: str) -> None:
     """Only dense attention can take keys that stand before the text, and keep them."""
-    family = type(model).__module__.rpartition(".")[2]
-    stacks = [each for each in model.modules() if isinstance(each, Stack)]
-    if not stacks:
-        raise Mistake(f"tune.kind={kind} goes before the keys of attention layers, and the family {family} has none")
-    for stack in stacks:
-        for layer in stack.layers:
-            kernel = getattr(layer.attention, "kernel", None)
-            dense = kernel is not None and kernel.biasable and issubclass(layer.attention.book(None)[0], DenseBook)
-            if not dense:
-                name = type(layer.attention if kernel is None else kernel).__name__
-                raise Mistake(
-                    f"tune.kind={kind} makes no sense for this model of the family {family}: its attention ({name}) "
-                    "does not keep every key, and what stands before a text would be lost; use lora or adapter"
-                )
+    refuse_without_stack(model, kind)
+    for layer in (layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.layers):
+        kernel = getattr(layer.attention, "kernel", None)
+        if kernel is None or not kernel.biasable or not issubclass(layer.attention.book(None)[0], DenseBook):
+            name = type(layer.attention if kernel is None else kernel).__name__
+            raise senseless(
+                model, kind, f"its attention ({name}) does not keep every key, so a beginning would be lost"
+            )
 
 
 # --- prefixes --------------------------------------------------------------------------------------------------------
@@ -190,7 +189,7 @@ class Prefixes(Front):
 
 def install_prefix(model: nn.Module, settings: Prefix, words: Sequence[int]) -> Graft:
     """Every self-attention gets keys and values: those that the model has for some words."""
-    refuse_others(model, "prefix")
+    refuse_forgetful(model, "prefix")
     graft = Prefixes("prefix", model, settings.length)
     for path, stack in graft.stacks.items():
         graft.hold(stack.register_forward_pre_hook(graft.supply(path), with_kwargs=True))
@@ -297,10 +296,8 @@ class Prompts(Front):
 
 def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
     """The vectors begin as those of some words."""
-    if reads := hasattr(model, "encode"):
-        _need_stack(model)
-    else:
-        refuse_others(model, "prompt")
+    reads = hasattr(model, "encode")
+    (refuse_without_stack if reads else refuse_forgetful)(model, "prompt")
     tables = {name: each for name, each in model.named_children() if isinstance(each, nn.Embedding)}
     table = next(iter(tables.values()))
     with torch.no_grad():
@@ -313,12 +310,6 @@ def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
         graft.hold(stack.register_forward_pre_hook(graft.supply(path), with_kwargs=True))
     graft.swap(model, {"decode": _having_heard(graft), **_writing(graft)})
     return graft
-
-
-def _need_stack(model: nn.Module) -> None:
-    if not any(isinstance(each, Stack) for each in model.modules()):
-        family = type(model).__module__.rpartition(".")[2]
-        raise Mistake(f"tune.kind=prompt goes before what attention layers read, and the family {family} has none")
 
 
 def _having_heard(graft: Prompts) -> Any:
