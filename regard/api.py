@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,18 +121,21 @@ def _loaded(run: Run, path: Path) -> Any:
 def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
     """What tuned runs are over this base, which is loaded once."""
     from . import tuning
+    from .interop import peft
     from .tasks import restore
     from .training import device
 
-    origin = Origin(base, lambda path: load(path, PLAIN))
+    origin = cache(lambda: Origin(base, lambda path: load(path, PLAIN)))
 
     def read(folder: Path) -> Any:
+        if peft.holds(folder):
+            return peft.put(load(base, changes), folder, base)
         if not (folder / "run.json").is_file():
             raise Mistake(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
         run = change(_run(folder), changes)
         if run.tune.kind == "none":
             raise Mistake(f"{folder} is no tuned run but a whole one; load it by itself")
-        return tuning.restore(restore(run, folder, device(run.device)), folder, origin, force)
+        return tuning.restore(restore(run, folder, device(run.device)), folder, origin(), force)
 
     return tuning.over(tunes, read)
 
@@ -195,8 +199,8 @@ def convert(
     data: Any = None,
     merge: bool = False,
 ) -> dict[str, str]:
-    """Write a run in another format (huggingface, ctranslate2), or with the mean of its last checkpoints, or both.
-    `merge` folds what LoRA has learnt into the base first.
+    """Write a run in another format (huggingface, ctranslate2, peft), or with the mean of its last checkpoints, or
+    both. `merge` folds what LoRA has learnt into the base first.
 
     It is checked before it appears at `out`; what was checked is told. `data` are examples to measure it on.
     """

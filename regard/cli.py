@@ -211,7 +211,7 @@ def look(
 @app.command()
 def convert(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    to: Annotated[str | None, typer.Option(help="The format: huggingface or ctranslate2.")] = None,
+    to: Annotated[str | None, typer.Option(help="The format: huggingface, ctranslate2 or peft.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to make.")] = ...,  # type: ignore[assignment]
     average: Annotated[int, typer.Option(metavar="K", help="Take the mean of the last K checkpoints.")] = 0,
     precision: Annotated[str, typer.Option(help="For ctranslate2: fp32, bf16 or int8.")] = "fp32",

@@ -8,6 +8,7 @@ a past: while it writes it finds one in its cache, and its prompt is what it wou
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -104,18 +105,16 @@ class Front(Graft):
         super().remove(model)
         model.__class__ = self.plain
 
-    def supply(self, path: str) -> Callable[..., Any]:
+    def supply(
+        self, path: str, stack: Stack, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A hook of a stack: one that is called without a cache gets what stands before its text."""
+        given = dict(zip(ARGUMENTS, arguments, strict=False)) | named
+        if given.get("cache") is None:
+            given["cache"] = self._cache(path, given["x"])
+        return (), given
 
-        def hook(stack: Stack, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-            given = dict(zip(ARGUMENTS, arguments, strict=False)) | named
-            if given.get("cache") is None and (cache := self._cache(path, given["x"])) is not None:
-                given["cache"] = cache
-            return (), given
-
-        return hook
-
-    def _cache(self, path: str, x: Tensor) -> Cache | None:
+    def _cache(self, path: str, x: Tensor) -> Cache:
         if self._hearing is None:
             books, memories = AheadBook(self.length), [Ahead(k, v) for k, v in self.pairs(path)]
             return Cache(len(x), x.device, list(memories), [books] * len(memories))
@@ -192,7 +191,7 @@ def install_prefix(model: nn.Module, settings: Prefix, words: Sequence[int]) -> 
     refuse_forgetful(model, "prefix")
     graft = Prefixes("prefix", model, settings.length)
     for path, stack in graft.stacks.items():
-        graft.hold(stack.register_forward_pre_hook(graft.supply(path), with_kwargs=True))
+        graft.hold(stack.register_forward_pre_hook(partial(graft.supply, path), with_kwargs=True))
     needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
     tokens = begun(model, settings.length, words)
     with graft.hearing() as heard, torch.no_grad(), evaluating(model):
@@ -307,7 +306,7 @@ def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
         graft.swap(model, _before(graft))
         return graft
     for path, stack in graft.stacks.items():
-        graft.hold(stack.register_forward_pre_hook(graft.supply(path), with_kwargs=True))
+        graft.hold(stack.register_forward_pre_hook(partial(graft.supply, path), with_kwargs=True))
     graft.swap(model, {"decode": _having_heard(graft), **_writing(graft)})
     return graft
 

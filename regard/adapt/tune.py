@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import Mistake
 from ..sections import Adapter, Lora, Prefix, Prompt, Untuned
 from . import adapters, lora, prompts
-from .graft import NAME, graft_of
+from .graft import NAME, Graft, graft_of
 
 
 def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: Sequence[int] = ()) -> nn.Module:
@@ -20,15 +20,23 @@ def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: 
 
     `words` are the tokens that a prompt or prefix may begin with.
     """
-    if (found := graft_of(model)) is not None:
-        raise Mistake(f"the model is tuned by {found.kind} already; one module takes one method, so detach that first")
+    _refuse_second(model)
+    return plant(model, _installed(model, settings, whole, words), whole)
+
+
+def plant(model: nn.Module, graft: Graft, whole: Collection[str] = ()) -> nn.Module:
+    """Let a graft that is connected belong to the model, and freeze the rest."""
+    _refuse_second(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in whole)
-    like = next(model.parameters())
-    graft = _installed(model, settings, whole, words).to(like.device)
-    graft.train(model.training)
+    graft.to(next(model.parameters()).device).train(model.training)
     model.add_module(NAME, graft)
     return model
+
+
+def _refuse_second(model: nn.Module) -> None:
+    if (found := graft_of(model)) is not None:
+        raise Mistake(f"the model is tuned by {found.kind} already; one module takes one method, so detach that first")
 
 
 def _installed(model: nn.Module, settings: Any, whole: Collection[str], words: Sequence[int]) -> Any:

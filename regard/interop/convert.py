@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..config import Sides
+from ..config import Run, Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import bert_export, causal_checks, ctranslate2, gpt2_export, marian_export, t5_export
+from . import bert_export, causal_checks, ctranslate2, gpt2_export, marian_export, peft, t5_export
 from .card import card, with_bert, with_ctranslate2, with_transformers
 from .checks import check_ctranslate2, check_texts, failed
 
 APART = 1e-4  # of the largest logit, at most, between a model with LoRA beside its maps and with LoRA in them
 PROBED = 9  # tokens of the texts that are compared
-LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}  # by format: what reads it
+LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: what reads it
 
 
 class Export(NamedTuple):
@@ -48,6 +48,13 @@ EXPORTS = {
         "a GPT-2 or Llama folder", gpt2_export.misfits, gpt2_export.write, causal_checks.check, gpt2_export.use,
         lambda c: "text-generation",
     ),
+    ("peft", "gpt"): Export(
+        "a PEFT folder", gpt2_export.misfits, peft.write, peft.check, peft.use, lambda c: "text-generation"
+    ),
+    ("peft", "bert"): Export(
+        "a PEFT folder", bert_export.misfits, peft.write, peft.check, peft.use, bert_export.tag
+    ),
+    ("peft", "t5"): Export("a PEFT folder", t5_export.misfits, peft.write, peft.check, peft.use),
 }  # fmt: skip
 
 
@@ -75,7 +82,7 @@ def convert(
     """Write `out` and tell what was checked. `load` gives what the run holds, in fp32 and on the CPU."""
     refuse(path, out, to, average, precision, merge)
     system = load(path)
-    refuse_tuned(path, system.run.tune.kind, to, merge)
+    refuse_tuned(path, system.run, to, merge)
     export = None if to is None else export_of(path, to, system.run.model)
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
@@ -94,7 +101,7 @@ def convert(
 
 
 def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, merge: bool = False) -> None:
-    formats, precisions = " or ".join(LIBRARIES), ", ".join(ctranslate2.TYPES)
+    formats, precisions = f"{', '.join(list(LIBRARIES)[:-1])} or {list(LIBRARIES)[-1]}", ", ".join(ctranslate2.TYPES)
     if to is not None and to not in LIBRARIES:
         raise Mistake(f"--to {to} is no format; expected {formats}")
     if to is None and not average and not merge:
@@ -113,7 +120,14 @@ def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, 
         ctranslate2.package()
 
 
-def refuse_tuned(path: Path, kind: str, to: str | None, merge: bool) -> None:
+def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
+    kind = run.tune.kind
+    if to == "peft" and (kind == "none" or merge):
+        what = "has nothing beside its weights" if kind == "none" else "would have nothing left beside them (--merge)"
+        raise Mistake(f"{path} {what}; --to peft is for what tuning has learnt")
+    if to == "peft":
+        peft.refuse_family(str(path), kind, run.model.family)
+        return
     if merge and kind != "lora":
         what = "is not tuned" if kind == "none" else f"is tuned by {kind}, which no weight of the base can take in"
         raise Mistake(f"{path} {what}; --merge is for tune.kind=lora")
