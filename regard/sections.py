@@ -228,7 +228,7 @@ class Prefix(Base):
 
     kind: Literal["prefix"] = "prefix"
     length: Positive = 20
-    words: str = ""  # that a model which only sees the past begins with; nothing: small numbers
+    words: str = ""  # whose keys and values they begin as, over and over; nothing: those of any tokens
 
 
 Tune: TypeAlias = Annotated[Untuned | Lora | Adapter | Prompt | Prefix, Field(discriminator="kind")]

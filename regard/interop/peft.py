@@ -277,7 +277,7 @@ def _full(name: str, body: str) -> str:
 
 def _fused(pieces: list[Piece]) -> tuple[Tensor, Tensor]:
     parts = pieces[0].rule.parts
-    downs = [piece.side.down for piece in pieces]
+    downs: list[Tensor] = [piece.side.down for piece in pieces]
     if len(pieces) == parts and all(each.equal(downs[0]) for each in downs):
         ordered = sorted(pieces, key=lambda piece: piece.rule.part)
         return downs[0], torch.cat([piece.side.up for piece in ordered])

@@ -49,13 +49,13 @@ class State:
 def save_model(model: nn.Module, path: Path, step: int) -> None:
     """Write the weights to `path`, whole or not at all. Equal weights of an equal step are equal bytes."""
     with files.replacing(path) as draft:
-        _write(draft, _stored(model), {"step": str(step)})
+        _write(draft, stored(model), {"step": str(step)})
 
 
 def load_model(model: nn.Module, path: Path) -> int:
     """Fill the model from `path` and return the step of these weights; anything that does not fit is refused."""
     tensors, metadata = _read(path)
-    wanted = _stored(model)
+    wanted = stored(model)
     problems = [f"{name} is missing" for name in wanted if name not in tensors]
     problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
     problems += [
@@ -70,7 +70,7 @@ def load_model(model: nn.Module, path: Path) -> int:
     return int(metadata.get("step", 0))
 
 
-def _stored(model: nn.Module) -> dict[str, Tensor]:
+def stored(model: nn.Module) -> dict[str, Tensor]:
     """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first.
 
     Of a tuned model only what is trained: the base has a place of its own.
@@ -137,7 +137,7 @@ def save(
     path = folder / "checkpoints" / f"step-{state.step}"
     with files.replacing(path) as draft:
         draft.mkdir(parents=True)
-        _write(draft / MODEL, _stored(model), {"step": str(state.step)})
+        _write(draft / MODEL, stored(model), {"step": str(state.step)})
         _write(draft / OPTIMISER, _optimiser_tensors(model, optimiser), {"step": str(state.step)})
         if carried:
             _write(draft / TASK, carried, {"step": str(state.step)})
