@@ -42,7 +42,6 @@ def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> A
 def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -> None:
     if run.precision == "int8":
         apply(model, "int8", kept=origin.whole)
-    tune.seeded(run.train.seed)
     text = getattr(run.tune, "words", "")
     words = next(iter(tokenizers.values())).encode([text])[0] if text else ()
     tune.attach(model, run.tune, origin.whole, words)

@@ -174,6 +174,14 @@ def test_cached_is_uncached(pair):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("pair", [each for each in WRITERS if FIRST[each[0][0]] == each[0][1]], ids=named)
+def test_a_capacity_is_that_of_the_text(pair):
+    it, tokens = told(pair), ids(2, 7)
+    found = it.model.step(tokens, it.start(2, 7))
+    assert (found - it.read(tokens)).abs().max() < 1e-4
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("pair", ALONE, ids=named)
 def test_a_row_that_starts_anew_finds_what_stands_before_it(pair):
     it = told(pair)
@@ -194,6 +202,14 @@ def test_what_is_seen_of_attention_is_the_text(pair):
     assert sorted(maps) == sorted(it.paths())
     for path, weights in maps.items():
         assert weights.shape[2:] == it.hidden(path, texts).expand(-1, -1, weights.size(2), -1).shape[2:]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_they_compile_into_one_graph(method):
+    it, tokens = told((("gpt", "gpt2"), method)), ids(2, 6)
+    torch._dynamo.reset()
+    compiled = torch.compile(it.read, backend="eager", fullgraph=True)
+    assert (compiled(tokens) - it.read(tokens)).abs().max() < 1e-5
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

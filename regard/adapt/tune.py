@@ -6,7 +6,6 @@ Where a task needs a head that the base has not, the head is trained and kept wi
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import Mistake
@@ -85,8 +84,3 @@ def told(model: nn.Module, kind: str, every: int) -> str:
 def mebibytes(numbers: int) -> float:
     """Of a gradient and Adam's two means, in fp32."""
     return 3 * 4 * numbers / 2**20
-
-
-def seeded(seed: int) -> None:
-    """New parts begin the same whenever a run begins or goes on."""
-    torch.manual_seed(seed)
