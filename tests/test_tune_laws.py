@@ -177,7 +177,10 @@ def test_cached_is_uncached(pair):
 @pytest.mark.parametrize("pair", [each for each in WRITERS if FIRST[each[0][0]] == each[0][1]], ids=named)
 def test_a_capacity_is_that_of_the_text(pair):
     it, tokens = told(pair), ids(2, 7)
-    found = it.model.step(tokens, it.start(2, 7))
+    with torch.enable_grad():
+        cache = it.start(2, 7)
+    assert not any(each.k.requires_grad for each in cache.layers)  # nobody learns from writing
+    found = it.model.step(tokens, cache)
     assert (found - it.read(tokens)).abs().max() < 1e-4
 
 

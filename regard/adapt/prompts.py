@@ -176,6 +176,7 @@ class Prefixes(Front):
         parts = [self.get_submodule(f"{path}.layers.{i}.attention") for i in range(len(self.stacks[path].layers))]
         return [(part.key[None], part.value[None]) for part in parts]  # type: ignore[index]
 
+    @torch.no_grad()
     def fill(self, model: nn.Module, cache: Cache) -> None:
         """Let an empty cache remember the prefix."""
         (path,) = (path for path, stack in self.stacks.items() if stack.causal)
@@ -277,6 +278,7 @@ class Prompts(Front):
             self.plain.decode(model, tokens)  # type: ignore[attr-defined]
         self._pairs = {path: [(each.k, each.v) for each in cache.layers] for path, cache in heard.items()}
 
+    @torch.no_grad()
     def fill(self, model: nn.Module, cache: Cache) -> None:
         """Let an empty cache have read the vectors."""
         tokens = torch.zeros(len(cache.lengths), self.length, dtype=torch.long, device=cache.lengths.device)
