@@ -246,14 +246,16 @@ def matching_nothing(model):
 
 
 def test_more_mistakes():
-    case = ("gpt", "gpt2")
+    case = ("gpt", "sinusoid")
     for settings, words in (
         (Lora(pattern="("), "tune.pattern is '(', no regular expression"),
+        (Lora(rank=60, pattern="feed|head"), "tune.rank is 60, above the 53 that head (53 × 128) can have"),
         (Lora(rank=129), "tune.rank is 129, above the 128 that stack.layers.0.attention.query (128 × 128) can have"),
     ):
+        model = loud(*case)
         with pytest.raises(Mistake) as error:
-            tune.attach(loud(*case), settings)
-        assert words in str(error.value)
+            tune.attach(model, settings)
+        assert words in str(error.value) and not any(each._forward_hooks for each in model.modules())
     with pytest.raises(Mistake, match="the model is tuned by lora already; one module takes one method"):
         tune.attach(attached(case, "lora"), Adapter())
     with pytest.raises(Mistake, match="only LoRA can be folded into a model, and this one has none"):

@@ -74,15 +74,16 @@ def maps(model: nn.Module, whole: Collection[str] = ()) -> dict[str, Any]:
 def install(model: nn.Module, settings: Lora, whole: Collection[str] = ()) -> Graft:
     """Put a path beside every map whose name fits the pattern."""
     graft, known = Graft("lora"), maps(model, whole)
-    for path in matching(settings.pattern, known):
-        module = known[path]
+    chosen = {path: known[path] for path in matching(settings.pattern, known)}
+    for path, module in chosen.items():  # all of them, before any is touched
         if settings.rank > (least := min(module.in_features, module.out_features)):
             raise Mistake(
                 f"tune.rank is {settings.rank}, above the {least} that {path} ({module.out_features} × "
                 f"{module.in_features}) can have; use less, or leave it out (tune.pattern)"
             )
-        beside(graft, path, module, Side(module.in_features, module.out_features, settings.rank, settings.alpha,
-                                         settings.dropout))  # fmt: skip
+    shape = settings.rank, settings.alpha, settings.dropout
+    for path, module in chosen.items():
+        beside(graft, path, module, Side(module.in_features, module.out_features, *shape))
     return graft
 
 

@@ -212,7 +212,7 @@ def _reading(graft: Prefixes) -> dict[str, Any]:
 
         def verb(model: Any, *arguments: Any, **named: Any) -> Any:
             given = given_of(arguments, named)
-            if given.get("cache") is None and model.tune._hearing is None:
+            if given.get("cache") is None:
                 tokens = next(iter(given.values()))
                 given["mask"] = moved(given.get("mask", Mask()), tokens, model.tune.length)
             return plain(model, **given)
@@ -278,6 +278,10 @@ class Prompts(Front):
             self.plain.decode(model, tokens)  # type: ignore[attr-defined]
         self._pairs = {path: [(each.k, each.v) for each in cache.layers] for path, cache in heard.items()}
 
+    def forget(self) -> None:
+        """Or the gradient's way back to the vectors would be kept from update to update."""
+        self._pairs = {}
+
     @torch.no_grad()
     def fill(self, model: nn.Module, cache: Cache) -> None:
         """Let an empty cache have read the vectors."""
@@ -323,6 +327,7 @@ def _having_heard(graft: Prompts) -> Any:
             model.tune.hear(model)
             given["mask"] = moved(given.get("mask", Mask()), given["tokens"], model.tune.length)
         found: Tensor = plain(model, **given)
+        model.tune.forget()
         return found
 
     return decode

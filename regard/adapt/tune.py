@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import Mistake
-from ..sections import Adapter, Lora, Prefix, Prompt, Untuned
+from ..sections import Adapter, Lora, Prefix, Prompt
 from . import adapters, lora, prompts
 from .graft import NAME, Graft, graft_of
 
@@ -66,10 +66,6 @@ def keep_merged(model: nn.Module) -> nn.Module:
     for _, _, side in lora.sides(model):
         side.plain = None
     return detach(model)
-
-
-def tuned(settings: Any) -> bool:
-    return not isinstance(settings, Untuned)
 
 
 def told(model: nn.Module, kind: str, every: int) -> str:
