@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from .files import read_json, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
-FIXED: tuple[str, ...] = ("task", "start", "model.", "data.", "tokenizer.")
+FIXED: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
 FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
 # What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
 HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
@@ -36,6 +37,7 @@ def train(
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
+    from . import tuning
     from .tasks import prepare
     from .training import device, fit
 
@@ -48,6 +50,8 @@ def train(
     with _tokenizers(out if resume else None, origin) as folder:
         lesson, tokenizers, run = prepare(run, folder, device(run.device))
         notes = origin.give(lesson.model) if origin else []
+        if origin and run.tune.kind != "none":
+            notes += tuning.prepare(lesson.model, run, origin, tokenizers)
         begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
         begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
         if resume:
@@ -60,14 +64,26 @@ def train(
     return load(out) if outcome.status != "stopped" else None
 
 
-def load(path: str | Path, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
-    """What a run folder or a Hugging Face folder holds, ready to predict, score and look; `a,b` is an ensemble."""
+def load(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    tune: Any = None,
+    force: bool = False,
+    **sections: Any,
+) -> Any:
+    """What a run folder or a Hugging Face folder holds, ready to predict, score and look; `a,b` is an ensemble.
+
+    `tune` is the folder of a run that tuned it, or several by name: `.use(name)` then says which of them it is.
+    """
+    if tune is not None:
+        return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
     if len(names := _names(path)) > 1:
         systems = {name: load(name, overrides, **sections) for name in names}
         return systems[names[0]].together(systems)
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if (path / "run.json").is_file():
-        return _precise(_loaded(change(_run(path), changes), path))
+        return _loaded(change(_run(path), changes), path)
     if (path / "config.json").is_file() or (path / "modules.json").is_file():
         from .interop.huggingface import load_folder
 
@@ -90,13 +106,38 @@ def _names(path: str | Path) -> list[str]:
 
 
 def _loaded(run: Run, path: Path) -> Any:
+    from . import tuning
     from .tasks import restore
     from .training import device
     from .training.checkpoint import load_model
 
     system = restore(run, path, device(run.device))
+    if run.tune.kind != "none":
+        return tuning.restore(system, path, Origin(tuning.base_of(run, path), lambda base: load(base, PLAIN)))
     load_model(system.model, path / "model.safetensors")
-    return system
+    return _precise(system)
+
+
+def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
+    """What tuned runs are over this base, which is loaded once."""
+    from . import tuning
+    from .interop import peft
+    from .tasks import restore
+    from .training import device
+
+    origin = cache(lambda: Origin(base, lambda path: load(path, PLAIN)))
+
+    def read(folder: Path) -> Any:
+        if peft.holds(folder):
+            return peft.put(load(base, changes), folder, base)
+        if not (folder / "run.json").is_file():
+            raise Mistake(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
+        run = change(_run(folder), changes)
+        if run.tune.kind == "none":
+            raise Mistake(f"{folder} is no tuned run but a whole one; load it by itself")
+        return tuning.restore(restore(run, folder, device(run.device)), folder, origin(), force)
+
+    return tuning.over(tunes, read)
 
 
 def _precise(system: Any) -> Any:
@@ -122,18 +163,23 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     """What would be trained: every tensor's shape, how many numbers, how much memory."""
     import torch
 
-    resolve(recipe, overrides)
+    from .adapt import tune
+
+    run = resolve(recipe, overrides).run
+    origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
     with torch.device("meta"):  # shapes without storage
         model = build(recipe, overrides)
+        if origin:
+            origin.shared(model)
+            tune.attach(model, run.tune, origin.whole)
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
     count = sum(each.numel() for each in tensors.values())
-    megabytes = 4 * count / 2**20
-    lines.append(f"parameters {count:,}")
-    lines.append(
-        f"memory weights {megabytes:,.0f} MiB, gradients {megabytes:,.0f} MiB, optimiser {2 * megabytes:,.0f} MiB"
-    )
+    trained = sum(each.numel() for each in tensors.values() if each.requires_grad)
+    whole, some = 4 * count / 2**20, 4 * trained / 2**20
+    lines.append(f"parameters {count:,}" + (f", trained {trained:,}" if trained < count else ""))
+    lines.append(f"memory weights {whole:,.0f} MiB, gradients {some:,.0f} MiB, optimiser {2 * some:,.0f} MiB")
     return "\n".join(lines)
 
 
@@ -151,14 +197,16 @@ def convert(
     average: int = 0,
     precision: str = "fp32",
     data: Any = None,
+    merge: bool = False,
 ) -> dict[str, str]:
-    """Write a run in another format (huggingface, ctranslate2), or with the mean of its last checkpoints, or both.
+    """Write a run in another format (huggingface, ctranslate2, peft), or with the mean of its last checkpoints, or
+    both. `merge` folds what LoRA has learnt into the base first.
 
     It is checked before it appears at `out`; what was checked is told. `data` are examples to measure it on.
     """
     from .interop.convert import convert as converted
 
-    return converted(Path(path), Path(out), lambda folder: load(folder, PLAIN), to, average, precision, data)
+    return converted(Path(path), Path(out), lambda folder: load(folder, PLAIN), to, average, precision, data, merge)
 
 
 def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:

@@ -59,7 +59,11 @@ class Origin:
     def __init__(self, start: str, load: Callable[[str], Any]) -> None:
         self.start = start
         self.system = load(start)
+        if self.system.run.tune.kind != "none":
+            raise Mistake(f"start={start} is tuned itself; fold it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Any] = self.system.model.state_dict()
+        self.new: list[str] = []  # tensors that a model has and the start has not
+        self.whole: list[str] = []  # those, and heads whose rows are labels: what is trained where all else is frozen
 
     def digest(self) -> str:
         """Stands for the weights."""
@@ -76,9 +80,36 @@ class Origin:
             tokenizer.save(folder / name)
 
     def give(self, model: Any) -> list[str]:
-        """Copy every tensor that the model has too. The heads of its family may be new; nothing else may."""
+        """Copy every tensor that the model has too."""
         import torch
 
+        own, taken = model.state_dict(), self.shared(model)
+        with torch.no_grad():
+            for name in taken:
+                own[name].copy_(self.weights[name])
+        left = [name for name in self.weights if name not in own]
+        new = f"new are {_some(self.new)}" if self.new else "none is new"
+        told = [f"start: {len(taken)} tensors from {self.start}; {new}"]
+        return told + ([f"start: not used are {_some(left)}"] if left else [])
+
+    def lend(self, model: Any, device: Any) -> None:
+        """Let the model use the very parameters of the start: however many do, they are there once."""
+        base, taken = self.system.model.to(device), set(self.give_buffers(model)).difference(self.whole)
+        for path, module in model.named_modules():
+            for name in module._parameters:
+                if (full := f"{path}.{name}".lstrip(".")) in taken:
+                    module._parameters[name] = base.get_parameter(full)
+
+    def give_buffers(self, model: Any) -> list[str]:
+        """Copy what is no parameter; the names of all tensors that both have come back."""
+        taken = self.shared(model)
+        for name, buffer in model.named_buffers():
+            if name in self.weights:
+                buffer.copy_(self.weights[name])
+        return taken
+
+    def shared(self, model: Any) -> list[str]:
+        """The tensors that both have. The heads of a family may be new; nothing else may."""
         from .families import family
 
         own = model.state_dict()
@@ -89,13 +120,10 @@ class Origin:
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
             raise Mistake(self._misfit(wrong[0], own))
-        with torch.no_grad():
-            for name in taken:
-                own[name].copy_(self.weights[name])
-        new = [name for name in own if name not in taken]
-        left = [name for name in self.weights if name not in own]
-        told = [f"start: {len(taken)} tensors from {self.start}; {f'new are {_some(new)}' if new else 'none is new'}"]
-        return told + ([f"start: not used are {_some(left)}"] if left else [])
+        labels = getattr(family(self.system.run.model.family), "LABELS", ())
+        self.new = [name for name in own if name not in taken]
+        self.whole = [name for name in own if name in self.new or name.partition(".")[0] in labels]
+        return taken
 
     def _misfit(self, name: str, own: Mapping[str, Any]) -> str:
         here, there = (f"{tuple(some[name].shape)}" if name in some else "none" for some in (own, self.weights))

@@ -34,6 +34,10 @@ app = typer.Typer(
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a Hugging Face folder.")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
+TuneFolder = Annotated[
+    str | None, typer.Option(metavar="DIR", help="A run (or a PEFT folder) that tuned RUN: use it over that base.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Use --tune over other weights than it was trained with.")]
 Details = Annotated[bool, typer.Option("--details", help="One JSON record per line.")]
 
 
@@ -87,6 +91,8 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     out: Annotated[Path | None, typer.Option(help="Draw which label is taken for which, as a PNG.")] = None,
+    tune: TuneFolder = None,
+    force: Force = False,
 ) -> None:
     """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from . import api
@@ -95,10 +101,12 @@ def evaluate(
 
     changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
+    if others and tune is not None:
+        raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
-    figures = api.load(run, changes).evaluate(chosen)
+    figures = loaded(run, changes, tune, force).evaluate(chosen)
     if out is not None:
         save_confusion(figures, out)
         print("picture", out, file=sys.stderr)
@@ -125,9 +133,10 @@ def predict(
     similar: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by their likeness to every line.")
     ] = None,
+    tune: TuneFolder = None,
+    force: Force = False,
 ) -> None:
     """Give the model's output for every line (of tagged words: every sentence) of files or stdin, or for a prompt."""
-    from . import api
     from .prompts import asked
     from .vectors import answers
 
@@ -136,10 +145,10 @@ def predict(
     if prompt is not None:
         if files:
             raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
-        print_continuation(api.load(run, changes), prompt, details)
+        print_continuation(loaded(run, changes, tune, force), prompt, details)
         return
     sources, others = opened(files), [] if similar is None else opened([similar])
-    system = api.load(run, changes)
+    system = loaded(run, changes, tune, force)
     lines = (line for source in sources for line in source)
     if embed or similar is not None:
         answer = answers(system, None if similar is None else [line for other in others for line in other])
@@ -169,13 +178,13 @@ def score(
         ),
     ] = None,
     details: Details = False,
+    tune: TuneFolder = None,
+    force: Force = False,
 ) -> None:
     """Give the natural-log probability of each target given its source, or of each line for a language model."""
-    from . import api
-
     changes, files = sorted_out(arguments or [])
     sources = opened(files)
-    system = api.load(run, changes)
+    system = loaded(run, changes, tune, force)
     for chunk in chunks(examples(files, sources, system.sides)):
         values = system.score(*map(list, zip(*chunk, strict=True)), details=details)
         if details:
@@ -202,24 +211,28 @@ def look(
 @app.command()
 def convert(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    to: Annotated[str | None, typer.Option(help="The format: huggingface or ctranslate2.")] = None,
+    to: Annotated[str | None, typer.Option(help="The format: huggingface, ctranslate2 or peft.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to make.")] = ...,  # type: ignore[assignment]
     average: Annotated[int, typer.Option(metavar="K", help="Take the mean of the last K checkpoints.")] = 0,
     precision: Annotated[str, typer.Option(help="For ctranslate2: fp32, bf16 or int8.")] = "fp32",
     data: Annotated[str | None, typer.Option(metavar="SIDES", help="Examples to measure on for the README.")] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Fold what LoRA has learnt into its base.")] = False,
 ) -> None:
-    """Write a run in another format, or with averaged weights."""
+    """Write a run in another format, with averaged weights, or as one with the base that it tuned."""
     from . import api
     from .config import sides
 
     chosen = None if data is None else sides(data)
-    for name, value in api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen).items():
+    how: dict[str, Any] = {"to": to, "average": average, "precision": precision, "data": chosen, "merge": merge}
+    for name, value in api.convert(run, out=out, **how).items():
         print(name, value)
 
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="What to time: translate, generate, encode or long.")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="What to time: translate, generate, encode, long or tune.")
+    ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
     size: Annotated[str | None, typer.Option(help="The size of the model, else the one that figures are of.")] = None,
     rounds: Annotated[int, typer.Option(help="In each of them every program has its turn.")] = 5,
@@ -245,6 +258,14 @@ def list_all() -> None:
     print("families")
     for name in FAMILIES:
         print(f"  {name}  sizes: {', '.join(family(name).SIZES)}")
+
+
+def loaded(run: str, changes: dict[str, str], tune: str | None, force: bool) -> Any:
+    from . import api
+
+    if force and tune is None:
+        raise Mistake("--force is about a base that --tune does not fit; give --tune, or leave it out")
+    return api.load(run, changes) if tune is None else api.load(run, changes, tune=tune, force=force)
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:

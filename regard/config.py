@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from . import begin
 from .errors import Mistake
-from .sections import TASKS, Base, Data, Decode, Optimiser, Schedule, Sides, Tokenizer, Train
+from .sections import TASKS, Base, Data, Decode, Optimiser, Schedule, Sides, Tokenizer, Train, Tune, Untuned
 from .settings import Draft, flat, one_of, settings_of, shown, to_toml
 
 __all__ = ["Base", "Data", "Decode", "Optimiser", "Run", "Schedule", "Sides", "Tokenizer", "Train"]  # and what is below
@@ -20,6 +20,7 @@ class Run(Base):
 
     task: str
     start: str = ""  # a run or a Hugging Face folder whose model, tokenizer and weights it begins with
+    tune: Tune = Untuned()  # train and keep only small parts of what it begins with
     model: Any  # the Config of a family
     data: Any = Field(default_factory=dict, validate_default=True)  # data and decode: the sections of the task
     tokenizer: Tokenizer = Tokenizer()
@@ -47,6 +48,14 @@ class Run(Base):
     def _measured(self) -> "Run":
         if self.train.metric not in (metrics := TASKS[self.task].metrics):
             raise ValueError(f"train.metric is {shown(self.train.metric)}; {one_of(self.train.metric, list(metrics))}")
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_tune(self) -> "Run":
+        if self.tune.kind != "none" and not self.start:
+            raise ValueError(
+                f"tune.kind is {self.tune.kind} and nothing is there to tune; name a run or folder as start"
+            )
         return self
 
     @field_validator("model", mode="before")

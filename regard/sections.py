@@ -191,6 +191,49 @@ Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | Stable, Fiel
 Optimiser: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
 
 
+class Untuned(Base):
+    """Everything is trained."""
+
+    kind: Literal["none"] = "none"
+
+
+class Lora(Base):
+    """A path of low rank beside linear maps."""
+
+    kind: Literal["lora"] = "lora"
+    rank: Positive = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0  # the path counts alpha / rank
+    dropout: Share = 0.0  # of what the path reads
+    pattern: str = r"\.(query|value)$"  # a regular expression that is looked for in the names of linear maps
+
+
+class Adapter(Base):
+    """A narrow network behind parts of every layer."""
+
+    kind: Literal["adapter"] = "adapter"
+    bottleneck: Positive = 64
+    after: Literal["both", "attention", "feed"] = "both"
+
+
+class Prompt(Base):
+    """Vectors before the first token."""
+
+    kind: Literal["prompt"] = "prompt"
+    length: Positive = 20
+    words: str = ""  # that they begin as, over and over; nothing: any tokens of the vocabulary
+
+
+class Prefix(Base):
+    """Keys and values before those of the first token, in every layer."""
+
+    kind: Literal["prefix"] = "prefix"
+    length: Positive = 20
+    words: str = ""  # whose keys and values they begin as, over and over; nothing: those of any tokens
+
+
+Tune: TypeAlias = Annotated[Untuned | Lora | Adapter | Prompt | Prefix, Field(discriminator="kind")]
+
+
 class Train(Base):
     steps: Count = 0  # steps, epochs, minutes: the first that is reached ends the training, 0 is no limit
     epochs: Count = 0

@@ -22,11 +22,21 @@ from regard.errors import Mistake
 SURFACE = {
     "demo": ["--out"],
     "train": ["RECIPE", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
-    "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out"],
-    "predict": ["RUN", "[FILE|KEY=VALUE]", "--prompt", "--details", "--top", "--embed", "--similar"],
-    "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
+    "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out", "--tune", "--force"],
+    "predict": [
+        "RUN",
+        "[FILE|KEY=VALUE]",
+        "--prompt",
+        "--details",
+        "--top",
+        "--embed",
+        "--similar",
+        "--tune",
+        "--force",
+    ],
+    "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
-    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
+    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
     "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--json"],
     "list": [],
 }
@@ -245,7 +255,7 @@ def test_convert(api, capsys):
         "out x\nchecked 8 sentences\n",
         "",
     )
-    plain = {"out": Path("x"), "to": "huggingface", "average": 0, "precision": "fp32", "data": None}
+    plain = {"out": Path("x"), "to": "huggingface", "average": 0, "precision": "fp32", "data": None, "merge": False}
     assert api.calls == [(("run",), plain)]
     said(capsys, "convert", "run", "--average", "3", "--out", "x", "--precision", "int8", "--data", "a,b")
     assert api.calls[1][1] == {
@@ -254,6 +264,7 @@ def test_convert(api, capsys):
         "average": 3,
         "precision": "int8",
         "data": (("a",), ("b",)),
+        "merge": False,
     }
 
 

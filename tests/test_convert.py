@@ -291,7 +291,7 @@ def test_average(run, tmp_path, capsys):
 
 def test_what_is_refused(run, tmp_path, capsys, monkeypatch):
     new = tmp_path / "new"
-    refused("--to onnx is no format; expected huggingface or ctranslate2", run, to="onnx", out=new)
+    refused("--to onnx is no format; expected huggingface, ctranslate2 or peft", run, to="onnx", out=new)
     refused("nothing to convert to", run, out=new)
     refused("--average 1 averages nothing", run, average=1, out=new)
     refused("has 3 checkpoints and not the 9 of --average", run, average=9, out=new)

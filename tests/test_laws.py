@@ -65,7 +65,7 @@ def test_cached_is_uncached(writer, capacity):
             said[row] += tokens[row, :length].tolist()
             wanted = writer.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]
             assert length == 0 or (found[row, :length] - wanted[-length:]).abs().max() < CLOSE
-    assert cache.lengths.tolist() == [10, 5, 8]
+    assert (cache.lengths - cache.front).tolist() == [10, 5, 8]  # not counting what stands before every text
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ int8 keeps a scale for every output of a map, and one is found for every row of 
 result does not depend on the rows beside it. Sums of products are whole numbers: the same bits in every batch.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -24,15 +25,16 @@ MANY = 4096  # outputs from which a packed copy pays: its call costs 30 µs more
 SPACING = 64  # bytes between rows, so that rows of 2048 do not compete for the same lines of the cache
 
 
-def apply(model: nn.Module, precision: str) -> nn.Module:
-    """Change the model in place; for use, not for training. What a table is read from for embedding stays as it is."""
+def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Module:
+    """Change the model in place; for use, or as the frozen base of what is trained beside it. What a table is read from
+    for embedding stays as it is, and so do weights whose names are in `kept`."""
     if precision == "bf16":
         model.to(torch.bfloat16)
     if precision == "int8":
         if (device := next(model.parameters()).device).type != "cpu":
             raise Mistake(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
         for path, linear in [*model.named_modules()]:
-            if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST:
+            if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST and f"{path}.weight" not in kept:
                 parent, _, name = path.rpartition(".")
                 setattr(model.get_submodule(parent), name, Int8(linear))
     elif torch.backends.mkldnn.is_available():
@@ -123,6 +125,11 @@ class Int8(nn.Module):
         return self.table.t() * (self.scale * STEPS)[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():
+            return Through.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
+        return self.multiplied(x)
+
+    def multiplied(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
         largest = rows.abs().amax(1, keepdim=True).clamp_min_(1e-12)
         whole = (rows * (STEPS / largest)).round_()
@@ -138,3 +145,16 @@ class Int8(nn.Module):
         return torch.ops.onednn.qlinear_pointwise(
             shifted, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
+
+
+class Through(torch.autograd.Function):
+    """The map with a gradient for its input, as if nothing were rounded: so what lies below it can learn."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, own: Int8) -> Tensor:
+        ctx.own = own
+        return own.multiplied(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] @ ctx.own.weight.to(gradients[0].dtype), None

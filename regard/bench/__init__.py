@@ -6,7 +6,7 @@ from importlib import import_module
 from ..errors import Mistake
 from .report import Report
 
-BENCHES = ("encode", "generate", "long", "translate")
+BENCHES = ("encode", "generate", "long", "translate", "tune")
 
 
 def bench(what: str, device: str, size: str | None, rounds: int, only: str | None) -> Report:

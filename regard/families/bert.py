@@ -146,6 +146,7 @@ class Model(nn.Module):
 
 
 HEADS = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all
+LABELS = ("classes",)  # those of them that say labels, which are every data's own
 
 INITIAL = {r".*norm\.weight": ones, r".*bias": zeros, r".*\.weight": normal(0.02)}
 

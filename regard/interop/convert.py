@@ -3,17 +3,23 @@
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import Sides
+import torch
+from torch import Tensor
+
+from ..config import Run, Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from . import bert_export, causal_checks, ctranslate2, gpt2_export, long_export, marian_export, t5_export
+from . import bert_export, causal_checks, ctranslate2, gpt2_export, long_export, marian_export, peft, t5_export
 from .card import card, with_bert, with_ctranslate2, with_transformers
-from .checks import check_ctranslate2, check_texts
+from .checks import check_ctranslate2, check_texts, failed
 
-LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}  # by format: what reads it
+APART = 1e-4  # of the largest logit, at most, between a model with LoRA beside its maps and with LoRA in them
+PROBED = 9  # tokens of the texts that are compared
+LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: what reads it
 
 
 class Export(NamedTuple):
@@ -46,6 +52,13 @@ EXPORTS = {
         "a GPT-2 or Llama folder", gpt2_export.misfits, gpt2_export.write, causal_checks.check, gpt2_export.use,
         lambda c: "text-generation",
     ),
+    ("peft", "gpt"): Export(
+        "a PEFT folder", gpt2_export.misfits, peft.write, peft.check, peft.use, lambda c: "text-generation"
+    ),
+    ("peft", "bert"): Export(
+        "a PEFT folder", bert_export.misfits, peft.write, peft.check, peft.use, bert_export.tag
+    ),
+    ("peft", "t5"): Export("a PEFT folder", t5_export.misfits, peft.write, peft.check, peft.use),
 }  # fmt: skip
 
 
@@ -68,17 +81,21 @@ def convert(
     average: int = 0,
     precision: str = "fp32",
     data: Sides | None = None,
+    merge: bool = False,
 ) -> dict[str, str]:
     """Write `out` and tell what was checked. `load` gives what the run holds, in fp32 and on the CPU."""
-    refuse(path, out, to, average, precision)
+    refuse(path, out, to, average, precision, merge)
     system = load(path)
+    refuse_tuned(path, system.run, to, merge)
     export = None if to is None else export_of(path, to, system.run.model)
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
     with averaged(path, system.model, average), replacing(out) as draft:
+        if merge:
+            told["merged"] = merged(system)
         figures = system.evaluate(data) if data is not None else {}
         if to is None or export is None:
-            write_run(path, system, draft, average)
+            write_run(path, system, draft, average, merge)
         else:
             export.write(system, draft, precision)
             told["checked"] = export.check(system, draft, precision)
@@ -87,12 +104,12 @@ def convert(
     return told | {name: f"{value:.4f}" for name, value in figures.items() if isinstance(value, float)}
 
 
-def refuse(path: Path, out: Path, to: str | None, average: int, precision: str) -> None:
-    formats, precisions = " or ".join(LIBRARIES), ", ".join(ctranslate2.TYPES)
+def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, merge: bool = False) -> None:
+    formats, precisions = f"{', '.join(list(LIBRARIES)[:-1])} or {list(LIBRARIES)[-1]}", ", ".join(ctranslate2.TYPES)
     if to is not None and to not in LIBRARIES:
         raise Mistake(f"--to {to} is no format; expected {formats}")
-    if to is None and not average:
-        raise Mistake(f"there is nothing to convert to; say --to {formats}, or --average 5")
+    if to is None and not average and not merge:
+        raise Mistake(f"there is nothing to convert to; say --to {formats}, --average 5 or --merge")
     if average < 0 or average == 1:
         raise Mistake(f"--average {average} averages nothing; expected a number of checkpoints, 2 or more")
     if precision not in ctranslate2.TYPES:
@@ -105,6 +122,47 @@ def refuse(path: Path, out: Path, to: str | None, average: int, precision: str) 
         raise Mistake(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
     if to == "ctranslate2":
         ctranslate2.package()
+
+
+def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
+    kind = run.tune.kind
+    if to == "peft" and (kind == "none" or merge):
+        what = "has nothing beside its weights" if kind == "none" else "would have nothing left beside them (--merge)"
+        raise Mistake(f"{path} {what}; --to peft is for what tuning has learnt")
+    if to == "peft":
+        peft.refuse_family(str(path), kind, run.model.family)
+        return
+    if merge and kind != "lora":
+        what = "is not tuned" if kind == "none" else f"is tuned by {kind}, which no weight of the base can take in"
+        raise Mistake(f"{path} {what}; --merge is for tune.kind=lora")
+    if kind != "none" and to is not None and not merge:
+        how = "add --merge" if kind == "lora" else f"tune.kind={kind} has no place in that format"
+        raise Mistake(f"{path} is tuned over another model and --to {to} writes whole ones; {how}")
+
+
+def merged(system: Any) -> str:
+    """Fold LoRA into the base, if that says the same; what was found, in words. The model is then a whole one."""
+    from ..adapt import lora, tune
+
+    before = probed(system)
+    paths = len(list(lora.sides(system.model)))
+    lora.merge(system.model)
+    apart, largest = (probed(system) - before).abs().max().item(), before.abs().max().item()
+    if not apart <= APART * max(largest, 1.0):
+        raise failed(f"merged and unmerged logits are apart by {apart:.2g}")
+    tune.keep_merged(system.model)
+    return f"{paths} maps; logits apart by {apart:.1g}"
+
+
+@torch.no_grad()
+def probed(system: Any) -> Tensor:
+    """What the model says to some tokens, in as many texts as it reads at once."""
+    c, model = system.run.model, system.model
+    vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
+    needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
+    draw = torch.Generator().manual_seed(1)
+    found: Tensor = model(*(torch.randint(min(vocabs), (4, PROBED), generator=draw) for _ in needed))
+    return found
 
 
 def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
@@ -123,14 +181,17 @@ def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]
     return mean_of(model, found)
 
 
-def write_run(path: Path, system: Any, draft: Path, average: int) -> None:
+def write_run(path: Path, system: Any, draft: Path, average: int, merge: bool = False) -> None:
     """The run with other weights. Its checkpoints stay where they are: there is nothing to go on with."""
     from ..training import save_model
 
     draft.mkdir()
     about = read_json(path / "run.json")
     step = about.get("weights", {}).get("step", 0)
-    write_json(draft / "run.json", about | {"weights": {"step": step, "averaged": average}})
+    about |= {"weights": {"step": step, "averaged": average}}
+    if merge:
+        about |= {"config": about["config"] | {"tune": {"kind": "none"}}, "merged": about["config"]["tune"]}
+    write_json(draft / "run.json", about)
     save_model(system.model, draft / "model.safetensors", step)
     for file in (*path.glob("*tokenizer.json"), *path.glob("labels.json"), *path.glob("metrics.jsonl")):
         shutil.copy(file, draft / file.name)

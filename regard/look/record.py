@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..adapt.graft import Graft, graft_of
 from ..parts import Attention, Stack
 
 
@@ -18,9 +19,10 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """
     maps: dict[str, Tensor] = {}
     hooks, flat = [], [part for part in model.modules() if isinstance(part, Stack) and part.flat]
+    graft = graft_of(model)
     for path, module in model.named_modules():
         if isinstance(module, Attention):
-            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path)))
+            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path, graft)))
     try:
         for stack in flat:
             stack.flat = False
@@ -32,9 +34,10 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             hook.remove()
 
 
-def _keeper(maps: dict[str, Tensor], path: str) -> Callable[[Any, Any], None]:
+def _keeper(maps: dict[str, Tensor], path: str, graft: Graft | None) -> Callable[[Any, Any], None]:
     def keep(kernel: Any, arguments: Any) -> None:
         q, k, _, mask, bias, *_ = arguments
-        maps[path] = kernel.weights(q, k, mask, bias).detach()
+        weights = kernel.weights(q, k, mask, bias).detach()
+        maps[path] = weights if graft is None else graft.text_only(path, weights)
 
     return keep

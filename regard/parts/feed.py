@@ -84,7 +84,7 @@ class Convolution(Feed):
 def neighbours(x: Tensor, mask: Mask, before: int, behind: int) -> Tensor:
     """(batch, tokens, (before + 1 + behind) · width): every token between so many others, side by side."""
     tokens, size = x.size(1), before + 1 + behind
-    x = x if mask.keys is None else x.masked_fill(~mask.keys[..., None], 0.0)
+    x = x if mask.keys is None else x.masked_fill(~mask.keys[:, -tokens:, None], 0.0)  # others may stand before them
     rows = F.pad(x, (0, 0, before, behind))
     seen = [rows[:, i : i + tokens] for i in range(size)]
     if mask.segments is not None:

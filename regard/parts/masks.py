@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+EVERY = -2  # the segment of a key that belongs to all of them
 FAR = 2**30  # the position of a key that is not there: later than any query, further than any reach
 T = TypeVar("T")
 
@@ -66,7 +67,8 @@ class Mask:
             rules.append(self.keys[:, None])
         if self.segments is not None:
             other = self.segments if self.keys_segments is None else self.keys_segments
-            rules.append(self.segments[:, :, None] == other[:, None, :])
+            same = self.segments[:, :, None] == other[:, None, :]
+            rules.append(same if self.keys_segments is None else same | (other == EVERY)[:, None])
         if self.kin is not None:
             rules.append(self.kin)
         return reduce(and_, rules)[:, None] if rules else None

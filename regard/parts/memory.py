@@ -100,6 +100,7 @@ class Cache:
     ) -> None:
         """`books` has one entry per layer; layers of one kind name the same book. `fixed`: nothing in it ever grows."""
         self.layers, self.beams, self.fixed = layers, 0, fixed
+        self.front = 0  # places before every text, which stay when a row starts anew
         self.cross: Cross | None = None
         self.books = books or [Book()] * len(layers)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
@@ -138,10 +139,14 @@ class Cache:
         self.lengths += (1 if self.beams else mask.at.size(1)) if mask.keys is None else mask.keys.sum(1)
         return [here[id(book)] for book in self.books]
 
+    def begin(self, places: int) -> None:
+        """What was remembered up to here, so many places, stands before every text."""
+        self.front = places
+
     def reset(self, rows: Tensor) -> None:
         """Rows (bool) whose text is over: the next prompt read there starts anew, while the others go on."""
         assert not self.beams, "beams share their past: select the rows that go on instead"
-        self.lengths.masked_fill_(rows, 0)
+        self.lengths.masked_fill_(rows, self.front)
         for memory in self.layers:
             memory.reset(rows)
         for book in self._distinct():

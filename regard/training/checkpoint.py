@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .. import files
+from ..adapt.graft import graft_of
 from ..errors import Mistake
 
 MODEL, OPTIMISER, TASK, STATE = "model.safetensors", "optimiser.safetensors", "task.safetensors", "state.json"
@@ -48,13 +49,13 @@ class State:
 def save_model(model: nn.Module, path: Path, step: int) -> None:
     """Write the weights to `path`, whole or not at all. Equal weights of an equal step are equal bytes."""
     with files.replacing(path) as draft:
-        _write(draft, _stored(model), {"step": str(step)})
+        _write(draft, stored(model), {"step": str(step)})
 
 
 def load_model(model: nn.Module, path: Path) -> int:
     """Fill the model from `path` and return the step of these weights; anything that does not fit is refused."""
     tensors, metadata = _read(path)
-    wanted = _stored(model)
+    wanted = stored(model)
     problems = [f"{name} is missing" for name in wanted if name not in tensors]
     problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
     problems += [
@@ -69,11 +70,17 @@ def load_model(model: nn.Module, path: Path) -> int:
     return int(metadata.get("step", 0))
 
 
-def _stored(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first."""
+def stored(model: nn.Module) -> dict[str, Tensor]:
+    """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first.
+
+    Of a tuned model only what is trained: the base has a place of its own.
+    """
     seen: set[tuple[Any, ...]] = set()
     found = {}
+    kept = {name for name, each in model.named_parameters() if each.requires_grad} if graft_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
+        if kept is not None and name not in kept:
+            continue
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if place not in seen or not tensor.numel():
             found[name] = tensor
@@ -130,7 +137,7 @@ def save(
     path = folder / "checkpoints" / f"step-{state.step}"
     with files.replacing(path) as draft:
         draft.mkdir(parents=True)
-        _write(draft / MODEL, _stored(model), {"step": str(state.step)})
+        _write(draft / MODEL, stored(model), {"step": str(state.step)})
         _write(draft / OPTIMISER, _optimiser_tensors(model, optimiser), {"step": str(state.step)})
         if carried:
             _write(draft / TASK, carried, {"step": str(state.step)})
