@@ -230,9 +230,7 @@ def convert(
 
 @app.command()
 def bench(
-    what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="What to time: translate, generate, encode, long or tune.")
-    ],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="translate, generate, encode, long, scaling or tune.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
     size: Annotated[str | None, typer.Option(help="The size of the model, else the one that figures are of.")] = None,
     rounds: Annotated[int, typer.Option(help="In each of them every program has its turn.")] = 5,

@@ -41,8 +41,8 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Mo
         for linear in model.modules():
             if type(linear) is nn.Linear and linear.weight.numel() >= LARGE:
                 linear.__class__ = Packed
-    for attention in model.modules():
-        if type(attention) is Attention and attention.query.weight.is_cuda:
+    for attention in model.modules() if next(model.parameters()).is_cuda else ():
+        if type(attention) is Attention:
             attention.__class__ = Joined
     return model
 
