@@ -59,7 +59,7 @@ def test_one_part_as_a_table(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["translat"], "regard: there is no bench 'translat'; expected generate or translate"),
+        (["translat"], "regard: there is no bench 'translat'; expected generate, scaling, translate"),
         (["translate", "--rounds", "0"], "regard: --rounds 0 times nothing; expected 1 or more"),
         (
             ["translate", "--size", "huge"],

@@ -27,7 +27,7 @@ SURFACE = {
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data"],
-    "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--json"],
+    "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--out", "--json"],
     "list": [],
 }
 

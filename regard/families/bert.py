@@ -140,7 +140,7 @@ HEADS = ("words", "pooler", "next", "classes")  # modules that another task has 
 INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
-    r".*kernel\.(keys|values)\.weight": as_built,  # as large as their text is long
+    r".*kernel\.(keys|values)\.weight": as_built,  # means over neighbours
     r".*\.weight": normal(0.02),
 }
 

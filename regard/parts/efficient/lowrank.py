@@ -27,8 +27,6 @@ class LowRank(Kernel):
         maps = heads if sharing == "none" else 1
         self.keys = Places(maps, rank, tokens)
         self.values = self.keys if sharing in ("key-value", "layers") else Places(maps, rank, tokens)
-        with torch.no_grad():  # what a query finds by a key is the value of the same tokens: it need not learn that
-            self.values.weight.copy_(self.keys.weight)
 
     def join(self, first: "LowRank") -> None:
         """Share what layers share with the first one."""
@@ -67,11 +65,16 @@ class LowRank(Kernel):
 
 
 class Places(nn.Module):
-    """A linear map over places: (batch, heads, tokens, head_width) -> (batch, heads, rank, head_width)."""
+    """A linear map over places: (batch, heads, tokens, head_width) -> (batch, heads, rank, head_width).
+
+    It begins as means over neighbours, the same for keys and values, so that what is found by a key is the value of the
+    same tokens; with as many places as tokens it begins as dense attention.
+    """
 
     def __init__(self, maps: int, rank: int, tokens: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(maps, rank, tokens).normal_(0, tokens**-0.5))
+        near = torch.nn.functional.one_hot(torch.arange(tokens) * rank // tokens, rank).T.float()  # (rank, tokens)
+        self.weight = nn.Parameter((near / near.sum(1, keepdim=True).clamp(min=1)).repeat(maps, 1, 1))
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """What the mask hides is zero before it is mapped, or it would be seen all the same."""
