@@ -284,9 +284,10 @@ def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
 def test_lowrank_with_identity_is_dense(sharing: str) -> None:
     kernel, (q, k, v) = LowRank(3, 11, 11, sharing), three(11, 11)
     for places in (kernel.keys, kernel.values):
-        places.weight.copy_(torch.eye(11).expand_as(places.weight))
+        assert places.weight.equal(torch.eye(11).expand_as(places.weight))  # so it begins; with fewer places, as means
     close(kernel(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 1e-6)
     close(kernel.weights(q, k, Mask()), Softmax().weights(q, k, Mask()), 1e-6)
+    close(LowRank(3, 2, 5).keys.weight[0], torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1.5, 1.5]]) / 3, 1e-6)
 
 
 @pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
@@ -294,6 +295,8 @@ def test_lowrank_with_identity_is_dense(sharing: str) -> None:
 def test_lowrank_is_its_formula(sharing: str) -> None:
     """softmax(q (E k)ᵀ/√d) F v, with what is hidden zero before the maps, and every token at its own place."""
     kernel, (q, k, v), real = LowRank(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
+    for weight in kernel.parameters():
+        weight.normal_()
     places = torch.stack([torch.arange(9), torch.randperm(13)[:9]])
     maps = 3 if sharing == "none" else 1
     assert kernel.keys.weight.shape == kernel.values.weight.shape == (maps, 4, 13)

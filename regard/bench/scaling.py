@@ -218,7 +218,7 @@ class Scaling:
     def draw(self, path: Path) -> None:
         from .picture import draw
 
-        draw(path, self.curves, ", ".join(str(self.about[key]) for key in ("device", "width") if key in self.about))
+        draw(path, self.curves, f"{self.about['device']}, width {self.about['width']}, {self.about['dtype']}")
 
 
 def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> Scaling:
