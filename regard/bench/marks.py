@@ -20,11 +20,11 @@ from ..tasks import classify
 from ..training import device, fit
 from .report import aligned
 
-POOLED = "window, mean of all positions (control)"
+POOLED = "control"
 WAYS: dict[str, dict[str, Any]] = {
     "window": {"globals": 0},
     POOLED: {"globals": 0},
-    "window, one global": {"globals": 1},
+    "globals": {"globals": 1},
     "favor": {"kind": "favor"},
     "lowrank": {"kind": "lowrank"},
     "dense": {"kind": "dense", "dropout": 0.0},
@@ -59,14 +59,14 @@ def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any]) -> d
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m regard.bench.marks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, default=4096, help="of a text")
-    parser.add_argument("--only", nargs="+", choices=[*WAYS], default=[*WAYS])
+    parser.add_argument("--only", action="append", choices=[*WAYS], help="one of the ways; may be given again")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("settings", nargs="*", help="of the recipe marks, such as train.steps=500")
     asked = parser.parse_args(arguments)
     others = dict(each.split("=", 1) for each in asked.settings)
-    told = []
+    told, ways = [], asked.only or [*WAYS]
     with tempfile.TemporaryDirectory() as folder:
-        for number, way in enumerate(asked.only):
+        for number, way in enumerate(ways):
             print(f"training {way} …", file=sys.stderr)
             told.append(trained(way, asked.tokens, Path(folder, str(number)), others))
     if asked.json:
