@@ -45,13 +45,13 @@ class Marks(Examples):
         return LABELS[index % 2] if side else " ".join(WORDS[self.row(index)].tolist())
 
     def row(self, index: int) -> np.ndarray:
-        """The words' numbers. The marks stand within the first and the last eighth, and are half as long as that."""
+        """The words' numbers. The marks stand within the first and the last quarter, and are half as long as that."""
         chance, size = np.random.default_rng([*self.key, index]), self.words
         row = chance.integers(2 * KINDS, len(WORDS), size)
         kind, shift = chance.integers(KINDS), chance.integers(1, KINDS)
         other = kind if index % 2 else (kind + shift) % KINDS
-        stretch, room = size // 16, size // 8 - size // 16 + 1
-        first, last = chance.integers(room), size - size // 8 + chance.integers(room)
+        stretch, room = size // 8, size // 4 - size // 8 + 1
+        first, last = chance.integers(room), size - size // 4 + chance.integers(room)
         row[first : first + stretch], row[last : last + stretch] = kind, KINDS + other
         return row
 
