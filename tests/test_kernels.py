@@ -248,6 +248,15 @@ def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
         close(out[:, :, loud:].double(), quadratic(kernel, q, big, v, seen)[:, :, loud:], bound)
 
 
+@torch.no_grad()
+def test_favor_compiles_to_one_graph() -> None:
+    kernel, (q, k, v) = RandomFeatures(8, 30, chunk=3), three(60, 60)
+    segments = torch.arange(60).div(17, rounding_mode="floor").expand(2, -1)
+    compiled = torch.compile(kernel, fullgraph=True, backend="eager")
+    for mask in (Mask(), Mask(True), Mask(True, segments=segments), Mask(True, keys=ragged([60, 41]))):
+        close(compiled(q, k, v, mask), kernel(q, k, v, mask), 1e-6)
+
+
 def test_favor_directions_are_orthogonal_and_kept() -> None:
     kernel = RandomFeatures(8, 20)
     block = F.normalize(kernel.directions[:8], dim=1)
