@@ -235,12 +235,13 @@ def bench(
     size: Annotated[str | None, typer.Option(help="The size of the model, else the one that figures are of.")] = None,
     rounds: Annotated[int, typer.Option(help="In each of them every program has its turn.")] = 5,
     only: Annotated[str | None, typer.Option(metavar="PART", help="One part of it.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="PNG", help="Of scaling: the picture to make.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time this program beside others, with the same weights and sentences, in one run."""
     from .bench import bench
 
-    report = bench(what, device, size, rounds, only)
+    report = bench(what, device, size, rounds, only, out)
     print(json.dumps(report.values()) if as_json else report.table())
 
 

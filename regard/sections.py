@@ -96,7 +96,8 @@ class LabelData(Data):
 
     format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
     columns: Words = ()  # text and label by number or name; or these two words in the order of the columns
-    locales: Words = ()  # of the embedded data; nothing: all of data.phrases.LOCALES
+    embedded: Literal["phrases", "marks"] = "phrases"  # dates in many languages; two marks far apart in a long text
+    locales: Words = ()  # of the embedded phrases; nothing: all of data.phrases.LOCALES
     examples: Positive = 20000  # embedded training texts
 
 

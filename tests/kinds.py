@@ -193,6 +193,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "gated rms": {"head": "words", "feed": "gated", "norm": "rms"},
         "window": {"head": "words", "attention": {"kind": "window", "radius": 3}},
         "favor": {"head": "words", "attention": {"kind": "favor", "features": 32}},
+        "lowrank": {
+            "head": "words",
+            "attention": {"kind": "lowrank", "rank": 5, "tokens": 12},
+            "positions": "sinusoid",
+        },
+        "lowrank layers": {
+            "head": "words",
+            "attention": {"kind": "lowrank", "rank": 5, "tokens": 12, "sharing": "layers"},
+        },
         "additive": {"head": "words", "attention": "additive"},
     },
     "longformer": {
@@ -209,7 +218,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tags": {"head": "tag", "labels": 41, "attention": {"kind": "blocks", "size": 1, "random": 0, "seed": 3}},
         "dense": {"head": "words", "attention": "dense"},
     },
-    "lm": {"paper": {}, "untied": {"tied": False}},
+    "lm": {
+        "paper": {},
+        "untied": {"tied": False},
+        "window": {"attention": {"kind": "window", "radius": 3}},
+        "favor": {"attention": {"kind": "favor", "features": 32}},
+    },
     "gpt": {
         "gpt2": {},
         "modern": {"size": "modern-tiny"},
@@ -244,13 +258,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
 LOOSE = {
-    ("gpt", "favor"): {"packed"},
     ("bert", "favor"): {"packed"},
+    ("bert", "lowrank"): {"packed", "recorded"},
+    ("bert", "lowrank layers"): {"packed", "recorded"},
     ("longformer", "paper"): {"packed"},
     ("longformer", "several"): {"packed"},
     ("bigbird", "paper"): {"packed"},
     ("bigbird", "tags"): {"packed"},
-}  # laws that a case does not keep: Performer has one sum per row, a packed row more than one first token, or first block
+}  # laws that a case does not keep: favor has one sum per row, lowrank one map, whose numbers are no shares; a packed row has
+# more than one first token, or first block
 
 
 def kind(family: str, name: str) -> Any:

@@ -37,7 +37,7 @@ SURFACE = {
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
     "look": ["RUN", "TEXT", "[TARGET]", "--out"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
-    "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--json"],
+    "bench": ["WHAT", "--device", "--size", "--rounds", "--only", "--out", "--json"],
     "list": [],
 }
 

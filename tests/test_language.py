@@ -29,6 +29,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "rotary": {"model.size": "modern-tiny", "model.key_heads": 1},
     "lm": {"model.family": "lm"},
     "xl": {"model.family": "xl", "model.memory": 20},
+    "window": {"model.size": "modern-tiny", "model.attention.kind": "window", "model.attention.radius": 5},
+    "favor": {"model.family": "lm", "model.attention.kind": "favor", "model.attention.features": 24},
 }
 
 

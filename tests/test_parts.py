@@ -285,7 +285,7 @@ def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 14
+    assert len(kinds) == 15
     for kind in kinds:
         value = kind()
         assert [f.name for f in fields(value)][0] == "kind"
@@ -306,6 +306,9 @@ def test_slots_hand_their_settings_on() -> None:
     assert slots.Window(radius=3, dilation=2, named=True).build(32, 4).near.kernel.dilation == 2
     assert slots.in_layer(slots.Dense(), 1) == slots.Dense()
     assert slots.Favor(features=24).build(32, 4).kernel.directions.shape == (24, 8)
+    assert slots.Favor(redraw=7).build(32, 4).kernel.redraw == 7
+    lowrank = slots.Lowrank(rank=3, tokens=9, sharing="none", dropout=0.2).build(32, 4).kernel
+    assert lowrank.keys.weight.shape == (4, 3, 9) and lowrank.inner.dropout == 0.2 and lowrank.context == 9
     assert slots.Favor(features=24).build(32, 4, head_width=6).kernel.directions.shape == (24, 6)
     assert slots.Additive().build(32, 4, head_width=6).kernel.score.in_features == 6
     assert slots.Learned(tokens=9).build(32, 4, True).table.num_embeddings == 9
@@ -397,7 +400,7 @@ def test_nonsense_is_refused_when_it_is_built(build: object, message: str) -> No
 def test_nonsense_that_only_a_call_can_know_is_refused() -> None:
     x, segments = torch.randn(2, 5, 32), torch.zeros(2, 5, dtype=torch.long)
     favor, longformer = slots.Favor().build(32, 4), slots.Window(radius=2, globals=1).build(32, 4)
-    with pytest.raises(ValueError, match=r"cannot pack; pad instead \(data.packed\)"):
+    with pytest.raises(ValueError, match="cannot pack; set data.packed=false"):
         favor(x, x, x, Mask(segments=segments))
     for mask in (Mask(others=True), Mask(reach=2)):
         with pytest.raises(ValueError, match="cannot leave some out"):

@@ -22,7 +22,10 @@ from torch import nn
 
 from regard import files
 from regard.errors import Mistake
+from regard.parts import Mask
+from regard.parts.efficient import RandomFeatures
 from regard.training import checkpoint, curves, load_model, progress, save_model
+from regard.training.average import mean_of
 
 SETTINGS: dict[str, Any] = {"steps": 80, "save_every": 2, "eval_every": 3, "keep": 2, "log_every": 4}
 
@@ -44,6 +47,45 @@ def left(path: Path) -> dict[str, Any]:
 
 
 # --- killed, again and again ---
+
+
+class Drawn(Net):
+    """It has random features, too, which training draws anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = RandomFeatures(8, 12, redraw=3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = torch.unflatten(self.embed(tokens), -1, (2, 8)).transpose(1, 2)
+        return self.head(self.dropout(self.mix(x, x, x, Mask(causal=True)).transpose(1, 2).flatten(2)))
+
+
+def test_random_features_belong_to_the_checkpoint(tmp_path):
+    """Drawn by step and seed: two halves are one whole, and looking at the model never draws."""
+    torch.manual_seed(1)
+    first = Drawn()
+    begun = {name: each.clone() for name, each in first.state_dict().items()}
+    trained(tmp_path / "whole", model=first, steps=10, save_every=2, eval_every=5, keep=5)
+    for steps in (4, 10):
+        torch.manual_seed(steps)
+        model = Drawn()
+        if steps == 4:
+            model.load_state_dict(begun)
+        trained(tmp_path / "halves", model=model, resume=steps > 4, steps=steps, save_every=2, eval_every=5, keep=5)
+    features = []
+    for step in (2, 4, 6, 8, 10):
+        name = f"checkpoints/step-{step}/model.safetensors"
+        whole, halves = (load_file(tmp_path / each / name) for each in ("whole", "halves"))
+        assert all(whole[key].equal(halves[key]) for key in whole)
+        features.append(whole["mix.directions"])
+    same = [a.equal(b) for a, b in zip([begun["mix.directions"], *features], features, strict=False)]
+    assert same == [True, False, False, True, False]  # drawn before the updates 3, 6 and 9
+    average = {key: each.clone() for key, each in model.state_dict().items()}
+    paths = checkpoint.last(tmp_path / "whole", 3)
+    with mean_of(model, paths):
+        assert model.mix.directions.equal(features[-1]) and not model.embed.weight.equal(average["embed.weight"])
+    assert model.mix.directions.equal(average["mix.directions"])
 
 
 def lives(root: Path, seed: int = 3) -> None:

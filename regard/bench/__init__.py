@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from ..errors import Mistake
-from .report import Report
 
-BENCHES = ("encode", "generate", "long", "translate", "tune")
+BENCHES = ("encode", "generate", "long", "scaling", "translate", "tune")
 
 
-def bench(what: str, device: str, size: str | None, rounds: int, only: str | None) -> Report:
-    """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns."""
+def bench(
+    what: str, device: str, size: str | None, rounds: int, only: str | None, out: str | Path | None = None
+) -> Any:
+    """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns. Its report has a
+    `table` for people and `values` for programs; that of scaling is drawn to `out`."""
     if what not in BENCHES:
         raise Mistake(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
     module = import_module(f".{what}", __name__)
@@ -21,7 +25,11 @@ def bench(what: str, device: str, size: str | None, rounds: int, only: str | Non
         raise Mistake(f"--only {only} is no part of this bench; expected {one_of(module.PARTS)}")
     if rounds < 1:
         raise Mistake(f"--rounds {rounds} times nothing; expected 1 or more")
-    report: Report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
+    if out is not None and what != "scaling":
+        raise Mistake(f"--out takes a picture and the bench {what} has none; leave it out, or use scaling")
+    report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
+    if out is not None:
+        report.draw(Path(out))
     return report
 
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from ..interop.weights import Rule, first, under
 from ..parts import Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
-from ..parts.init import initialise, normal, ones, zeros
+from ..parts.init import as_built, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[
-    slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Additive, Field(discriminator="kind")
+    slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Lowrank | slots.Additive,
+    Field(discriminator="kind"),
 ]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
@@ -148,7 +149,12 @@ class Model(nn.Module):
 HEADS = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all
 LABELS = ("classes",)  # those of them that say labels, which are every data's own
 
-INITIAL = {r".*norm\.weight": ones, r".*bias": zeros, r".*\.weight": normal(0.02)}
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r".*kernel\.(keys|values)\.weight": as_built,  # means over neighbours
+    r".*\.weight": normal(0.02),
+}
 
 
 # --- Hugging Face BERT ---------------------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 With the same weights it equals `torch.nn.TransformerEncoder`, norms last as first published (1706.03762).
 """
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..parts import Attention, Cache, Feed, Layer, Mask, Residual, Sinusoid, Softmax, Stack, slots
+from ..parts import Cache, Feed, Layer, Mask, Residual, Sinusoid, Stack, slots
 from ..parts.init import glorot, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
+
+Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
 
 
 class Config(Base):
@@ -23,11 +26,23 @@ class Config(Base):
     inner: Positive = 512
     dropout: Share = 0.1  # of embedded tokens, attention weights, inside the feed-forward, and of every residual
     tied: bool = True  # the output's table is the input's
+    attention: Attention = slots.Dense()
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
+        slots.refuse_unseemly(self.attention, slots.Sinusoid())
+        if isinstance(self.attention, slots.Dense) and self.attention.dropout:
+            raise ValueError(
+                f"model.attention.dropout is {self.attention.dropout}, and here model.dropout is of attention weights, "
+                "too; set that one instead"
+            )
         return self
+
+    def looking(self) -> slots.Dense | slots.Window | slots.Favor:
+        """The attention of a layer, with its dropout where it has weights to drop."""
+        own = self.attention
+        return replace(own, dropout=self.dropout) if isinstance(own, slots.Dense) else own
 
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -44,7 +59,7 @@ class Model(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
         layers = [
             Layer(
-                Attention(c.width, c.heads, Softmax(c.dropout)),
+                c.looking().build(c.width, c.heads),
                 Feed(c.width, c.inner, "relu", dropout=c.dropout),
                 lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
             )

@@ -109,11 +109,13 @@ class Stack(nn.Module):
         self.schemes = [one] * len(layers) if isinstance(one, Positions) else list(one)
         refuse_nonsense(self)
         self.flat = True  # may rows be read without their padding, where all parts can?
+        join_layers(self)
 
     @property
     def context(self) -> int | None:
-        """How many places the positions know; None: any number."""
-        return self.schemes[0].context if self.schemes else None
+        """How many tokens a text may have, by what positions and kernels know; None: any number."""
+        known = (getattr(part, "context", None) for part in self.modules() if part is not self)
+        return min((tokens for tokens in known if tokens is not None), default=None)
 
     def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """What the positions add to the input; the family calls it where its paper does."""
@@ -194,6 +196,14 @@ class Stack(nn.Module):
         if source is not None:
             cache.cross = Cross(None, mask, memories=tuple(layer.cross.remember(source) for layer in self.layers))
         return cache
+
+
+def join_layers(stack: Stack) -> None:
+    """Some parts have something in common with those of their kind in other layers: they take it from the first."""
+    first: dict[type, Any] = {}
+    for part in stack.modules():
+        if join := getattr(part, "join", None):
+            join(first.setdefault(type(part), part))
 
 
 def refuse_nonsense(stack: Stack) -> None:

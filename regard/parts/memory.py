@@ -422,16 +422,17 @@ class RingBook(SlotBook):
 
 
 class Sums(Memory):
-    """Performer: Σ φ(k)vᵀ, Σ φ(k), and the largest log-feature so far, which keeps the sums in range."""
+    """Performer: Σ φ(k)vᵀ in units of e^top, the largest log-feature so far, which keeps the sums in range."""
+
+    NOTHING = -1e29  # the top where there is no key yet
 
     def __init__(self, rows: int, heads: int, features: int, head_width: int, like: Tensor) -> None:
-        self.kv = like.new_zeros(rows, heads, features, head_width)
-        self.z = like.new_zeros(rows, heads, features)
-        self.top = like.new_full((rows, heads, 1, 1), -1e4)
+        exact = torch.promote_types(like.dtype, torch.float32)  # a long text is many small numbers
+        self.sums = like.new_zeros(rows, heads, features, head_width, dtype=exact)
+        self.top = like.new_full((rows, heads, 1, 1), self.NOTHING, dtype=exact)
 
     def reset(self, rows: Tensor) -> None:
-        for held, empty in ((self.kv, 0.0), (self.z, 0.0), (self.top, -1e4)):
-            held[rows] = empty
+        self.sums[rows], self.top[rows] = 0.0, self.NOTHING
 
 
 class Fixed(Memory):

@@ -166,18 +166,43 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Favor:
-    """Performer's random features."""
+    """Performer's random features, drawn anew every `redraw` updates of a training (0: never)."""
 
     kind: Literal["favor"] = "favor"
     features: int = 256
+    redraw: int = 1000
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
         at_least(1, self.features, "model.attention.features")
+        at_least(0, self.redraw, "model.attention.redraw")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         head_width = linear.get("head_width") or width // heads
-        return Attention(width, heads, efficient.RandomFeatures(head_width, self.features), **linear)
+        kernel = efficient.RandomFeatures(head_width, self.features, redraw=self.redraw)
+        return Attention(width, heads, kernel, **linear)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowrank:
+    """Linformer's: texts of at most `tokens` are mapped to `rank` places before they are looked at."""
+
+    kind: Literal["lowrank"] = "lowrank"
+    rank: int = 128
+    tokens: int = 512
+    sharing: efficient.lowrank.Sharing = "heads"
+    dropout: float = 0.0
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        at_least(1, self.rank, "model.attention.rank")
+        at_least(1, self.tokens, "model.attention.tokens")
+        share(self.dropout, "model.attention.dropout")
+
+    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+        heads_of_keys = linear.get("key_heads") or heads
+        kernel = efficient.LowRank(heads_of_keys, self.rank, self.tokens, self.sharing, self.dropout)
+        return Attention(width, heads, kernel, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)

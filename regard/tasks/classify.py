@@ -13,6 +13,7 @@ from ..agreement import figures
 from ..config import Run, Sides
 from ..data import Examples
 from ..data.labels import labelled, learnt
+from ..data.marks import marks
 from ..data.phrases import phrases
 from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
@@ -135,7 +136,12 @@ def sized(run: Run) -> Run:
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data; the embedded ones are phrases."""
+    """A part of the data; the embedded ones are phrases or marks."""
     data = run.data
-    made = lambda: phrases(data.locales, data.examples, seed=1)[name]  # noqa: E731
+
+    def made() -> Examples:
+        if data.embedded == "marks":
+            return marks(data.max_tokens - 2, data.examples, seed=1)[name]
+        return phrases(data.locales, data.examples, seed=1)[name]
+
     return part_of(run, name, sides, lambda some: labelled(some, data), made, "test.tsv")

@@ -44,11 +44,14 @@ def fill(values: dict[Tensor, Tensor]) -> None:
 
 @contextmanager
 def mean_of(model: nn.Module, paths: list[Path]) -> Iterator[None]:
-    """Inside, the model has the mean of the weights in these checkpoints."""
+    """Inside, the model has the mean of the weights in these checkpoints, of which the newest comes first."""
     own = {tensor: tensor.detach().clone() for tensor in model.state_dict().values()}
-    sums = {tensor: torch.zeros_like(tensor, dtype=torch.float64) for tensor in own if tensor.is_floating_point()}
+    # What is drawn (random features) has no mean: it stays that of the newest.
+    weights = {parameter.data_ptr() for parameter in model.parameters()}
+    means = [tensor for tensor in own if tensor.is_floating_point() and tensor.data_ptr() in weights]
+    sums = {tensor: torch.zeros_like(tensor, dtype=torch.float64) for tensor in means}
     try:
-        for path in paths:
+        for path in reversed(paths):
             checkpoint.load_model(model, path / checkpoint.MODEL)
             for tensor, total in sums.items():
                 total += tensor

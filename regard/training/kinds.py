@@ -47,6 +47,14 @@ class Remembering(Protocol):
         """Carry this from here on; nothing, where nothing was carried."""
 
 
+@runtime_checkable
+class Renewing(Protocol):
+    """A part of a model that training changes beside its weights, such as random features that are drawn anew."""
+
+    def renew(self, step: int, seed: int) -> None:
+        """Before update `step`; nothing but these two numbers may decide what comes, so that a resumed run agrees."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a training ended: finished, stopped (by a signal; --resume goes on) or early (train.patience)."""

@@ -1,6 +1,7 @@
 """The training loop: update after update, and at the boundary between two of them records, evaluations, checkpoints."""
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from .. import files
 from ..errors import Mistake
 from . import average, checkpoint, curves, optimise, schedules
 from .checkpoint import State
-from .kinds import Outcome, Remembering, Seen, Task, Update
+from .kinds import Outcome, Remembering, Renewing, Seen, Task, Update
 from .progress import Journal, Record, Stop, display
 
 LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
@@ -58,6 +59,7 @@ class Trainer:
         self.optimiser = optimise.optimiser(model, train.optimiser)
         self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.renewing = [part for part in model.modules() if isinstance(part, Renewing)]
         self.compiled = optimise.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
         self.state = State(compiled=train.compile)
         self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
@@ -144,6 +146,8 @@ class Trainer:
         state, number = self.state, self.state.step + 1
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate(number)
+        for place, part in enumerate(self.renewing):
+            part.renew(number, random.Random(f"{self.settings.seed} {number} {place}").getrandbits(63))
         loss = self.gradients(update)
         norm = optimise.clip(self.parameters, self.settings.clip)
         behind = state.index if epoch == state.epoch else 0

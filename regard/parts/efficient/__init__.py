@@ -2,5 +2,6 @@
 
 from .blocks import Blocks as Blocks
 from .features import RandomFeatures as RandomFeatures
+from .lowrank import LowRank as LowRank
 from .window import Band as Band
 from .window import GlobalAttention as GlobalAttention

@@ -1,0 +1,85 @@
+"""`python -m regard.bench.marks`: which attention brings two marks together that stand far apart in a long text?
+
+Every model has two layers, trains on the same texts in the same order, and tells the label by its first position with
+the same head. The control looks as near as the window does, but its head is given the mean over all positions.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import files
+from ..config import resolve
+from ..tasks import classify
+from ..training import device, fit
+from .report import aligned
+
+POOLED = "control"
+WAYS: dict[str, dict[str, Any]] = {
+    "window": {"globals": 0},
+    POOLED: {"globals": 0},
+    "globals": {"globals": 1},
+    "blocks": {"kind": "blocks"},
+    "favor": {"kind": "favor"},
+    "lowrank": {"kind": "lowrank"},
+    "dense": {"kind": "dense", "dropout": 0.0},
+}
+REACH = 64  # a window's radius is so small a part of the text
+
+
+def settings(way: str, tokens: int, others: Mapping[str, Any]) -> dict[str, Any]:
+    own = {f"model.attention.{key}": value for key, value in WAYS[way].items()}
+    if "globals" in WAYS[way]:
+        own["model.attention.radius"] = max(tokens // REACH, 1)
+    if way == "blocks":
+        own["model.attention.size"] = max(tokens // REACH, 1)
+    if way == "lowrank":
+        own["model.attention.tokens"] = tokens
+    return {"data.max_tokens": tokens, "train.tensorboard": False, **own, **others}
+
+
+def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Accuracy on test texts after a training as the recipe `marks` says."""
+    run = resolve("marks", settings(way, tokens, others)).run
+    lesson, _, run = classify.prepare(run, None, device(run.device))
+    model = lesson.model
+    if way == POOLED:
+        model.pool = lambda states: torch.tanh(model.pooler(states.mean(1)))  # texts are all of one length
+    folder.mkdir(parents=True)
+    files.write_json(folder / "run.json", {"format": 1})
+    outcome = fit(lesson, model, folder, resume=False, progress=False)
+    model.eval()
+    found = lesson.system.evaluate()
+    return {"way": way, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": outcome.seconds}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m regard.bench.marks", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=4096, help="of a text")
+    parser.add_argument("--only", action="append", choices=[*WAYS], help="one of the ways; may be given again")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("settings", nargs="*", help="of the recipe marks, such as train.steps=500")
+    asked = parser.parse_args(arguments)
+    others = dict(each.split("=", 1) for each in asked.settings)
+    told, ways = [], asked.only or [*WAYS]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, way in enumerate(ways):
+            print(f"training {way} …", file=sys.stderr)
+            told.append(trained(way, asked.tokens, Path(folder, str(number)), others))
+    if asked.json:
+        print(json.dumps({"bench": "marks", "tokens": asked.tokens, "settings": others, "ways": told}))
+    else:
+        rows = [[f"{asked.tokens:,} tokens, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
+        rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
+        print("\n".join(aligned(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
