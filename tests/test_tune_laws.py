@@ -9,6 +9,7 @@ from torch import nn
 from regard.adapt import lora, tune
 from regard.config import family_of
 from regard.errors import Mistake
+from regard.families import FAMILIES
 from regard.parts.losses import smoothed
 from regard.parts.memory import DenseSlots
 from regard.sections import Adapter, Lora, Prefix, Prompt
@@ -268,6 +269,13 @@ def test_more_mistakes():
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Adapter())
     with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for this model: it has no attention"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Prefix())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_that_say_labels_are_known(name):
+    """They are every data's own, so they are trained whatever is frozen."""
+    module = family_of(name)
+    assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABELS", ()))
 
 
 def test_a_head_that_is_trained_whole_has_no_path_beside_it():
