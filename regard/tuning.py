@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .adapt import tune
+from .adapt.graft import Senseless
 from .adapt.precision import apply
 from .begin import Origin
 from .config import Run
@@ -44,7 +45,10 @@ def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -
         apply(model, "int8", kept=origin.whole)
     text = getattr(run.tune, "words", "")
     words = next(iter(tokenizers.values())).encode([text])[0] if text else ()
-    tune.attach(model, run.tune, origin.whole, words)
+    try:
+        tune.attach(model, run.tune, origin.whole, words)
+    except Senseless as mistake:
+        raise mistake.of(run.model.family) from mistake
 
 
 def refuse(model: Any, run: Run) -> None:

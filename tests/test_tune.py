@@ -336,6 +336,20 @@ def test_other_mistakes(runs, base, home, tmp_path, capsys):
     assert code == 2 and "--tune is for one run, and several are compared" in err
 
 
+def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
+    own = {key: value for key, value in reads.TINY.items() if key != "train.tokens"} | {
+        "train.batch": 4,
+        "train.steps": 1,
+    }
+    parts = {"data.train": str(home / "lm/train.txt"), "data.max_tokens": 20, "data.document": "line"}
+    (home / "lm").mkdir(exist_ok=True)
+    (home / "lm/train.txt").write_text("\n".join(marian.sentences(60, 0)) + "\n")
+    regard.train("language", {"model.family": "xl", **own, **parts}, out=tmp_path / "xl")
+    wanted = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
+    with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for model.family=xl: its attention .Recent."):
+        regard.train("language", wanted, out=tmp_path / "x")
+
+
 def test_packed_rows_have_no_single_beginning(home):
     files, run = home / "pairs/files", home / "pairs/run"
     if not run.exists():

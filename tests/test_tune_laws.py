@@ -3,13 +3,15 @@
 import pytest
 import test_laws as laws
 import torch
-from kinds import CASES, KINDS, LOOSE, DecoderOnly, EncoderDecoder, config, ids, loud, some
+from kinds import CASES, LOOSE, DecoderOnly, EncoderDecoder, config, ids, kind, loud, some
 from torch import nn
 
 from regard.adapt import lora, tune
 from regard.config import family_of
 from regard.errors import Mistake
+from regard.families import FAMILIES
 from regard.parts.losses import smoothed
+from regard.parts.memory import DenseSlots
 from regard.sections import Adapter, Lora, Prefix, Prompt
 from regard.training.checkpoint import load_model, save_model
 
@@ -32,8 +34,8 @@ PAIRS = [(case, method) for case in CASES for method in METHODS if sensible(case
 SENSELESS = [(case, method) for case in CASES for method in METHODS if (case, method) not in PAIRS]
 FIRST = dict(reversed(CASES))
 FRONT = [each for each in PAIRS if each[1] in ("prompt", "prefix") or FIRST[each[0][0]] == each[0][1]]
-WRITERS = [each for each in FRONT if KINDS[each[0][0]].writes]
-ALONE = [each for each in FRONT if KINDS[each[0][0]] is DecoderOnly]  # writers that read nothing else
+WRITERS = [each for each in FRONT if kind(*each[0]).writes]
+ALONE = [each for each in FRONT if kind(*each[0]) is DecoderOnly]  # writers that read nothing else
 PRECEDED = [
     (case, method) for case, method in FRONT if method == "prompt" or (method == "prefix" and (case, method) in ALONE)
 ]
@@ -55,7 +57,7 @@ def attached(case, method, stirred: bool = True) -> nn.Module:
 
 def told(pair):
     """A tuned model behind the verbs of its kind."""
-    return KINDS[pair[0][0]](attached(*pair))
+    return kind(*pair[0])(attached(*pair))
 
 
 every = pytest.mark.parametrize("pair", PAIRS, ids=named)
@@ -65,14 +67,14 @@ writers = pytest.mark.parametrize("pair", WRITERS, ids=named)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
-@pytest.mark.parametrize("method", ["lora", "adapter"])
-def test_they_begin_as_nothing(case, method):
+@pytest.mark.parametrize("pair", [each for each in PAIRS if each[1] in ("lora", "adapter")], ids=named)
+def test_they_begin_as_nothing(pair):
+    case, method = pair
     plain, tokens = loud(*case), ids(2, 6)
     tuned = attached(case, method, stirred=False)
-    wanted = KINDS[case[0]](plain).read(tokens)
-    assert (KINDS[case[0]](tuned).read(tokens) - wanted).abs().max() < 1e-5
-    assert (KINDS[case[0]](attached(case, method)).read(tokens) - wanted).abs().max() > 1e-3
+    wanted = kind(*case)(plain).read(tokens)
+    assert (kind(*case)(tuned).read(tokens) - wanted).abs().max() < 1e-5
+    assert (kind(*case)(attached(case, method)).read(tokens) - wanted).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -82,7 +84,7 @@ def test_words_before_a_text_are_words_of_the_text(pair):
     case, method = pair
     tuned, plain, tokens = attached(case, method, stirred=False), loud(*case), ids(2, 6)
     longer = torch.cat([torch.tensor([WORDS, WORDS]), tokens], 1)
-    if KINDS[case[0]] is EncoderDecoder:
+    if kind(*case) is EncoderDecoder:
         target = ids(2, 4)
         assert (tuned(tokens, target) - plain(longer, target)).abs().max() < 1e-4
     else:
@@ -113,7 +115,7 @@ def test_saved_and_loaded_is_the_same_and_small(pair, tmp_path):
     save_model(model, tmp_path / "model.safetensors", 7)
     again = tune.attach(loud(*case), METHODS[method])  # from other words
     assert load_model(again, tmp_path / "model.safetensors") == 7
-    assert KINDS[case[0]](again.eval()).read(tokens).equal(KINDS[case[0]](model).read(tokens))
+    assert kind(*case)(again.eval()).read(tokens).equal(kind(*case)(model).read(tokens))
     size = sum(each.numel() for each in model.tune.parameters())
     assert (tmp_path / "model.safetensors").stat().st_size < 4 * size + 200 * len(list(model.tune.parameters())) + 200
 
@@ -127,14 +129,14 @@ def test_taken_away_the_base_is_there_again(pair):
     assert type(model) is type(plain) and getattr(model, "context", 0) == getattr(plain, "context", 0)
     assert list(model.state_dict()) == list(plain.state_dict())
     assert all(a.equal(b) for a, b in zip(model.state_dict().values(), plain.state_dict().values(), strict=True))
-    assert KINDS[case[0]](model).read(tokens).equal(KINDS[case[0]](plain).read(tokens))
+    assert kind(*case)(model).read(tokens).equal(kind(*case)(plain).read(tokens))
     assert all(each.requires_grad for each in model.parameters())
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize("case", [case for case, method in PAIRS if method == "lora"], ids=" ".join)
 def test_merged_is_the_side_path_and_unmerged_the_same_bytes(case):
-    it, tokens = KINDS[case[0]](attached(case, "lora")), ids(2, 6)
+    it, tokens = kind(*case)(attached(case, "lora")), ids(2, 6)
     base = {name: each.clone() for name, each in it.model.state_dict().items()}
     beside = it.read(tokens)
     with lora.merged(it.model):
@@ -179,7 +181,8 @@ def test_a_capacity_is_that_of_the_text(pair):
     it, tokens = told(pair), ids(2, 7)
     with torch.enable_grad():
         cache = it.start(2, 7)
-    assert not any(each.k.requires_grad for each in cache.layers)  # nobody learns from writing
+    dense = [each for each in cache.layers if isinstance(each, DenseSlots)]
+    assert not any(each.k.requires_grad for each in dense)  # nobody learns from writing
     found = it.model.step(tokens, cache)
     assert (found - it.read(tokens)).abs().max() < 1e-4
 
@@ -201,7 +204,7 @@ def test_what_is_seen_of_attention_is_the_text(pair):
     it, texts = told(pair), some(6, 3)
     plain = it.together(texts)
     with laws.recording(it.model) as maps:
-        assert all(a.equal(b) for a, b in zip(it.together(texts), plain, strict=True))
+        assert all((a - b).abs().max() < 1e-4 for a, b in zip(it.together(texts), plain, strict=True))
     assert sorted(maps) == sorted(it.paths())
     for path, weights in maps.items():
         assert weights.shape[2:] == it.hidden(path, texts).expand(-1, -1, weights.size(2), -1).shape[2:]
@@ -223,7 +226,9 @@ def test_they_compile_into_one_graph(method):
 )
 def test_where_they_make_no_sense(case, method):
     model = loud(*case)
-    with pytest.raises(Mistake, match=f"tune.kind={method} makes no sense for this model of the family {case[0]}: its"):
+    with pytest.raises(
+        Mistake, match=f"tune.kind={method} makes no sense for this model: (its attention|it has no|nothing in it)"
+    ):
         tune.attach(model, METHODS[method])
 
 
@@ -260,14 +265,17 @@ def test_more_mistakes():
         tune.attach(attached(case, "lora"), Adapter())
     with pytest.raises(Mistake, match="only LoRA can be folded into a model, and this one has none"):
         lora.merge(attached(case, "adapter"))
-    with pytest.raises(
-        Mistake, match="makes no sense for this model of the family container: nothing in it is called attention or"
-    ):
+    with pytest.raises(Mistake, match="makes no sense for this model: nothing in it is called attention or"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Adapter())
-    with pytest.raises(
-        Mistake, match="tune.kind=prefix makes no sense for this model of the family container: it has no attention"
-    ):
+    with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for this model: it has no attention"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Prefix())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_that_say_labels_are_known(name):
+    """They are every data's own, so they are trained whatever is frozen."""
+    module = family_of(name)
+    assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABELS", ()))
 
 
 def test_a_head_that_is_trained_whole_has_no_path_beside_it():

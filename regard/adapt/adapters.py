@@ -36,7 +36,7 @@ def install(model: nn.Module, settings: Adapter) -> Graft:
     known = {path: width for path, module in model.named_modules() if (width := _width(module))}
     chosen = {path: width for path, width in known.items() if path.rpartition(".")[2] in names}
     if not chosen:
-        raise senseless(model, "adapter", f"nothing in it is called {' or '.join(names)}, but {some(known)}")
+        raise senseless("adapter", f"nothing in it is called {' or '.join(names)}, but {some(known)}")
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
         graft.plant(path, adapter)

@@ -57,9 +57,15 @@ def graft_of(model: nn.Module) -> Graft | None:
     return found if isinstance(found, Graft) else None
 
 
-def senseless(model: nn.Module, kind: str, why: str) -> Mistake:
-    family = type(model).__module__.rpartition(".")[2]
-    return Mistake(f"tune.kind={kind} makes no sense for this model of the family {family}: {why}; use another kind")
+class Senseless(Mistake):
+    """A method that this kind of model has no place for. Whoever knows its family puts the name in."""
+
+    def of(self, family: str) -> Mistake:
+        return Mistake(str(self).replace("this model", f"model.family={family}", 1))
+
+
+def senseless(kind: str, why: str) -> Senseless:
+    return Senseless(f"tune.kind={kind} makes no sense for this model: {why}; use another kind")
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:

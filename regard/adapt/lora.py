@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..errors import Mistake
 from ..parts import Positions
 from ..sections import Lora
-from .graft import Graft, graft_of, matching
+from .graft import Graft, graft_of, matching, senseless
 from .precision import Int8
 
 
@@ -74,6 +74,8 @@ def maps(model: nn.Module, whole: Collection[str] = ()) -> dict[str, Any]:
 def install(model: nn.Module, settings: Lora, whole: Collection[str] = ()) -> Graft:
     """Put a path beside every map whose name fits the pattern."""
     graft, known = Graft("lora"), maps(model, whole)
+    if not known:
+        raise senseless("lora", "it has no linear map that is its own")
     chosen = {path: known[path] for path in matching(settings.pattern, known)}
     for path, module in chosen.items():  # all of them, before any is touched
         if settings.rank > (least := min(module.in_features, module.out_features)):

@@ -153,7 +153,7 @@ def given_to(verb: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str,
 
 def refuse_without_stack(model: nn.Module, kind: str) -> None:
     if not any(isinstance(each, Stack) for each in model.modules()):
-        raise senseless(model, kind, "it has no attention layers whose texts it could go before")
+        raise senseless(kind, "it has no attention layers whose texts it could go before")
 
 
 def refuse_forgetful(model: nn.Module, kind: str) -> None:
@@ -163,9 +163,7 @@ def refuse_forgetful(model: nn.Module, kind: str) -> None:
         kernel = getattr(layer.attention, "kernel", None)
         if kernel is None or not kernel.biasable or not issubclass(layer.attention.book(None)[0], DenseBook):
             name = type(layer.attention if kernel is None else kernel).__name__
-            raise senseless(
-                model, kind, f"its attention ({name}) does not keep every key, so a beginning would be lost"
-            )
+            raise senseless(kind, f"its attention ({name}) does not keep every key, so a beginning would be lost")
 
 
 # --- prefixes --------------------------------------------------------------------------------------------------------

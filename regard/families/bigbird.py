@@ -8,9 +8,9 @@ from pydantic import Field
 from ..interop.weights import Rule
 from ..parts import slots
 from . import bert
-from .bert import HEADS, Model
+from .bert import HEADS, LABELS, Model
 
-__all__ = ["HEADS", "SIZES", "Config", "Model"]
+__all__ = ["HEADS", "LABELS", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Blocks | slots.Dense, Field(discriminator="kind")]
 

@@ -13,9 +13,9 @@ from ..parts.init import Rule, glorot, normal, ones, zeros
 from ..parts.recurrent import Convolved
 from ..sections import Positive
 from . import forms
-from .forms import HEADS
+from .forms import HEADS, LABELS
 
-__all__ = ["FORMS", "HEADS", "SIZES", "Config", "Model"]
+__all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]

@@ -162,3 +162,4 @@ class Labelled(nn.Module):
 
 FORMS: dict[Head, Any] = {"target": Pairs, "next": Text, "class": Labelled, "tag": Labelled}
 HEADS = ("classes",)  # modules that another task has otherwise, or not at all
+LABELS = HEADS  # those of them that say labels, which are every data's own

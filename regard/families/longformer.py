@@ -12,9 +12,9 @@ from pydantic import Field, field_validator
 from ..interop.weights import Rule, first, skipping, under
 from ..parts import slots
 from . import bert
-from .bert import HEADS, Model
+from .bert import HEADS, LABELS, Model
 
-__all__ = ["HEADS", "SIZES", "Config", "Model"]
+__all__ = ["HEADS", "LABELS", "SIZES", "Config", "Model"]
 
 # Positions that add to scores are not among them: a window in blocks has no table of scores to add to.
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]

@@ -16,9 +16,9 @@ from ..parts.init import Rule, glorot, normal, ones, open_gate, orthogonal, zero
 from ..parts.recurrent import Cell, Recurrence, halved
 from ..sections import Positive
 from . import forms
-from .forms import HEADS
+from .forms import HEADS, LABELS
 
-__all__ = ["FORMS", "HEADS", "SIZES", "Config", "Model"]
+__all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
 
