@@ -5,6 +5,7 @@ from pathlib import Path
 
 import bert as folders
 import causal
+import peft
 import pytest
 import torch
 import transformers as hf
@@ -15,7 +16,6 @@ import regard
 from regard.adapt import tune
 from regard.errors import Mistake
 
-peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")
 # peft 0.21 takes hold of a method that transformers 5 no longer has; only generation would call it.
 if not hasattr(hf.T5ForConditionalGeneration, LOST := "_prepare_encoder_decoder_kwargs_for_generation"):

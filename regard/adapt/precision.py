@@ -41,7 +41,7 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Mo
         for linear in model.modules():
             if type(linear) is nn.Linear and linear.weight.numel() >= LARGE:
                 linear.__class__ = Packed
-    for attention in model.modules() if next(model.parameters()).is_cuda else ():
+    for attention in model.modules() if any(each.is_cuda for each in model.parameters()) else ():
         if type(attention) is Attention:
             attention.__class__ = Joined
     return model
