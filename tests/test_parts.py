@@ -16,7 +16,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.whisper.modeling_whisper import sinusoids
 
-from regard.parts import Attention, Cross, Feed, Gated, Layer, Mask, Residual, Stack, slots
+from regard.parts import Attention, Cross, Dropout, Feed, Gated, Layer, Mask, Residual, Stack, slots
 from regard.parts.init import glorot, initialise, normal, ones, zeros
 from regard.parts.positions import NOWHERE, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, shift
 
@@ -407,3 +407,25 @@ def test_nonsense_that_only_a_call_can_know_is_refused() -> None:
             favor(x, x, x, mask)
     with pytest.raises(ValueError, match="name the global positions"):
         longformer(x, x, x, Mask(segments=segments))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_dropout_hides_its_share_and_keeps_the_mean(share):
+    part, x = Dropout(share), torch.full((1001, 997), 3.0, requires_grad=True)
+    torch.manual_seed(4)
+    out = part(x)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    assert (out == 0).float().mean().item() == pytest.approx(share, abs=0.003)
+    assert out.mean().item() == pytest.approx(3.0, rel=0.01)
+    assert (grad * 3 - out).abs().max() < 1e-5
+    hidden = out == 0
+    for axis in (0, 1):  # in no row and no column more than chance would
+        assert (hidden.float().mean(axis) - share).abs().max() < 0.08
+    assert (hidden[:, :-1] & hidden[:, 1:]).float().mean().item() == pytest.approx(share**2, abs=0.005)
+    torch.manual_seed(4)
+    assert part(x).equal(out) and not part(x).equal(out)
+    assert part.eval()(x) is x and Dropout(0.0)(x) is x
+
+
+def test_dropout_of_nearly_everything_is_finite():
+    assert Dropout(0.999999)(torch.ones(9)).isfinite().all() and Dropout(0.3)(torch.ones(0, 5)).shape == (0, 5)

@@ -10,8 +10,8 @@ from regard.adapt import lora, tune
 from regard.config import family_of
 from regard.errors import Mistake
 from regard.families import FAMILIES
+from regard.parts.books import DenseSlots
 from regard.parts.losses import smoothed
-from regard.parts.memory import DenseSlots
 from regard.sections import Adapter, Lora, Prefix, Prompt
 from regard.training.checkpoint import load_model, save_model
 

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from ..errors import Mistake
 from ..parts import Cache, Mask, Memory, Stack
+from ..parts.books import DenseBook
 from ..parts.masks import EVERY
-from ..parts.memory import Book, DenseBook
+from ..parts.memory import Book
 from ..sections import Prefix, Prompt
 from .graft import Graft, senseless
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..interop.weights import Rule, first, under
-from ..parts import Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import as_built, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
@@ -91,7 +91,7 @@ class Model(nn.Module):
         self.squash = ACTIVATIONS[c.feed.act] if c.acting and c.head == "class" else torch.tanh
         self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
         norm = partial(c.norm.build, c.width)
-        self.norm, self.dropout = norm(), nn.Dropout(c.dropout)
+        self.norm, self.dropout = norm(), Dropout(c.dropout)
         self.encoder = Stack(
             [
                 Layer(

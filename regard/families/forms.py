@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..parts import Cache, Cross, Mask, Stack
+from ..parts import Cache, Cross, Dropout, Mask, Stack
 from ..parts.init import Rule, initialise
 from ..parts.pooling import Pooling, pooled
 from ..sections import Base, Count, Positive, Share
@@ -62,7 +62,7 @@ class Pairs(nn.Module):
         self.scale = build.scale
         self.source = nn.Embedding(c.vocab, c.width)
         self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.encoder, self.decoder = build.encoder(c), build.decoder(c, True)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
 
@@ -96,7 +96,7 @@ class Text(nn.Module):
     def __init__(self, c: Shape, build: Build) -> None:
         super().__init__()
         self.scale, self.carried = build.scale, getattr(c, "carried", False)
-        self.embed, self.dropout = nn.Embedding(c.vocab, c.width), nn.Dropout(c.dropout)
+        self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
 
@@ -136,7 +136,7 @@ class Labelled(nn.Module):
     def __init__(self, c: Shape, build: Build) -> None:
         super().__init__()
         self.scale, self.pooling = build.scale, c.pooling if c.head == "class" else None
-        self.embed, self.dropout = nn.Embedding(c.vocab, c.width), nn.Dropout(c.dropout)
+        self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.encoder = build.encoder(c)
         self.classes = nn.Linear(c.width, c.labels)
 

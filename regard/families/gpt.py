@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..parts import Cache, Layer, Mask, Residual, Stack, slots
+from ..parts import Cache, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
@@ -69,7 +69,7 @@ class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(c.vocab, c.width)
-        self.dropout, self.head_dropout = nn.Dropout(c.dropout), nn.Dropout(c.head_dropout)
+        self.dropout, self.head_dropout = Dropout(c.dropout), Dropout(c.head_dropout)
         norm = partial(c.norm.build, c.width)
         shape = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
         layers = [

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..parts import Cache, Feed, Layer, Mask, Residual, Sinusoid, Stack, slots
+from ..parts import Cache, Dropout, Feed, Layer, Mask, Residual, Sinusoid, Stack, slots
 from ..parts.init import glorot, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
@@ -56,7 +56,7 @@ class Model(nn.Module):
         super().__init__()
         self.scale = c.width**0.5
         self.embed = nn.Embedding(c.vocab, c.width)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         layers = [
             Layer(
                 c.looking().build(c.width, c.heads),

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..interop.weights import Rule, first, under
-from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, slots
+from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule as Start
 from ..parts.init import initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
@@ -62,7 +62,7 @@ class Model(nn.Module):
         super().__init__()
         self.source = nn.Embedding(c.vocab, c.width)
         self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)
         residual = lambda: Residual(norm(), dropout=c.dropout)  # noqa: E731
         attend = partial(c.attention.build, c.width, c.heads, head_width=c.head_width, bias=False)

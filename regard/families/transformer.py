@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..interop.weights import Rule, first, row, under
-from ..parts import Cache, Cross, Layer, Mask, Residual, Stack, slots
+from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import glorot, initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
@@ -58,7 +58,7 @@ class Model(nn.Module):
         self.scale = c.width**0.5 if c.scaled else 1.0
         self.source = nn.Embedding(c.vocab, c.width)
         self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)
         residual = lambda: Residual(norm(), c.prenorm, c.dropout)  # noqa: E731
         attend, feed = partial(c.attention.build, c.width, c.heads), partial(c.feed.build, c.width, c.inner)

@@ -10,7 +10,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..parts import Attention, Cache, InputBook, Inputs, Layer, Mask, Recent, Relative, Residual, Softmax, Stack, slots
+from ..parts import (
+    Attention,
+    Cache,
+    Dropout,
+    InputBook,
+    Inputs,
+    Layer,
+    Mask,
+    Recent,
+    Relative,
+    Residual,
+    Softmax,
+    Stack,
+    slots,
+)
 from ..parts.init import initialise, normal, ones, zeros
 from ..sections import Base, Count, Positive, Share
 
@@ -62,7 +76,7 @@ class Model(nn.Module):
         super().__init__()
         self.memory, self.reach, self.scale = c.memory, c.memory - 1 if c.same else None, c.width**0.5
         self.embed = nn.Embedding(c.vocab, c.width)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)
         kernel = partial(Recent, c.memory) if c.memory else Softmax
         layers = [

@@ -2,6 +2,7 @@
 
 from . import slots
 from .attention import Attention
+from .dropout import Dropout
 from .feed import Convolution, Feed, Gated
 from .init import glorot, initialise, normal, ones, zeros
 from .kernels import Additive, Kernel, Recent, Softmax
@@ -11,7 +12,7 @@ from .memory import Cache, InputBook, Inputs, Memory
 from .positions import Added, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, Where
 
 __all__ = [
-    "Added", "Additive", "Attention", "Bucketed", "Cache", "Convolution", "Cross", "Feed", "Gated", "Grid",
+    "Added", "Additive", "Attention", "Bucketed", "Cache", "Convolution", "Cross", "Dropout", "Feed", "Gated", "Grid",
     "InputBook", "Inputs", "Kernel", "Layer", "Learned", "Mask", "Memory", "Positions", "Recent", "Relative",
     "Residual", "Rotary", "Sinusoid", "Softmax", "Stack", "Where", "glorot", "initialise", "normal", "ones", "slots",
     "zeros",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .dropout import Dropout
 from .masks import Mask
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -41,7 +42,7 @@ class Feed(nn.Module):
     ) -> None:
         super().__init__()
         self.into, self.out = nn.Linear(width, inner, bias=bias), nn.Linear(inner, width, bias=bias)
-        self.act, self.dropout = act, nn.Dropout(dropout)
+        self.act, self.dropout = act, Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
         out: Tensor = self.out(self.dropout(activated(self.into(x), self.act)))

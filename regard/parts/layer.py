@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import flat
+from .dropout import Dropout
 from .masks import Mask
 from .memory import Cache, Memory
 from .positions import Positions, Where
@@ -17,7 +18,7 @@ class Residual(nn.Module):
 
     def __init__(self, norm: nn.Module, first: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.norm, self.first, self.dropout = norm, first, nn.Dropout(dropout)
+        self.norm, self.first, self.dropout = norm, first, Dropout(dropout)
 
     def forward(self, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         if self.first:

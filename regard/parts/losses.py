@@ -53,7 +53,7 @@ class _Smoothed(torch.autograd.Function):
             rows = slice(first, first + size)
             change = torch.sub(logits[rows], total[rows, None]).exp_().sub_(even)
             change.scatter_add_(-1, targets[rows, None], change.new_full((len(change), 1), -rest))
-            inner[rows] = change.mul_(outer[0][rows, None])
+            torch.mul(change, outer[0][rows, None], out=inner[rows])
         return inner, None, None
 
 

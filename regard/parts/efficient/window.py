@@ -9,9 +9,10 @@ from torch.nn import functional as F
 
 from .. import flex
 from ..attention import Attention
+from ..books import Ring, RingBook
 from ..kernels import Kernel, Softmax
 from ..masks import FAR, Mask
-from ..memory import Book, Memory, Ring, RingBook
+from ..memory import Book, Memory
 from ..positions import Where
 from .blocked import (
     BLOCK,
