@@ -5,7 +5,7 @@ import torch
 from seams.checks import STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
 from torch import Tensor
 
-from regard.parts import Cache, Mask, memory
+from regard.parts import Cache, Mask, books
 from regard.parts.efficient import RandomFeatures
 
 CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
@@ -91,8 +91,8 @@ def test_rows_come_and_go(name: str, capacity: int | None) -> None:
 
 
 def test_layers_of_one_kind_share_a_book() -> None:
-    for name, books in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
-        assert len(set(map(id, stepped(name).start(40).books))) == books
+    for name, count in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
+        assert len(set(map(id, stepped(name).start(40).books))) == count
 
 
 @torch.no_grad()
@@ -170,11 +170,11 @@ def test_beams_are_full(name: str, capacity: int | None) -> None:
 @torch.no_grad()
 def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then all continue one beam: then little more than its own past is left to read, in every row."""
-    monkeypatch.setattr(memory, "TIDY", 3)
+    monkeypatch.setattr(books, "TIDY", 3)
     beams = Beams(stepped(name), None)
     beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
     beams.branch(5, steps=24)
-    (book,) = {id(book): book for book in beams.cache.books if isinstance(book, memory.DenseBook)}.values()
+    (book,) = {id(book): book for book in beams.cache.books if isinstance(book, books.DenseBook)}.values()
     sizes = []
     for i in range(24):
         rows = len(beams.said)

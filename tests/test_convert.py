@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -227,7 +228,7 @@ def translated(folder: Path, system, texts: list[str], **words) -> list[str]:
 def test_ctranslate2(run, tmp_path, capsys):
     out = tmp_path / "ct2"
     code, told, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--out", out)
-    assert code == 0 and "15 of 15 texts equal" in told  # one does not end
+    assert code == 0 and re.search(r"\b(1[56]) of \1 texts equal", told)  # one may not end
     ours, texts = regard.load(run), [text for text in TEXTS if text.strip()]
     for beam, penalty in ((1, 1.0), (5, 1.0), (3, 0.6)):
         how = {"kind": "greedy"} if beam == 1 else {"beam": beam, "stop": "first", "length_penalty": penalty}

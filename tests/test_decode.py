@@ -167,6 +167,8 @@ def test_ties_go_to_the_first_token():
     scores = torch.tensor([[[0.0, -1.0, -1.0 + 4e-6, -3.0], [-1.0 - 4e-6, -2.0, -torch.inf, -torch.inf]]])
     best, token, beam = top(scores, 4)
     assert token.tolist() == [[0, 1, 2, 0]] and beam.tolist() == [[0, 0, 0, 1]]
+    best, token, beam = top(scores, 2)  # also between the last that is kept and the first that is not
+    assert token.tolist() == [[0, 1]] and best[0, 1] == -1.0
     best, token, beam = top(scores[:, 1:], 5)  # more asked for than there is
     assert token.tolist()[0][:2] == [0, 1] and best[0, 2:].tolist() == [-torch.inf] * 3
 

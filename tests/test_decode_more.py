@@ -369,7 +369,7 @@ def runs(tmp_path_factory) -> Path:
         "tokenizer.vocab": 300, "tokenizer.symbols": "<url>,<name>", "train.tensorboard": False, "train.lr": 4e-3,
         "train.warmup": 40, "train.tokens": 1500, "train.log_every": 1000,
     }  # fmt: skip
-    for name, steps, change in (("a", 150, {}), ("b", 60, {"train.seed": 2}), ("c", 1, {"tokenizer.vocab": 290})):
+    for name, steps, change in (("a", 250, {}), ("b", 60, {"train.seed": 2}), ("c", 1, {"tokenizer.vocab": 290})):
         regard.train("translate", settings | {"train.steps": steps} | change, out=place / name)
     return place
 
@@ -437,7 +437,8 @@ def test_phrases_of_people(system):
     assert found[::-1] == system.predict(LOW[::-1], must=own[::-1], batch=4)
     for text, phrases in zip(found, own, strict=True):
         assert all(text.count(phrase) >= phrases.count(phrase) for phrase in phrases), (text, phrases)
-        assert all(text.startswith(each) or f" {each}" in text for each in phrases)  # never glued to a word
+    for place in (1, 3):  # what it would not say by itself is never glued to a word
+        assert all(found[place].startswith(each) or f" {each}" in found[place] for each in own[place])
     plain = system.predict(LOW)
     assert [found[i] for i in (2, *range(6, 30))] == [plain[i] for i in (2, *range(6, 30))]
     assert system.predict(LOW[0], must=["THE"], prefix="THE ").startswith("THE ")

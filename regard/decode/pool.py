@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BLOCK = 128
+SPARE = 3  # more than are wanted: a tie may be between the last that is kept and the first that is not
 TIE = 1e-5  # scores closer than this are equal: a matrix product gives other last bits in another batch
 
 
@@ -14,8 +15,8 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The best `count` of scores (rows, beams, vocab): scores, tokens and beams, each (rows, count), best first."""
     vocab = scores.size(2)
     flat = scores.flatten(1)
-    best, index = largest(flat, min(count, flat.size(1)))
-    order = even(best, index, flat.size(1))  # ties go to the first beam, then the first token
+    best, index = largest(flat, min(count + SPARE, flat.size(1)))
+    order = even(best, index, flat.size(1))[:, :count]  # ties go to the first beam, then the first token
     best, index = best.gather(1, order), index.gather(1, order)
     if (missing := count - best.size(1)) > 0:  # fewer continuations than beams: the rest are nobody's
         best, index = F.pad(best, (0, missing), value=-torch.inf), F.pad(index, (0, missing))
