@@ -95,10 +95,15 @@ class Origin:
     def lend(self, model: Any, device: Any) -> None:
         """Let the model use the very parameters of the start: however many do, they are there once."""
         base, taken = self.system.model.to(device), set(self.give_buffers(model)).difference(self.whole)
-        for path, module in model.named_modules():
-            for name in module._parameters:
-                if (full := f"{path}.{name}".lstrip(".")) in taken:
-                    module._parameters[name] = base.get_parameter(full)
+        theirs = {
+            id(own): base.get_parameter(full)
+            for path, module in model.named_modules()
+            for name, own in module._parameters.items()
+            if (full := f"{path}.{name}".lstrip(".")) in taken
+        }
+        for module in model.modules():  # a new head may share the table: it goes with it
+            for name, own in module._parameters.items():
+                module._parameters[name] = theirs.get(id(own), own)
 
     def give_buffers(self, model: Any) -> list[str]:
         """Copy what is no parameter; the names of all tensors that both have come back."""

@@ -12,6 +12,7 @@ from .begin import Origin
 from .config import Run
 from .errors import Mistake
 from .files import read_json
+from .parts import Stack
 from .settings import one_of
 
 WEIGHTS = "model.safetensors"
@@ -32,6 +33,8 @@ def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> A
     run = system.run
     same_base(folder, origin, force)
     origin.lend(system.model, system.device)
+    if run.precision != "int8":  # the base may have been used so already
+        apply(system.model, run.precision)
     _hang(system.model, run, origin, system.tokenizers)
     load_model(system.model, folder / WEIGHTS)
     if run.precision != "int8":  # then the base has been made so already, and what is new stays as it is
@@ -53,7 +56,8 @@ def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -
 
 def refuse(model: Any, run: Run) -> None:
     """What only the data of a run can tell: no room before the texts."""
-    length, context = getattr(run.tune, "length", 0), getattr(model, "context", None)
+    known = [each.context for each in model.modules() if isinstance(each, Stack) and each.context is not None]
+    length, context = getattr(run.tune, "length", 0), min(known, default=None)
     if length and getattr(run.data, "packed", False):
         raise Mistake(
             f"tune.kind={run.tune.kind} goes before a text, and packed rows hold several; set data.packed=false"

@@ -141,20 +141,27 @@ def test_recorded_steps_find_the_same_texts(way, family):
     assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
 
 
-@pytest.mark.parametrize("way", ["greedy", "exact"])
+@pytest.mark.parametrize("way", ["greedy", "exact", "samples"])
 def test_the_next_search_finds_the_recording(way, monkeypatch):
     """The second search of the same shapes records nothing, not even after another prompt, and finds its own texts."""
     from regard.decode import record
 
     model, twin, made = a_model().cuda(), a_model(), []
     how, kept = replace(WAYS[way], filters=(Suppress([2]),)), record.Recorded.record
+
+    def drawn(place):
+        draws = Draw(torch.arange(36, device=place).view(12, 3), (TopK(20),))
+        return replace(how, draw=draws) if way == "samples" else how
+
     monkeypatch.setattr(record.Recorded, "record", lambda self, *words: made.append(1) or kept(self, *words))
     for seed in range(3):
         source = torch.randint(3, 97, (12, 9), generator=torch.Generator().manual_seed(seed))
         prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
         with torch.no_grad():
-            best = search(model, model.start(source.cuda(), capacity=64), prompt.cuda(), limits.cuda(), how)
-            wanted = search(twin, twin.start(source), prompt, limits, how)
+            best, wanted = (
+                search(each, each.start(source.to(place), **room), prompt.to(place), limits.to(place), drawn(place))
+                for each, place, room in ((model, "cuda", {"capacity": 64}), (twin, "cpu", {}))
+            )
         assert [[each.tokens for each in some] for some in best] == [[each.tokens for each in some] for some in wanted]
     assert len(made) == 1
 

@@ -296,6 +296,23 @@ def test_a_step_can_be_recorded(stop):
     assert int(walk.now) == walk.step == 7
 
 
+def test_nothing_that_a_walk_reads_is_left_behind():
+    """A later search brings every tensor of its walk to the recording, whatever the rule."""
+    from regard.decode import Draw
+    from regard.decode.record import hanging
+    from regard.decode.search import rule
+
+    for settings in (
+        Settings(2, 1, stop="first"),
+        Settings(2, 3),
+        Settings(2, nbest=2, draw=Draw(torch.arange(8).view(4, 2))),
+    ):
+        walk = rule(settings, Nothing(), torch.full((4,), 9))
+        held = {name for name, each in vars(walk).items() if isinstance(each, Tensor)}
+        found = {place.name for place in hanging({"walk": walk}) if place.path.count(".") == 2}
+        assert held <= found, held - found
+
+
 @torch.no_grad()
 def test_another_search_takes_the_place_of_a_recorded_one():
     """What a search works on can be moved to the tensors of another one of the same shapes, and it goes on as it was."""

@@ -73,3 +73,10 @@ def test_sizes_and_what_cannot_be():
         lm.Config(**SHAPE | {"width": 37})
     with pytest.raises(ValueError, match="need an even width, not 39"):
         lm.Config(**SHAPE | {"width": 39})
+
+
+def test_every_layer_may_have_its_own_radius():
+    c = lm.Config.model_validate({"vocab": 50, "layers": 2, "attention": {"kind": "window", "radius": [3, 5]}})
+    assert [layer.attention.kernel.radius for layer in lm.Model(c).stack.layers] == [3, 5]
+    with pytest.raises(ValueError, match="radius"):
+        lm.Config.model_validate({"vocab": 50, "layers": 3, "attention": {"kind": "window", "radius": [3, 5]}})

@@ -429,3 +429,19 @@ def test_dropout_hides_its_share_and_keeps_the_mean(share):
 
 def test_dropout_of_nearly_everything_is_finite():
     assert Dropout(0.999999)(torch.ones(9)).isfinite().all() and Dropout(0.3)(torch.ones(0, 5)).shape == (0, 5)
+
+
+def test_what_positions_turn_stays_as_precise_as_it_was():
+    """Under autocast a stack's input is finer than its heads, and kernels want query, key and value alike."""
+    where = Rotary(8).where(torch.zeros(1, 5, 16), Mask(), Mask())
+    q, k = where.rotate(*(torch.randn(1, 2, 5, 8).bfloat16() for _ in range(2)))
+    assert q.dtype == k.dtype == torch.bfloat16
+
+
+@torch.no_grad()
+def test_a_mask_of_padding_alone_makes_no_table_of_places():
+    from seams.checks import Largest
+
+    with Largest() as seen:
+        Mask(keys=torch.ones(1, 600, dtype=torch.bool)).visible(600, 600)
+    assert seen.elements <= 600, seen.elements

@@ -192,3 +192,13 @@ def test_what_is_refused(run):
     elsewhere = nn.Linear(64, 64, device="meta")
     with pytest.raises(Mistake, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"):
         precision.apply(elsewhere, "int8")
+
+
+def test_an_int8_map_takes_what_autocast_hands_it():
+    """bf16 has too few bits to scale a row in: its largest number would leave the range and change its sign."""
+    torch.manual_seed(0)
+    for outputs in (96, 5000):
+        linear, x = nn.Linear(768, outputs), torch.randn(200, 768)
+        found = precision.Int8(linear)(x.bfloat16())
+        assert found.dtype == torch.bfloat16
+        assert (found.float() - linear(x.bfloat16().float())).abs().max() < 0.06

@@ -130,7 +130,7 @@ class Int8(nn.Module):
         return self.multiplied(x)
 
     def multiplied(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.in_features)
+        rows = x.reshape(-1, self.in_features).float()  # bf16 would round the largest up, out of range
         largest = rows.abs().amax(1, keepdim=True).clamp_min_(1e-12)
         whole = (rows * (STEPS / largest)).round_()
         if self.packed is not None:
@@ -138,7 +138,7 @@ class Int8(nn.Module):
         else:
             out = torch._int_mm(whole.to(torch.int8), self.table) * largest
             out.mul_(self.scale).add_(self.bias)  # with many rows, new memory would cost as much as the product
-        return out.view(*x.shape[:-1], self.out_features)
+        return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def _packed(self, whole: Tensor) -> Tensor:
         shifted = whole.add_(128).to(torch.uint8)  # the quick instructions take one side without a sign

@@ -376,6 +376,8 @@ def preceded(mask: Mask, length: int) -> Mask:
     if mask.at is not None:
         front = torch.arange(length, device=mask.at.device).expand(len(mask.at), -1)
         words["at"] = torch.cat([front, mask.at + length], 1)
+    if mask.globals is not None:
+        words["globals"] = torch.where(mask.globals < 0, mask.globals, mask.globals + length)
     return mask.but(**words)
 
 

@@ -14,7 +14,7 @@ class Greedy(Walk):
         self.logprob = torch.full_like(self.open, -torch.inf)  # of running rows, (rows, 1); until it ends, none
         self.length = torch.zeros_like(self.logprob, dtype=torch.long)  # without END
         self.ended = torch.zeros_like(self.logprob, dtype=torch.bool)  # by END
-        self.over: dict[int, Hypothesis] = {}  # of rows that were dropped
+        self.put: dict[int, Hypothesis] = {}  # of rows that were dropped
 
     def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, None]:
         best = scores.amax(2)  # (rows, 1)
@@ -41,8 +41,8 @@ class Greedy(Walk):
         for row, tokens, length, logprob, ended in zip(*(part.tolist() for part in parts), strict=True):
             if logprob > -torch.inf:
                 score = logprob / max(length + ended, 1) ** self.settings.length_penalty
-                self.over[row] = Hypothesis(tokens[:length], score, logprob, ended)
+                self.put[row] = Hypothesis(tokens[:length], score, logprob, ended)
 
     def results(self) -> list[list[Hypothesis]]:
         self.put_by()
-        return [[self.over[row]] if row in self.over else [] for row in range(len(self.limits))]
+        return [[self.put[row]] if row in self.put else [] for row in range(len(self.limits))]

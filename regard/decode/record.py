@@ -100,7 +100,7 @@ class Recording(NamedTuple):
 
 
 RECORDINGS: MutableMapping[Any, dict[Any, Recording]] = WeakKeyDictionary()
-ANEW = "to", "empty", "over"  # what no step reads that it has not said itself
+ANEW = "to", "empty", "put"  # what no step reads that it has not said itself
 KEPT = 4  # recordings of a model, each with the memory of a cache
 
 

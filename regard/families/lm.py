@@ -32,6 +32,7 @@ class Config(Base):
     def _fits(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
         slots.refuse_unseemly(self.attention, slots.Sinusoid())
+        slots.refuse_layers(self.attention, self.layers)
         if isinstance(self.attention, slots.Dense) and self.attention.dropout:
             raise ValueError(
                 f"model.attention.dropout is {self.attention.dropout}, and here model.dropout is of attention weights, "
@@ -59,11 +60,11 @@ class Model(nn.Module):
         self.dropout = Dropout(c.dropout)
         layers = [
             Layer(
-                c.looking().build(c.width, c.heads),
+                slots.in_layer(c.looking(), number).build(c.width, c.heads),
                 Feed(c.width, c.inner, "relu", dropout=c.dropout),
                 lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
             )
-            for _ in range(c.layers)
+            for number in range(c.layers)
         ]
         self.stack = Stack(layers, positions=Sinusoid(c.width), causal=True)
         self.head = nn.Linear(c.width, c.vocab)

@@ -5,6 +5,7 @@ first vector of a prompt before a BERT, and a T5 has a prefix in its decoder alo
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def put(system: Any, folder: Path, base: str) -> Any:
     if kind == "lora":
         settings: Any = _put_lora(system.model, folder, config, tensors, c)
     else:
-        settings = _put_front(system.model, kind, folder, tensors)
+        settings = _put_front(system.model, kind, folder, tensors, config.get("num_virtual_tokens"))
     system.run = system.run.model_copy(update={"tune": settings, "start": base})
     system.model.eval()
     return system
@@ -161,13 +162,22 @@ def _fill(side: lora.Side, down: Tensor, up: Tensor, there: str, folder: Path) -
 @torch.no_grad()
 def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
     """What modules_to_save carries: whole heads, whose names come back. One that has no place here is refused."""
-    found = []
-    for ours, tensor in model.state_dict().items():
+    found, used, state = [], set(), model.state_dict()
+    places = Counter(tensor.data_ptr() for tensor in state.values())
+    for ours, tensor in state.items():
         rule = find(ours, table)
         theirs = rule.names[0]
         if theirs in left and rule.take(left[theirs]).shape == tensor.shape:
-            tensor.copy_(rule.take(left.pop(theirs)))
+            if places[tensor.data_ptr()] > 1:
+                raise Mistake(
+                    f"{folder} holds {theirs} by itself, and this base has one table for words in and out; merge it "
+                    "with peft, and load the whole"
+                )
+            tensor.copy_(rule.take(left[theirs]))
             found.append(ours)
+            used.add(theirs)
+    for theirs in used:
+        del left[theirs]
     if left:
         raise Mistake(
             f"{folder} holds {', '.join(sorted(left)[:3])}, for which this base has no place (of that shape); "
@@ -177,10 +187,13 @@ def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: 
 
 
 @torch.no_grad()
-def _put_front(model: Any, kind: str, folder: Path, tensors: dict[str, Tensor]) -> Prompt | Prefix:
+def _put_front(model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], count: Any) -> Prompt | Prefix:
+    """Of a prompt for an encoder and a decoder, PEFT keeps both and uses the first `count`."""
     if set(tensors) != {VECTORS}:
         raise Mistake(f"{folder / WEIGHTS} holds {', '.join(sorted(tensors)[:3])}; expected {VECTORS} alone")
-    vectors = tensors[VECTORS]
+    vectors = tensors[VECTORS][:count]
+    if vectors.dim() != 2 or not len(vectors) or (count is not None and len(vectors) != count):
+        raise Mistake(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count}) rows")
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
     own = [model.tune.vectors] if kind == "prompt" else list(_halves(model))

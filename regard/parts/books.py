@@ -216,7 +216,8 @@ class RingBook(SlotBook):
         assert mask.at is not None
         rows = len(mask.at)
         itself = torch.eye(self.beams, dtype=torch.bool, device=mask.at.device).expand(rows, -1, -1)
-        seen = mask.but(keys_at=torch.cat([self.at, mask.at], 1), kin=torch.cat([self.kin, itself], 2))
+        reach = self.window if mask.reach is None else min(mask.reach, self.window)  # the common past fades
+        seen = mask.but(reach=reach, keys_at=torch.cat([self.at, mask.at], 1), kin=torch.cat([self.kin, itself], 2))
         self.to = (self.base + self.steps % self.window * self.beams + self.own).expand(rows, -1)
         self.at.scatter_(1, self.to, mask.at)
         self.enter(self.to)

@@ -133,7 +133,7 @@ class Stack(nn.Module):
         plain = cross is None and cache is None and where is None
         if self.flat and plain and flat.serves(x, mask) and self._knows_flat():
             rows = flat.Flat(mask)
-            return rows.back(self(rows.laid(x), rows.mask))
+            return rows.back(self.forward(rows.laid(x), rows.mask))  # hooks have run
         last = x
         for last in self.walk(x, mask, cross, cache, where):  # noqa: B007
             pass

@@ -48,7 +48,7 @@ class _Smoothed(torch.autograd.Function):
             inner = (chances - even - torch.where(right, rest, 0.0)) * outer[0][:, None]
             return inner.to(logits.dtype), None, None
         inner = torch.empty_like(logits)
-        size = len(logits) if logits.is_cuda else ROWS
+        size = max(len(logits), 1) if logits.is_cuda else ROWS
         for first in range(0, len(logits), size):
             rows = slice(first, first + size)
             change = torch.sub(logits[rows], total[rows, None]).exp_().sub_(even)

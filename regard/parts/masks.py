@@ -52,17 +52,7 @@ class Mask:
         return self.form("visible", lambda: self._visible(queries, keys, device))
 
     def _visible(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
-        at, keys_at = self.places(queries, keys, device)
-        gap, rules = at[:, :, None] - keys_at[:, None, :], []  # (batch, queries, keys)
-        if self.causal:
-            rules.append(gap >= 0)
-        if self.others:
-            rules.append(gap != 0)
-        if self.reach is not None:
-            near = gap.abs() <= self.reach
-            if self.globals is not None:
-                near = near | self.marked(keys)[:, None] | self.marked(queries)[:, :, None]
-            rules.append(near)
+        rules = self._by_place(queries, keys, device) if self.causal or self.others or self.reach is not None else []
         if self.keys is not None:
             rules.append(self.keys[:, None])
         if self.segments is not None:
@@ -72,6 +62,21 @@ class Mask:
         if self.kin is not None:
             rules.append(self.kin)
         return reduce(and_, rules)[:, None] if rules else None
+
+    def _by_place(self, queries: int, keys: int, device: torch.device | None) -> list[Tensor]:
+        """What positions alone rule, each (batch or 1, queries, keys)."""
+        at, keys_at = self.places(queries, keys, device)
+        gap, rules = at[:, :, None] - keys_at[:, None, :], []
+        if self.causal:
+            rules.append(gap >= 0)
+        if self.others:
+            rules.append(gap != 0)
+        if self.reach is not None:
+            near = gap.abs() <= self.reach
+            if self.globals is not None:
+                near = near | self.marked(keys)[:, None] | self.marked(queries)[:, :, None]
+            rules.append(near)
+        return rules
 
     def marked(self, keys: int) -> Tensor:
         """(batch, keys) bool: the global places."""

@@ -149,7 +149,8 @@ class Turned(Where):
         self.queries, self.keys = queries, keys
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return turn(q, *self.queries), turn(k, *self.keys)
+        """As precise as they came: under autocast the angles are finer than the heads."""
+        return turn(q, *self.queries).to(q.dtype), turn(k, *self.keys).to(k.dtype)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

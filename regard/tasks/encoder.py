@@ -38,7 +38,11 @@ class Reader:
     def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
         self.model: Model = model.to(device).eval()
-        self.room = room(model.context, run.data)
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that are read; a tuned model may have fewer places."""
+        return room(self.model.context, self.run.data)
 
     # --- what people ask ---------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import files
+from ..adapt.graft import graft_of
 from ..errors import Mistake
 from . import average, checkpoint, curves, optimise, schedules
 from .checkpoint import State
@@ -59,7 +60,8 @@ class Trainer:
         self.optimiser = optimise.optimiser(model, train.optimiser)
         self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        self.renewing = [part for part in model.modules() if isinstance(part, Renewing)]
+        frozen = graft_of(model) is not None  # a base that is tuned keeps what it has
+        self.renewing = [] if frozen else [part for part in model.modules() if isinstance(part, Renewing)]
         self.compiled = optimise.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
         self.state = State(compiled=train.compile)
         self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
