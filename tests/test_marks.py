@@ -114,6 +114,12 @@ def test_the_bench_trains_each_way(capsys) -> None:
     assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
 
 
+@pytest.mark.parametrize("wrong", [["--tokens", "20"], ["train.stepz=3"], ["foo"]])
+def test_mistakes_of_the_bench_are_sentences(wrong: list[str], capsys) -> None:
+    assert bench.main(["--only=window", *wrong]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("regard: ")
+
+
 @pytest.mark.learn
 @pytest.mark.parametrize("way", ["window", "globals", "favor", "lowrank"])
 def test_marks(way: str, tmp_path) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from .. import files
 from ..config import resolve
+from ..errors import Mistake
 from ..tasks import classify
 from ..training import device, fit
 from .report import aligned
@@ -66,6 +67,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("settings", nargs="*", help="of the recipe marks, such as train.steps=500")
     asked = parser.parse_args(arguments)
+    try:
+        print(answer(asked))
+    except Mistake as mistake:
+        print(f"regard: {mistake}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def answer(asked: argparse.Namespace) -> str:
+    """The table, or JSON, of the trainings that were asked for."""
+    if wrong := [each for each in asked.settings if "=" not in each]:
+        raise Mistake(f"{wrong[0]!r} is not a setting; expected key=value, such as train.steps=500")
     others = dict(each.split("=", 1) for each in asked.settings)
     told, ways = [], asked.only or [*WAYS]
     with tempfile.TemporaryDirectory() as folder:
@@ -73,12 +86,10 @@ def main(arguments: list[str]) -> int:
             print(f"training {way} …", file=sys.stderr)
             told.append(trained(way, asked.tokens, Path(folder, str(number)), others))
     if asked.json:
-        print(json.dumps({"bench": "marks", "tokens": asked.tokens, "settings": others, "ways": told}))
-    else:
-        rows = [[f"{asked.tokens:,} tokens, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
-        rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
-        print("\n".join(aligned(rows)))
-    return 0
+        return json.dumps({"bench": "marks", "tokens": asked.tokens, "settings": others, "ways": told})
+    rows = [[f"{asked.tokens:,} tokens, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
+    rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
+    return "\n".join(aligned(rows))
 
 
 if __name__ == "__main__":
