@@ -76,6 +76,8 @@ def load(
 
     `tune` is the folder of a run that tuned it, or several by name: `.use(name)` then says which of them it is.
     """
+    if force and tune is None:
+        raise Mistake("--force is about a base that --tune does not fit; give --tune, or leave it out")
     if tune is not None:
         return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
     if len(names := _names(path)) > 1:
@@ -125,6 +127,8 @@ def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any
     from .tasks import restore
     from .training import device
 
+    if len(_names(base)) > 1:
+        raise Mistake(f"--tune goes over one base, and {base} are several; give one of them")
     origin = cache(lambda: Origin(base, lambda path: load(path, PLAIN)))
 
     def read(folder: Path) -> Any:
@@ -163,7 +167,7 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     """What would be trained: every tensor's shape, how many numbers, how much memory."""
     import torch
 
-    from .adapt import tune
+    from . import tuning
 
     run = resolve(recipe, overrides).run
     origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
@@ -171,7 +175,8 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
         model = build(recipe, overrides)
         if origin:
             origin.shared(model)
-            tune.attach(model, run.tune, origin.whole)
+            tuning.refuse(model, run)
+            tuning.attach(model, run, origin.whole)
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]

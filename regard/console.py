@@ -19,9 +19,7 @@ CHUNK = 1000  # lines read, worked on and printed at a time
 def loaded(run: str, changes: dict[str, str], tune: str | None, force: bool) -> Any:
     from . import api
 
-    if force and tune is None:
-        raise Mistake("--force is about a base that --tune does not fit; give --tune, or leave it out")
-    return api.load(run, changes) if tune is None else api.load(run, changes, tune=tune, force=force)
+    return api.load(run, changes, tune=tune, force=force)
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from .begin import Origin
 from .config import Run
 from .errors import Mistake
 from .files import read_json
-from .parts import Stack
+from .parts.layer import least_context
 from .settings import one_of
 
 WEIGHTS = "model.safetensors"
@@ -46,18 +46,33 @@ def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> A
 def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -> None:
     if run.precision == "int8":
         apply(model, "int8", kept=origin.whole)
-    text = getattr(run.tune, "words", "")
-    words = next(iter(tokenizers.values())).encode([text])[0] if text else ()
+    attach(model, run, origin.whole, _words(run, tokenizers))
+
+
+def attach(model: Any, run: Run, whole: Sequence[str], words: Sequence[int] = ()) -> None:
     try:
-        tune.attach(model, run.tune, origin.whole, words)
+        tune.attach(model, run.tune, whole, words)
     except Senseless as mistake:
         raise mistake.of(run.model.family) from mistake
 
 
+def _words(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:
+    """What a prompt or a prefix begins as, if it was said."""
+    if not (text := getattr(run.tune, "words", "")):
+        return ()
+    if run.tune.kind == "prefix" and bool(getattr(run.model, "target_vocab", False)):
+        raise Mistake(
+            f"tune.words is {text!r}, and source and target have vocabularies of their own; leave it out: a prefix "
+            "then begins as any tokens"
+        )
+    if not (found := next(iter(tokenizers.values())).encode([text])[0]):
+        raise Mistake(f"tune.words is {text!r}, which are no words; say some, or leave it out")
+    return list(found)
+
+
 def refuse(model: Any, run: Run) -> None:
     """What only the data of a run can tell: no room before the texts."""
-    known = [each.context for each in model.modules() if isinstance(each, Stack) and each.context is not None]
-    length, context = getattr(run.tune, "length", 0), min(known, default=None)
+    length, context = getattr(run.tune, "length", 0), least_context(model)
     if length and getattr(run.data, "packed", False):
         raise Mistake(
             f"tune.kind={run.tune.kind} goes before a text, and packed rows hold several; set data.packed=false"
@@ -128,4 +143,6 @@ class Several:
         return self
 
     def __getattr__(self, name: str) -> Any:
+        if "systems" not in self.__dict__:  # while it is copied
+            raise AttributeError(name)
         return getattr(self.__dict__["systems"][self.__dict__["name"]], name)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.parts import (
+    Added,
     Additive,
     Attention,
     Bucketed,
@@ -25,6 +26,7 @@ from regard.parts import (
     Positions,
     Relative,
     Residual,
+    Rotary,
     Softmax,
     Stack,
     flex,
@@ -197,6 +199,20 @@ def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
         close(ours(x, x, x, mask), dense(x, x, x, Mask(globals=torch.tensor([[3], [7]]), reach=4)), 1e-6)
     ours.first = 20  # more than there are tokens: all of them
     close(ours(x, x, x, Mask()), dense(x, x, x, Mask()), 1e-6)
+
+
+@pytest.mark.parametrize("tokens", [23, 200])
+@torch.no_grad()
+def test_global_positions_know_where_they_are(tokens: int) -> None:
+    """With positions that turn heads, or add to inputs, they are still dense attention; one row of them serves all."""
+    (ours, dense), x = twins(), torch.randn(2, tokens, 24)
+    marks = torch.tensor([[3, tokens - 1]])
+    mask = Mask(keys=ragged([tokens, tokens - 9]))
+    added = Added(torch.randn(1, tokens, 24), torch.randn(1, tokens, 24))
+    for where in (Rotary(8).where(x, mask, mask), added):
+        found = ours(x, x, x, mask.but(globals=marks), where)
+        wanted = dense(x, x, x, mask.but(globals=marks.expand(2, -1), reach=4), where)
+        close(found[mask.keys], wanted[mask.keys], 1e-5)
 
 
 @torch.no_grad()
@@ -503,6 +519,20 @@ def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
         want = quadratic(kernel, q, k, v, seen)
         close(out[:, :, :loud].double(), want[:, :, :loud], bound) if loud else None
         close(out[:, :, loud:].double(), quadratic(kernel, q, big, v, seen)[:, :, loud:], bound)
+
+
+@torch.no_grad()
+def test_favor_sums_up_in_full_under_autocast() -> None:
+    """What goes on from span to span is many small numbers, which bf16 would lose."""
+    kernel, sums = RandomFeatures(8, 32, chunk=4), []
+    q, k, v = (x.bfloat16() for x in three(150, 150))
+    for told in (False, True):
+        memory = kernel.memory(None, 2, k.size(1), 8, v)
+        with torch.autocast("cpu", torch.bfloat16, enabled=told):
+            kernel(q, k, v, Mask(causal=True), memory=memory)
+        sums.append(memory.sums)
+    assert sums[0].dtype == torch.float32
+    close(sums[0], sums[1], 1e-5)
 
 
 @torch.no_grad()

@@ -126,8 +126,7 @@ def test_what_stands_before_a_text(bases, name, kind, tmp_path):
     from regard.interop import peft as ours
 
     kinds = {"prompt": peft.PromptTuningConfig, "prefix": peft.PrefixTuningConfig}
-    more = {"num_transformer_submodules": 1} if name == "t5" else {}
-    config = kinds[kind](task_type=THEIRS[name][1], num_virtual_tokens=5, **more)
+    config = kinds[kind](task_type=THEIRS[name][1], num_virtual_tokens=5)
     model = theirs(bases[name], name, config, tmp_path / "theirs")
     system = regard.load(bases[name], tune=tmp_path / "theirs", device="cpu")
     wanted = said_by(model, name)
@@ -168,6 +167,10 @@ def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.interop.peft._padded", lambda x, rank, dim: 2 * x)
     with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "wrong", to="peft")
+    monkeypatch.undo()
+    monkeypatch.setattr("regard.interop.peft._put_heads", lambda *words: [])  # as if no head were in the folder
+    with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
+        regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -190,6 +193,12 @@ def good(bases, home) -> Path:
     ({"peft_type": "IA3"}, "has peft_type 'IA3'; of PEFT's, regard reads LORA, PROMPT_TUNING, PREFIX_TUNING"),
     ({"peft_type": "PREFIX_TUNING"}, "prefix of the family bert has no form in PEFT that says the same; what has: lora (gpt"),
     ({"r": 0}, "has r=0 and lora_alpha=8; expected numbers above 0"),
+    ({"r": True}, "has r=True and lora_alpha=8; expected numbers above 0"),
+    ({"lora_alpha": float("nan")}, "has r=4 and lora_alpha=nan; expected numbers above 0"),
+    ({"lora_alpha": 0}, "has r=4 and lora_alpha=0; expected numbers above 0"),
+    ({"lora_dropout": 1.0}, "has lora_dropout=1.0; expected a number from 0 to less than 1"),
+    ({"lora_dropout": "x"}, "has lora_dropout='x'; expected a number"),
+    ({"peft_type": ["LORA"]}, "is no configuration of PEFT's"),
     ({"r": 3}, "lora_A of encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
 ])  # fmt: skip
 def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
@@ -224,6 +233,15 @@ def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
     refused("has no LoRA for any map of this model; is it for another base")
     with pytest.raises(Mistake, match="for which this base has no place|has no LoRA for any map"):
         regard.load(bases["gpt"], tune=good)
+
+
+def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
+    theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
+    with pytest.raises(
+        Mistake, match="by itself, and this base has one table for words in and out; merge it with peft"
+    ):
+        regard.load(bases["gpt"], tune=tmp_path / "theirs")
 
 
 def test_a_prompt_that_does_not_fit(bases, tmp_path):

@@ -222,6 +222,24 @@ def writer(home) -> Path:
     return home / "lm/run"
 
 
+def test_words_must_be_words_of_one_vocabulary():
+    from types import SimpleNamespace
+
+    from regard import tuning
+
+    class Empty:
+        def encode(self, texts):
+            return [[] for _ in texts]
+
+    def run(kind: str, **model: int) -> SimpleNamespace:
+        return SimpleNamespace(tune=SimpleNamespace(kind=kind, words="the day"), model=SimpleNamespace(**model))
+
+    with pytest.raises(Mistake, match="source and target have vocabularies of their own; leave it out"):
+        tuning._words(run("prefix", target_vocab=9), {"a": Empty()})
+    with pytest.raises(Mistake, match="tune.words is 'the day', which are no words"):
+        tuning._words(run("prompt", target_vocab=9), {"a": Empty()})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_language_model_writes(writer, home, kind):
     system = over(writer, home / f"lm-{kind}", kind, recipe="language", train__steps=10, train__batch=8,
@@ -229,11 +247,12 @@ def test_a_language_model_writes(writer, home, kind):
     plain = regard.load(writer)
     prompts = ["the old", "a bird never likes", "x"]
     said = system.predict(prompts, kind="greedy", max_tokens=8, details=True)
-    for prompt, record in zip(prompts, said, strict=True):  # what is written step by step is what is read at once
+    beams = system.predict(prompts, kind="beam", beam=3, max_tokens=8, details=True)
+    for prompt, record, best in zip(prompts, said, beams, strict=True):  # alone as in company
         one = system.predict(prompt, kind="greedy", max_tokens=8, details=True)
         assert one["text"] == record["text"] and one["logprob"] == pytest.approx(record["logprob"], abs=1e-4)
         beam = system.predict(prompt, kind="beam", beam=3, max_tokens=8, details=True)
-        assert beam["score"] >= record["logprob"] / max(len(record["logprobs"]), 1) - 1.0
+        assert beam["text"] == best["text"] and beam["score"] == pytest.approx(best["score"], abs=1e-4)
     assert system.score(prompts[0]) != pytest.approx(plain.score(prompts[0]), abs=1e-4)
     assert system.context == (60 if kind in ("prompt", "prefix") else 64)
     assert system.evaluate()["loss"] < plain.evaluate()["loss"] + 0.5
@@ -280,6 +299,19 @@ def test_dry_tells_what_is_trained(base, capsys, kind):
     assert code == 0 and "\ntune." in out, err
     whole, trained = (int(word.replace(",", "")) for word in out.split("parameters ")[1].split()[:3:2])
     assert trained < whole / 5 and ", trained " in out
+
+
+def test_dry_refuses_what_training_refuses(base, capsys):
+    parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", "tune.kind=prefix", "tune.length=600"]
+    code, _, err = said(capsys, "train", "classify", *parts, "--dry")
+    assert code == 2 and "places before a text (tune.length) leave" in err and err.count("\n") == 1
+
+
+def test_a_tune_goes_over_one_base(runs, base, capsys):
+    code, _, err = said(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
+    assert code == 2 and "--tune goes over one base, and" in err
+    with pytest.raises(Mistake, match="--force is about a base that --tune does not fit"):
+        regard.load(base, force=True)
 
 
 def test_the_wrong_base(runs, base, home, capsys):

@@ -227,7 +227,8 @@ def test_they_compile_into_one_graph(method):
 def test_where_they_make_no_sense(case, method):
     model = loud(*case)
     with pytest.raises(
-        Mistake, match=f"tune.kind={method} makes no sense for this model: (its attention|it has no|nothing in it)"
+        Mistake,
+        match=f"tune.kind={method} makes no sense for this model: (its attention|its first token|it has no|nothing in it)",
     ):
         tune.attach(model, METHODS[method])
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from ..errors import Mistake
 from ..parts import Cache, Mask, Memory, Stack
 from ..parts.books import DenseBook
+from ..parts.efficient import GlobalAttention
 from ..parts.masks import EVERY
 from ..parts.memory import Book
 from ..sections import Prefix, Prompt
@@ -302,6 +303,10 @@ def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
     """The vectors begin as those of some words."""
     reads = hasattr(model, "encode")
     (refuse_without_stack if reads else refuse_forgetful)(model, "prompt")
+    if any(isinstance(each, GlobalAttention) and each.first for each in model.modules()):
+        raise senseless(
+            "prompt", "its first token sees everything, and is the one that tells the class; a prompt would stand there"
+        )
     tables = {name: each for name, each in model.named_children() if isinstance(each, nn.Embedding)}
     table = next(iter(tables.values()))
     with torch.no_grad():

@@ -166,8 +166,12 @@ as in regard with `decode.stop=first`.
 def with_bert(system: Any) -> str:
     from .bert_export import architecture
 
-    name = architecture(system.run.model)
-    shown = "last_hidden_state" if name == "BertModel" else "to_tuple()[0]"
+    return with_encoder(architecture(system.run.model))
+
+
+def with_encoder(name: str, before: str = "", words: str = "") -> str:
+    """`before` is a line before the model is asked, `words` what it is asked besides."""
+    shown = "last_hidden_state" if name.endswith("Model") else "to_tuple()[0]"
     return f"""
 ```python
 from transformers import AutoTokenizer, {name}
@@ -176,6 +180,6 @@ folder = "."
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = {name}.from_pretrained(folder).eval()
 batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=True)
-print(model(**batch).{shown})
+{before}print(model(**batch{words}).{shown})
 ```
 """

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..config import Run, Sides
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
-from ..parts import Stack
+from ..parts.layer import least_context
 from . import bert_export, causal_checks, ctranslate2, gpt2_export, long_export, marian_export, peft, t5_export
 from .card import card, with_bert, with_ctranslate2, with_transformers
 from .checks import check_ctranslate2, check_texts, failed
@@ -162,8 +162,9 @@ def probed(system: Any) -> Tensor:
     vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
     needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
     draw = torch.Generator().manual_seed(1)
-    known = [each.context for each in model.modules() if isinstance(each, Stack) and each.context is not None]
-    tokens = max(1, min([PROBED, *(each - getattr(system.run.tune, "length", 0) for each in known)]))
+    context = least_context(model)
+    room = PROBED if context is None else context - getattr(system.run.tune, "length", 0)
+    tokens = max(1, min(PROBED, room))
     found: Tensor = model(*(torch.randint(min(vocabs), (4, tokens), generator=draw) for _ in needed))
     return found
 

@@ -18,6 +18,7 @@ from ..files import read_json, write_json
 from ..parts import slots
 from . import bert_export
 from .bert_export import Sample, around, labels, use_of_tokenizer
+from .card import with_encoder
 from .checks import quiet
 from .marian_export import for_others
 from .weights import export
@@ -116,19 +117,8 @@ def check(system: Any, draft: Path, precision: str) -> str:
 
 def use(system: Any) -> str:
     """What the README says: the first token is made global, as it was in training."""
-    name, wide = architecture(system.run.model), system.run.model.attention.globals
-    shown = "last_hidden_state" if name == "LongformerModel" else "to_tuple()[0]"
-    return f"""
-```python
-import torch
-from transformers import AutoTokenizer, {name}
-
-folder = "."
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = {name}.from_pretrained(folder).eval()
-batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=True)
-wide = torch.zeros_like(batch["input_ids"])
-wide[:, :{wide}] = 1  # tokens that see all and are seen by all
-print(model(**batch, global_attention_mask=wide).{shown})
-```
-"""
+    before = (
+        'wide = 0 * batch["input_ids"]\n'
+        f"wide[:, :{system.run.model.attention.globals}] = 1  # tokens that see all and are seen by all\n"
+    )
+    return with_encoder(architecture(system.run.model), before, ", global_attention_mask=wide")

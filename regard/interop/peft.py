@@ -4,6 +4,7 @@ LoRA for gpt, bert and t5; prompts for gpt and t5; prefixes for gpt. Elsewhere P
 first vector of a prompt before a BERT, and a T5 has a prefix in its decoder alone.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,12 +17,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..adapt import lora, tune
-from ..adapt.graft import Graft
+from ..adapt.graft import NAME, Graft
 from ..adapt.prompts import Past
 from ..errors import Mistake
 from ..families import bert, t5
 from ..files import read_json, write_json
-from ..sections import Lora, Prefix, Prompt
+from ..parts.layer import least_context
+from ..sections import Lora, Prefix, Prompt, Untuned
 from . import bert_export, gpt2_export
 from .weights import Names, Rule, find
 
@@ -71,7 +73,11 @@ def holds(folder: Path) -> bool:
 
 def put(system: Any, folder: Path, base: str) -> Any:
     """Hang what a PEFT folder holds into a system that was loaded from its base."""
+    if system.run.tune.kind != "none":
+        raise Mistake(f"{base} is tuned itself, so {folder} cannot go over it; merge it first (regard convert --merge)")
     config, tensors = read_json(folder / CONFIG), _tensors(folder)
+    if not isinstance(config, dict) or not isinstance(config.get("peft_type", ""), str):
+        raise Mistake(f"{folder / CONFIG} is no configuration of PEFT's; expected an object with a peft_type")
     kind, c = KINDS.get(config.get("peft_type", "")), system.run.model
     if kind is None:
         known = ", ".join(KINDS)
@@ -115,8 +121,11 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 def _put_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], c: Any) -> Lora:
     named = {_plain(name, c): tensor for name, tensor in tensors.items()}
     rank, alpha, left = config.get("r"), config.get("lora_alpha"), dict(named)
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
+    if type(rank) is not int or rank < 1 or alpha is None or not number(alpha) or alpha <= 0:
         raise Mistake(f"{folder / CONFIG} has r={rank!r} and lora_alpha={alpha!r}; expected numbers above 0")
+    drop = config.get("lora_dropout") or 0.0
+    if not number(drop) or not 0 <= drop < 1:
+        raise Mistake(f"{folder / CONFIG} has lora_dropout={drop!r}; expected a number from 0 to less than 1")
     graft, maps, table = Graft("lora"), lora.maps(model), FORMS[c.family].names(c)
     for path, module in maps.items():
         rule = find(f"{path}.weight", table)
@@ -128,7 +137,7 @@ def _put_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors
             raise Mistake(f"{folder} has only one of lora_A and lora_B for {there}; both belong together")
         for letter in "AB":
             left.pop(f"{there}.lora_{letter}.weight", None)
-        side = lora.Side(module.in_features, module.out_features, rank, float(alpha), config.get("lora_dropout") or 0.0)
+        side = lora.Side(module.in_features, module.out_features, rank, float(alpha), drop)
         _fill(side, down, up.chunk(rule.parts, 0)[rule.part], there, folder)
         lora.beside(graft, path, module, side)
     heads = _put_heads(model, left, table, folder)
@@ -137,7 +146,11 @@ def _put_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors
     paths = [path for path, each in graft.named_modules() if isinstance(each, lora.Side)]
     pattern = f"^({'|'.join(map(re.escape, paths))})$"
     tune.plant(model, graft, heads)
-    return Lora(rank=rank, alpha=float(alpha), dropout=config.get("lora_dropout") or 0.0, pattern=pattern)
+    return Lora(rank=rank, alpha=float(alpha), dropout=drop, pattern=pattern)
+
+
+def number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _plain(name: str, c: Any) -> str:
@@ -191,9 +204,12 @@ def _put_front(model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], 
     """Of a prompt for an encoder and a decoder, PEFT keeps both and uses the first `count`."""
     if set(tensors) != {VECTORS}:
         raise Mistake(f"{folder / WEIGHTS} holds {', '.join(sorted(tensors)[:3])}; expected {VECTORS} alone")
-    vectors = tensors[VECTORS][:count]
-    if vectors.dim() != 2 or not len(vectors) or (count is not None and len(vectors) != count):
-        raise Mistake(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count}) rows")
+    vectors = tensors[VECTORS]
+    if type(count) is not int or count < 1 or vectors.dim() != 2 or len(vectors) < count:
+        raise Mistake(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count!r}) rows")
+    vectors = vectors[:count]
+    if (context := least_context(model)) is not None and count >= context:
+        raise Mistake(f"{folder} puts {count} places before a text, and this base has {context} in all; use another")
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
     own = [model.tune.vectors] if kind == "prompt" else list(_halves(model))
@@ -315,8 +331,13 @@ def check(system: Any, draft: Path, precision: str) -> str:
     from .checks import failed
     from .convert import APART, probed
 
-    before = probed(system)
-    tune.detach(system.model)
+    before, model = probed(system), system.model
+    heads = [name for name, each in model.named_parameters() if each.requires_grad and not name.startswith(f"{NAME}.")]
+    tune.detach(model)
+    with torch.no_grad():  # what comes back comes from the folder
+        for name in heads:
+            model.get_parameter(name).zero_()
+    system.run = system.run.model_copy(update={"tune": Untuned()})
     put(system, draft, system.run.start)
     apart, largest = (probed(system) - before).abs().max().item(), before.abs().max().item()
     if not apart <= APART * max(largest, 1.0):

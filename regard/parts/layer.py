@@ -199,6 +199,12 @@ class Stack(nn.Module):
         return cache
 
 
+def least_context(model: nn.Module) -> int | None:
+    """How many tokens a text may have anywhere in a model: an encoder and a decoder may know unlike numbers."""
+    known = [part.context for part in model.modules() if isinstance(part, Stack) and part.context is not None]
+    return min(known, default=None)
+
+
 def join_layers(stack: Stack) -> None:
     """Some parts have something in common with those of their kind in other layers: they take it from the first."""
     first: dict[type, Any] = {}

@@ -30,6 +30,10 @@ class Where:
     def bias(self, q: Tensor) -> Tensor | None:
         return None  # broadcastable to (batch, heads, queries, keys), in units of the final score
 
+    def of(self, index: Tensor) -> "Where":
+        """The same where only these of the queries ask, (batch, some) by their places in the row."""
+        return self
+
 
 NOWHERE = Where()
 
@@ -152,6 +156,13 @@ class Turned(Where):
         """As precise as they came: under autocast the angles are finer than the heads."""
         return turn(q, *self.queries).to(q.dtype), turn(k, *self.keys).to(k.dtype)
 
+    def of(self, index: Tensor) -> Where:
+        cos, sin = (
+            each.expand(len(index), -1, -1, -1).gather(2, index[:, None, :, None].expand(-1, -1, -1, each.size(3)))
+            for each in self.queries
+        )
+        return Turned((cos, sin), self.keys)
+
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
@@ -261,3 +272,7 @@ class Added(Where):
 
     def tint(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return query + self.queries, key + self.keys
+
+    def of(self, index: Tensor) -> Where:
+        queries = self.queries.expand(len(index), -1, -1)
+        return Added(queries.gather(1, index[..., None].expand(-1, -1, queries.size(2))), self.keys)

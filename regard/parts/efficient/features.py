@@ -186,7 +186,8 @@ def span(q: Tensor, keys: Keys, past: Past, chunk: int) -> tuple[Tensor, Past]:
     new = (own.features.transpose(-2, -1) @ left).to(past.sums.dtype)  # (batch, heads, chunks, features, …)
     every = torch.cat([past.sums[:, :, None], new], 2)
     kept = same.across(ends.transpose(-2, -1) - ends)  # (batch, heads, chunks + 1, chunks + 1)
-    sums = torch.unflatten(kept @ every.flatten(3), -1, every.shape[3:])
+    with torch.autocast(q.device.type, enabled=False):  # these go on from span to span
+        sums = torch.unflatten(kept @ every.flatten(3), -1, every.shape[3:])
 
     far = same.from_past(ends[:, :, :-1, None] - most).to(q.dtype)  # (batch, heads, chunks, chunk, 1)
     seen = torch.unflatten(q @ sums[:, :, :-1].to(q.dtype), 3, (groups, chunk)) * far[:, :, :, None]

@@ -51,7 +51,8 @@ class Band(Kernel):
             found: Tensor = self.inner(q, k, v, self._dense(mask, q.size(2), k.size(2), q.device))
             return found
         if flex.compiling(q.device):
-            blocks = mask.form(("flex", self.radius, self.dilation), lambda: self._flexed(mask, q.size(2), q.device))
+            key, tokens = ("flex", self.radius, self.dilation), q.size(2)
+            blocks = mask.form(key, lambda: self._flexed(every(mask, q), tokens, q.device))
             return flex.attend(q, k, v, blocks)
         return self._blocked(q, k, v, mask)
 
@@ -212,6 +213,12 @@ class Band(Kernel):
         return flex.sparse(part, full, visible, tokens)
 
 
+def every(mask: Mask, q: Tensor) -> Mask:
+    """The mask with a row for each of the batch in all its words: where FlexAttention asks, nothing is repeated."""
+    words = {name: word for name, word in mask.words().items() if isinstance(word, Tensor)}
+    return mask.but(**{name: word.expand(len(q), *word.shape[1:]) for name, word in words.items()})
+
+
 def shown(mask: Mask, some: slice, queries: int) -> Tensor:
     """What of a block's mask some blocks see, (blocks, queries, keys)."""
     part = mask.but(**{name: word[some] for name, word in mask.words().items() if isinstance(word, Tensor)})
@@ -277,11 +284,15 @@ class GlobalAttention(nn.Module):
                 )
             first = torch.arange(self.first, device=key.device).expand(len(key), -1)
             mask = mask.form(("first", self.first), lambda: mask.but(globals=first).once())
+        assert mask.globals is not None
+        if len(mask.globals) != len(key):  # one row of them serves all
+            alike = mask.globals.expand(len(key), -1)
+            mask = mask.form("all rows", lambda: mask.but(globals=alike).once())
         mixed = self.near(query, key, value, mask, where)
         index, real = named(mask, key.size(1))
         spot = index[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
         everywhere = mask.form("wide", lambda: wide_open(mask, key.size(1)).once())
-        wide = self.wide(query.gather(1, spot), key, value, everywhere)
+        wide = self.wide(query.gather(1, spot), key, value, everywhere, None if where is None else where.of(index))
         spot = spot.masked_fill(~real[..., None], query.size(1))  # what is no place is written to a spare one
         out = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, spot, wide.to(mixed.dtype))[:, :-1])
         return out
