@@ -82,7 +82,7 @@ class Api(types.ModuleType):
         self.dry = lambda *a: f"dry {a}"
         self.recipes = lambda: [("one", "The first.")]
 
-    def load(self, path, overrides):
+    def load(self, path, overrides, tune=None, force=False):
         if path == "broken":
             raise ZeroDivisionError("oh\nno")
         if path == "nowhere":
@@ -355,7 +355,7 @@ class Writer:
 
 
 def test_language_models(api, feed, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "load", lambda *_: Writer(api.calls))
+    monkeypatch.setattr(api, "load", lambda *_, **__: Writer(api.calls))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("s1\ns234\n")
     assert said(capsys, "score", "run", "a", "a")[1] == "-2.000000\n-4.000000\n" * 2
@@ -370,7 +370,7 @@ def test_language_models(api, feed, capsys, tmp_path, monkeypatch):
 
 
 def test_a_prompt_stands_before_its_continuation_on_a_terminal(api, capsys, monkeypatch):
-    monkeypatch.setattr(api, "load", lambda *_: Writer(api.calls))
+    monkeypatch.setattr(api, "load", lambda *_, **__: Writer(api.calls))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert said(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "zero ")
 
@@ -388,7 +388,7 @@ def test_look_and_list(api, capsys):
 FAKE = """
 import sys, types, regard
 api = types.ModuleType("regard.api")
-api.load = lambda *_: types.SimpleNamespace(predict=lambda texts: texts)
+api.load = lambda *_, **__: types.SimpleNamespace(predict=lambda texts: texts)
 sys.modules["regard.api"] = regard.api = api
 from regard.cli import main
 sys.exit(main(["predict", "run"]))

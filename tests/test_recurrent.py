@@ -13,6 +13,7 @@ import regard
 from regard.decode import Settings, search
 from regard.families import cnn, rnn
 from regard.parts import Mask, Stack
+from regard.parts import recurrent as recurrent_part
 from regard.parts.layer import Layer, Residual
 from regard.parts.recurrent import CELLS, Convolved, Recurrence, by_rows, by_texts, convolved, recurrent
 from regard.training.checkpoint import load_model, save_model
@@ -38,8 +39,10 @@ def reader(cell: str, both: bool, width: int = 10) -> tuple[Recurrence, nn.Modul
 
 @EVERY
 @pytest.mark.parametrize("both", [False, True], ids=["forth", "both"])
+@pytest.mark.parametrize("stretch", [recurrent_part.LONGEST, 4], ids=["at once", "in stretches"])
 @torch.no_grad()
-def test_recurrence_is_torch_s(cell, both):
+def test_recurrence_is_torch_s(cell, both, stretch, monkeypatch):
+    monkeypatch.setattr(recurrent_part, "LONGEST", stretch)
     ours, theirs = reader(cell, both)
     x, real = torch.randn(4, 11, 10), ragged(LENGTHS)
     close(ours.read(x, Mask()), theirs(x)[0], 1e-6)

@@ -4,6 +4,7 @@ They have the verbs of `Attention`. Between calls a recurrence remembers its sta
 that beams, ragged rows and rows that come and go are the cache's affair here too.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +19,11 @@ from .memory import Book, Memory
 from .positions import Where
 
 Cell = Literal["lstm", "gru", "rnn"]
+# torch keeps a recurrence's weights in one piece in float32 and half precision only, and tells of it in bfloat16
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+
 CELLS: dict[Cell, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+LONGEST = 32768  # tokens that torch's fused recurrences are given at once: cuDNN refuses 65,536
 STEPS: dict[Cell, Any] = {"lstm": torch.lstm_cell, "gru": torch.gru_cell, "rnn": torch.rnn_tanh_cell}
 
 
@@ -100,13 +105,13 @@ class Recurrence(Mixer):
     def read(self, x: Tensor, mask: Mask) -> Tensor:
         lay = mask.form("laid out", lambda: laid_out(mask))
         if lay is None:
-            forth = self.forth(x)[0]
-            return forth if self.back is None else torch.cat([forth, self.back(x.flip(1))[0].flip(1)], -1)
-        forth = lay.returned(self.forth(lay.taken(x))[0])
+            forth = through(self.forth, x)
+            return forth if self.back is None else torch.cat([forth, through(self.back, x.flip(1)).flip(1)], -1)
+        forth = lay.returned(through(self.forth, lay.taken(x)))
         if self.back is None:
             return forth
         lay = mask.form("laid out backwards", lay.backwards)
-        return torch.cat([forth, lay.returned(self.back(lay.taken(x))[0])], -1)
+        return torch.cat([forth, lay.returned(through(self.back, lay.taken(x)))], -1)
 
     def go_on(self, x: Tensor, real: Tensor | None, memory: State) -> Tensor:
         return self._step(x, real, memory) if x.size(1) == 1 else self._several(x, real, memory)
@@ -127,8 +132,7 @@ class Recurrence(Mixer):
         """Ragged rows are packed, because only so an LSTM tells its whole state behind a row's own last token."""
         held = tuple(each[None] for each in memory.held())
         if real is None:
-            out: Tensor
-            out, last = self.forth(x, self._whole(held))
+            out, last = went(self.forth, x, self._whole(held))
             memory.take(tuple(each[0] for each in self._parts(last)))
             return out
         lay, full = by_rows(real), real.any(1, keepdim=True)  # a row may have nothing but padding
@@ -148,6 +152,19 @@ class Recurrence(Mixer):
 
     def memory(self, book: Any, rows: int) -> State:
         return State(rows, self.width, self.cell, self.forth.weight_hh_l0)
+
+
+def through(layer: nn.Module, x: Tensor) -> Tensor:
+    return went(layer, x)[0]
+
+
+def went(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    """A text that is too long for one call goes in stretches, each from the state behind the one before."""
+    found = []
+    for stretch in torch.split(x, LONGEST, 1):
+        out, state = layer(stretch, state)
+        found.append(out)
+    return found[0] if len(found) == 1 else torch.cat(found, 1), state
 
 
 def halved(width: int) -> str:
