@@ -44,6 +44,14 @@ def test_what_is_no_setting(word, monkeypatch):
         table.main(["classify", word, "--seeds", "1"])
 
 
+def test_a_mistake_of_a_training_ends_it_in_its_words(tmp_path, capfd):
+    with pytest.raises(SystemExit) as end:
+        table.main(["classify", "start=nowhere", "--seeds", "1", "--kinds", "lora", "--out", str(tmp_path)])
+    assert end.value.code == 2
+    said = capfd.readouterr().err
+    assert said.startswith("regard: ") and "nowhere" in said and "Traceback" not in said
+
+
 def test_the_pace_leaves_evaluations_out():
     train = [{"event": "train", "step": step, "seconds": seconds} for step, seconds in ((1, 0.0), (3, 1.0), (5, 9.0))]
     assert (

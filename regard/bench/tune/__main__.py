@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...errors import Mistake
 from ..report import aligned
 
 KINDS: dict[str, dict[str, str]] = {
@@ -113,16 +114,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_intermixed_args(arguments)
     if asked.one:
-        print(json.dumps(one(asked.recipe, json.loads(asked.one), str(asked.out))))
+        try:
+            print(json.dumps(one(asked.recipe, json.loads(asked.one), str(asked.out))))
+        except Mistake as mistake:
+            print(f"regard: {mistake}", file=sys.stderr)
+            sys.exit(2)
         return
     found: dict[str, list[dict[str, Any]]] = {}
     for kind in asked.kinds:
         for seed in range(1, asked.seeds + 1):
             settings = settings_of(asked.settings, kind) | {"train.seed": str(seed), "train.tensorboard": "false"}
             own = [sys.executable, "-m", "regard.bench.tune", asked.recipe, "--one", json.dumps(settings)]
-            done = subprocess.run(
-                [*own, "--out", f"{asked.out / f'{kind}-{seed}'}"], stdout=subprocess.PIPE, check=True
-            )
+            done = subprocess.run([*own, "--out", f"{asked.out / f'{kind}-{seed}'}"], stdout=subprocess.PIPE)
+            if done.returncode:  # it has said why
+                sys.exit(done.returncode)
             found.setdefault(kind, []).append(json.loads(done.stdout.splitlines()[-1]))
             print(kind, seed, found[kind][-1], file=sys.stderr, flush=True)
     print(json.dumps(found) if asked.json else "\n".join(aligned(rows(found))))
