@@ -56,6 +56,16 @@ def test_one_part_as_a_table(capsys):
     assert any("padding: " in line for line in lines) and any("apart by" in line for line in lines)
 
 
+def test_our_own_batches_beside_marian_alone(capsys):
+    arguments = ("--size", "tiny", "--rounds", "1", "--device", "cpu", "--only", "packed", "--json")
+    code, out, err = said(capsys, "translate", *arguments)
+    (section,) = json.loads(out)["sections"]
+    assert code == 0 and "decoding" not in err
+    assert [way["name"] for way in section["ways"]] == ["regard, buckets", "HF Marian"]
+    (fact,) = [fact for fact in section["facts"] if fact.startswith("padding")]
+    assert "in the peers' batches" in fact and "regard, buckets" in fact
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -67,7 +77,7 @@ def test_one_part_as_a_table(capsys):
         ),
         (
             ["translate", "--only", "eating"],
-            "regard: --only eating is no part of this bench; expected training or decod",
+            "regard: --only eating is no part of this bench; expected training, decoding, packed",
         ),
         (["translate", "--device", "abacus"], "regard: device=abacus is no device; expected auto, cpu, cuda"),
     ],

@@ -161,6 +161,7 @@ def compiled(ways: dict[str, Read], notes: list[str]) -> dict[str, Read]:
     """Those that can be; of theirs it is said where they cannot."""
     found = {}
     for who, read in ways.items():
+        print(f"compiling {who} …", file=sys.stderr)  # theirs may take minutes
         faster = torch.compile(read, dynamic=False)
         try:
             faster()

@@ -26,7 +26,7 @@ from .translate import about
 
 SIZES = ("usual", "tiny")
 PARTS = ("attention", "layer")
-ENOUGH = 8.0  # seconds: a way that has taken so long at some length gets no further round there
+ENOUGH = 4.0  # seconds: a way that has taken so long at some length gets no further round there
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from . import decoding, training
 from .plan import SIZES, planned
 
 __all__ = ["PARTS", "SIZES", "main"]
-PARTS = ("training", "decoding")
+PARTS = ("training", "decoding", "packed")  # packed: of training, ours in packed rows beside Marian alone
 
 
 def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> Report:
     where = optimise.device(device)
     plan, sections = planned(size, where), []
     notes: list[str] = []
-    if "training" in parts:
+    if "training" in parts or "packed" in parts:
         print("timing training …", file=sys.stderr)
-        sections.append(training.time(plan, where, rounds, notes))
+        sections.append(training.time(plan, where, rounds, notes, every="training" in parts))
     if "decoding" in parts:
         print("timing decoding …", file=sys.stderr)
         sections += decoding.time(plan, where, rounds, notes)

@@ -23,7 +23,7 @@ from .plan import Plan, model
 from .sentences import Encoded, Sentences, padding, real, spread, tokenizer
 
 APART = 1e-4  # nats per token, at most, between programs with the same weights
-SAME = "regard, same batches"
+SAME, PLAIN = "regard, same batches", "torch.nn.Transformer"
 
 Loss = Callable[[Any, Pair], Tensor]  # of a model and a batch, summed over the real target tokens
 
@@ -37,15 +37,17 @@ class Program(NamedTuple):
     steady: bool = False  # are they all of one shape?
 
 
-def time(plan: Plan, device: torch.device, count: int, notes: list[str]) -> Section:
+def time(plan: Plan, device: torch.device, count: int, notes: list[str], every: bool = True) -> Section:
+    """All programs, or only our own batches beside Marian: to compile the others for changing shapes takes minutes."""
     examples, text = Sentences(plan.corpus, plan.vocab, seed=1), tokenizer(plan.vocab)
     compiled = device.type == "cuda"
     encoded = Encoded(examples, text, multiple=8 if compiled else 1)
     programs = assembled(plan, examples, encoded, device, notes)
     apart = compare(programs, encoded, device)
-    ways = {name: way(program, plan, device, count, compiled) for name, program in programs.items()}
-    ours = tuple(name for name in programs if name.startswith("regard"))
-    own = ", ".join(f"{padding(programs[name].updates):.1%} in those of {name}" for name in ours[1:])
+    timed = programs if every else {name: one for name, one in programs.items() if name not in (SAME, PLAIN)}
+    ways = {name: way(program, plan, device, count, compiled) for name, program in timed.items()}
+    ours = tuple(name for name in timed if name.startswith("regard"))
+    own = ", ".join(f"{padding(programs[name].updates):.1%} in those of {name}" for name in ours if name != SAME)
     facts = [
         f"{plan.sentences} sentences in an update, {plan.precision}{', compiled' if compiled else ''}",
         f"padding: {padding(programs[SAME].updates):.1%} in the peers' batches, {own}",
@@ -69,7 +71,7 @@ def assembled(
     if peers.installed("transformers", notes):
         found["HF Marian"] = Program(peers.marian(first.translator), peers.marian_loss, theirs)
     plain = peers.TorchTransformer(first.model, first.run.model)
-    found["torch.nn.Transformer"] = Program(plain, peers.torch_loss, theirs)
+    found[PLAIN] = Program(plain, peers.torch_loss, theirs)
     return {
         name: Program(net.to(device), loss, [placed(each, device) for each in spread(updates, plan.updates)], steady)
         for name, (net, loss, updates, steady) in found.items()
