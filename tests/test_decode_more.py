@@ -15,6 +15,7 @@ from test_decode import Chain, everything, run
 
 import regard
 from regard.cli import main
+from regard.config import family_of
 from regard.decode import (
     Draw,
     Ensemble,
@@ -28,8 +29,11 @@ from regard.decode import (
     TopP,
     search,
 )  # fmt: skip
+from regard.decode.beams import Beams
 from regard.decode.constraints import must
-from regard.decode.filters import NOTHING, Moment
+from regard.decode.ensemble import Bundle
+from regard.decode.filters import NOTHING, Filter, Moment, Opening
+from regard.decode.record import Plain
 from regard.decode.sample import gumbel, keys
 from regard.decode.texts import sentences, word_pairs, words
 from regard.errors import Mistake
@@ -588,3 +592,47 @@ def test_a_vocabulary_that_cannot_spell_a_phrase(tmp_path, runs):
             LOW[0], avoid=["BIRD", "Ж"]
         )
         assert small.predict(LOW[0], prefix="THE ").startswith("THE ")
+
+
+# --- a prompt of one token is read like any other token, where steps are recorded ----------------------------------------
+
+EARLY = {
+    "transformer": {}, "rnn": {}, "cnn": {}, "t5": {},
+    "gpt": {}, "xl": {"memory": 6}, "lm": {}, "modern": {"family": "gpt", "size": "modern-tiny", "key_heads": 2},
+    "window": {"family": "gpt", "attention": {"kind": "window", "radius": 3}, "positions": {"kind": "sinusoid"}},
+    "favor": {"family": "lm", "attention": {"kind": "favor", "features": 8}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [(1, 1, "first"), (4, 2, "exact"), (3, 3, "heuristic")], ids=["greedy", "exact", "top"])
+@pytest.mark.parametrize("name", EARLY)
+@torch.no_grad()
+def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
+    shape = dict(EARLY[name])
+    module = family_of(shape.pop("family", name))
+    torch.manual_seed(0)
+    config = module.Config(**module.SIZES["tiny"] | {"vocab": 37, "width": 16, "heads": 4, "layers": 2} | shape)
+    model, rows, (beam, nbest, stop) = module.Model(config).eval(), 6, how
+    for each in model.parameters():
+        each.data = each.data * 3
+    source, limits = torch.randint(3, 37, (rows, 5)), torch.tensor([9, 4, 7, 12, 3, 6])
+    reads = hasattr(model, "encode")
+    settings, found = Settings(2, beam, 1.0, nbest, stop, (Suppress([0, 1]),)), []
+    for early in (False, True):
+        monkeypatch.setattr(Plain, "early", early)
+        for capacity in (None, 24):
+            cache = model.start(source, capacity=capacity) if reads else model.start(rows, capacity)
+            first = torch.arange(3, 3 + rows)[:, None]
+            found.append(
+                [[(x.tokens, x.ended) for x in best] for best in search(model, cache, first, limits, settings)]
+            )
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len({len(best[0][0]) for best in found[0]}) > 2 and len({str(best) for best in found[0]}) == rows
+
+
+def test_what_looks_at_the_first_token_needs_a_step_of_its_own():
+    def early(*filters: Filter) -> bool:
+        return Beams(Settings(2, 3, filters=filters), Bundle([]), torch.tensor([5])).early
+
+    assert early() and early(Suppress([0]))
+    assert not early(Suppress([0]), Opening(torch.tensor([True]), torch.ones(9) > 0))

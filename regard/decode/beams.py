@@ -30,6 +30,7 @@ class Past(Protocol):
 
     fixed: bool  # are its tensors where they were for as long as no row is dropped?
 
+    def ready(self) -> None: ...
     def branch(self, beams: int, steps: int) -> None: ...
     def follow(self, origin: Tensor) -> None: ...
     def select(self, rows: Tensor) -> Any: ...
@@ -61,6 +62,7 @@ class Walk(ABC):
     """The open hypotheses of all rows that still run. A step rule says which go on, and keeps those that have ended."""
 
     blind = True  # does a step the same whatever was said before, but for tensors?
+    spreads = False  # may all alternatives begin as copies of one, of which only the first counts?
 
     def __init__(self, settings: Settings, width: int, cache: Past, limits: Tensor) -> None:
         self.settings, self.width, self.cache, self.limits = settings, width, cache, limits
@@ -78,6 +80,17 @@ class Walk(ABC):
     def recordable(self) -> bool:
         filters = self.settings.raw + self.settings.filters
         return self.blind and self.settings.stops is None and all(getattr(each, "blind", False) for each in filters)
+
+    @property
+    def early(self) -> bool:
+        """Can the only token of a prompt be read by a step like any other?"""
+        return self.spreads and not any(getattr(each, "first", False) for each in self.settings.filters)
+
+    def spread(self, prompt: Tensor) -> Tensor:
+        """What such a step reads, (rows, width)."""
+        self.open, self.said = self.open.repeat(1, self.width), self.said.repeat(1, self.width, 1)
+        self.open[:, 1:] = -torch.inf
+        return prompt.repeat(1, self.width)
 
     @abstractmethod
     def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor | None]:
@@ -150,6 +163,8 @@ class Walk(ABC):
 class Beams(Walk):
     """The best `beam` open hypotheses, and a pool of the best that have ended."""
 
+    spreads = True
+
     def __init__(self, settings: Settings, cache: Past, limits: Tensor, width: int | None = None) -> None:
         super().__init__(settings, width or settings.beam, cache, limits)
         kept = settings.nbest if settings.stop == "exact" else settings.beam
@@ -160,13 +175,13 @@ class Beams(Walk):
 
     def _split_all(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Every hypothesis may end here, however unlikely: with a beam that holds all prefixes nothing is lost."""
-        self.pool.add(self.row, self.said, self.now - 1, scores[:, :, self.settings.end], True)
+        before, ending = self.said, scores[:, :, self.settings.end].clone()
         scores[:, :, self.settings.end] = -torch.inf
         self.open, token, origin = top(scores, self.settings.beam)
-        self.said = extend(self.said, self.now, origin, token)
+        self.said = extend(before, self.now, origin, token)
         stopped = self.stopped(self.said, self.open > -torch.inf)
         over = self.open.masked_fill(~(last[:, None] | stopped), -torch.inf)
-        self.pool.add(self.row, self.said, self.now, over, False)
+        self.offer((before, ending), (self.said, over))
         self.open = self.open.masked_fill(stopped, -torch.inf)
         return token, origin
 
@@ -176,15 +191,21 @@ class Beams(Walk):
         best, token, origin = top(scores, 2 * beam)
         said, ended = extend(self.said, self.now, origin, token), token == end
         better = torch.arange(best.size(1), device=best.device) < beam
-        self.pool.add(self.row, said, self.now - 1, best.masked_fill(~(ended & better), -torch.inf), True)
+        ending = best.masked_fill(~(ended & better), -torch.inf)
         stopped = self.stopped(said, (best > -torch.inf) & ~ended)
-        over = (last[:, None] | stopped) & ~ended & better
-        self.pool.add(self.row, said, self.now, best.masked_fill(~over, -torch.inf), False)
+        over = best.masked_fill(~((last[:, None] | stopped) & ~ended & better), -torch.inf)
+        self.offer((said, ending), (said, over))
         best = best.masked_fill(ended | stopped, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
         self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
         self.said = said.gather(1, order[:, :, None].expand(-1, -1, said.size(2)))
         return token, origin
+
+    def offer(self, ending: tuple[Tensor, Tensor], over: tuple[Tensor, Tensor]) -> None:
+        """To the pool: tokens and Σ log p of those that end in END, and of those that end without it, at once."""
+        said, logprobs = (torch.cat(both, 1) for both in zip(ending, over, strict=True))
+        ended = torch.arange(said.size(1), device=said.device) < ending[0].size(1)
+        self.pool.add(self.row, said, self.now - ended.long(), logprobs, ended)
 
     def settled(self) -> Tensor:
         """Can no open hypothesis enter the row's pool any more?"""

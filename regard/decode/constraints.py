@@ -149,7 +149,7 @@ class Constrained(Beams):
     Where no text can, those that say most of the phrases are kept.
     """
 
-    blind = False
+    blind = spreads = False
 
     def __init__(self, settings: Settings, must: Must, cache: Past, limits: Tensor) -> None:
         self.widths = settings.beam + must.tokens  # (rows,) each row's own

@@ -21,6 +21,10 @@ class Bundle:
         lengths: Tensor = self.caches[0].lengths
         return lengths
 
+    def ready(self) -> None:
+        for cache in self.caches:
+            cache.ready()
+
     def branch(self, beams: int, steps: int) -> None:
         for cache in self.caches:
             cache.branch(beams, steps)

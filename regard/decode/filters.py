@@ -23,7 +23,8 @@ class Moment:
 
 
 class Filter(Protocol):
-    """One with `blind = True` does not look at `said`, nor at `step` after the first: its steps can be recorded."""
+    """One with `blind = True` does not look at `said`, nor at `step` after the first: its steps can be recorded. One
+    with `first = True` looks whether it is the first."""
 
     def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
         """(rows, beams, vocab) log-probabilities in and out; minus infinity forbids. It may write in place."""
@@ -83,7 +84,7 @@ class Forbid:
 class Opening:
     """The first token of these rows (bool) is one of those allowed (vocab, bool)."""
 
-    blind = True
+    blind = first = True
 
     def __init__(self, rows: Tensor, allowed: Tensor) -> None:
         self.rows, self.refused = rows, ~allowed

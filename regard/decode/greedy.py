@@ -9,6 +9,8 @@ from .pool import TIE
 
 
 class Greedy(Walk):
+    spreads = True
+
     def __init__(self, settings: Settings, cache: Past, limits: Tensor) -> None:
         super().__init__(settings, 1, cache, limits)
         self.logprob = torch.full_like(self.open, -torch.inf)  # of running rows, (rows, 1); until it ends, none

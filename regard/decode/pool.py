@@ -55,9 +55,9 @@ class Pool:
         self.lengths = torch.zeros(rows, size, dtype=torch.long, device=device)
         self.ended = torch.zeros(rows, size, dtype=torch.bool, device=device)
 
-    def add(self, rows: Tensor, said: Tensor, length: Tensor, logprobs: Tensor, ended: bool) -> None:
+    def add(self, rows: Tensor, said: Tensor, length: Tensor, logprobs: Tensor, ended: Tensor | bool) -> None:
         """Offer the first `length` of said (rows, new, longest), without END, with their Σ log p (rows, new); minus
-        infinity is no offer."""
+        infinity is no offer. Both `length` and `ended` may be of each (new,) or of all."""
         offered = logprobs / (length + ended).to(logprobs) ** self.length_penalty  # END counts
         if not said.is_cuda and not (offered > self.scores[rows].amin(1, keepdim=True)).any():
             return  # on a GPU to look would cost more than to go on
@@ -71,7 +71,8 @@ class Pool:
         self.tokens[rows] = torch.cat([self.tokens[rows], said], 1).gather(1, whole)
         self.logprobs[rows] = kept(self.logprobs, logprobs)
         self.lengths[rows] = kept(self.lengths, length.expand_as(offered))
-        self.ended[rows] = kept(self.ended, torch.full_like(offered, ended, dtype=torch.bool))
+        whether = ended if isinstance(ended, Tensor) else torch.full_like(length, ended, dtype=torch.bool)
+        self.ended[rows] = kept(self.ended, whether.expand_as(offered))
         self.scores[rows] = best
 
     def worst(self, rows: Tensor) -> Tensor:

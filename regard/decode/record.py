@@ -22,6 +22,8 @@ class Decodable(Protocol):
 class Plain:
     """A step of a search."""
 
+    early = False  # is a prompt of one token read like any other?
+
     def __init__(self, model: Decodable, walk: Walk, cache: Past, look: int = 1) -> None:
         self.model, self.walk, self.cache, self.look = model, walk, cache, look
 
@@ -39,6 +41,7 @@ class Recorded(Plain):
     A recording works on tensors at certain addresses. A later search of the same shapes brings its own tensors there.
     """
 
+    early = True
     shape: torch.Size | None = None
     recording: "Recording | None" = None
 

@@ -38,18 +38,29 @@ def steps(
     On a GPU, where to look makes the device wait, only every `look` steps it is seen whether all rows have ended.
     """
     walk = rule(settings, cache, limits)
-    scores = last_of(model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): the prompt is one beam
-    if walk.width > 1:
-        cache.branch(walk.width, walk.longest)
     kind = Recorded if prompt.is_cuda and cache.fixed and walk.recordable else Plain
-    one, tokens = kind(model, walk, cache, look), walk.advance(scores)  # (rows, width)
+    one = kind(model, walk, cache, look)
     try:
+        tokens = begun(one, prompt, real)
         while tokens is not None:
             yield walk
             tokens = one.step(tokens)
         yield walk
     finally:  # only now: another search may write where this one's results stood
         one.put_back()
+
+
+def begun(one: Plain, prompt: Tensor, real: Tensor | None) -> Tensor | None:
+    """The prompt is read: the tokens to read next, (rows, width)."""
+    walk, cache = one.walk, one.cache
+    early = one.early and walk.early and prompt.size(1) == 1 and real is None
+    if early:
+        cache.ready()
+    else:
+        scores = last_of(one.model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): it is one beam
+    if walk.width > 1:
+        cache.branch(walk.width, walk.longest)
+    return one.step(walk.spread(prompt)) if early else walk.advance(scores)
 
 
 def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:

@@ -128,6 +128,9 @@ class DenseBook(SlotBook):
             return mask, mask if mask.keys is not None else Mask(causal=True)
         return mask, mask.but(keys=None, keys_at=self.at[:, : self.size])
 
+    def ready(self) -> None:
+        self.fresh = False
+
     def _make_room(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that needs no look at the device
         self.size = self.used

@@ -70,6 +70,9 @@ class Book:
 
     def reset(self, rows: Tensor) -> None: ...
 
+    def ready(self) -> None:
+        """The first tokens come as all later ones do, in single steps."""
+
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None: ...
 
     def follow(self, origin: Tensor) -> None: ...
@@ -154,6 +157,11 @@ class Cache:
         if self.cross is not None:
             self.cross = self.cross.select(rows)
         return self
+
+    def ready(self) -> None:
+        """No prompt comes: the first step is one like all others."""
+        for book in self._distinct():
+            book.ready()
 
     def branch(self, beams: int, steps: int) -> None:
         """From here on a step reads (rows, beams) tokens, alternatives for one place; `steps` such steps at most."""
