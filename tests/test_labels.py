@@ -11,7 +11,7 @@ import pytest
 
 from regard.agreement import Confusion, figures, paired, span_figures, spans
 from regard.data.labels import Labels, in_order, labelled, learnt
-from regard.data.tagged import Columns, Conllu, Plain, Records, format_of, tagged
+from regard.data.tagged import Columns, Conllu, Plain, Records, beginning, format_of, tagged
 from regard.data.tagged import learnt as learnt_tags
 from regard.errors import Mistake
 from regard.sections import LabelData, TagData
@@ -320,15 +320,28 @@ def test_records_and_plain_words_are_written():
     assert Plain().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
 
 
-def test_the_first_line_tells_the_format():
+def test_the_first_lines_tell_the_format():
     conllu, columns = TagData(train="a.conllu", column="xpos"), TagData(train="a.txt")
-    assert format_of("# text", conllu).column == 4
-    assert format_of("# text", columns).column == 3 and isinstance(format_of("# text", columns), Conllu)
-    assert isinstance(format_of(CONLLU.splitlines()[2], TagData()), Conllu)
-    assert isinstance(format_of("a b", columns), Columns) and isinstance(format_of("a b", conllu), Plain)
-    assert isinstance(format_of("a\tb", conllu), Columns) and isinstance(format_of('{"tokens"', columns), Records)
-    assert isinstance(format_of("{", TagData(format="text")), Plain)
-    assert isinstance(format_of("a b", TagData(format="columns")), Columns)
+    lines = CONLLU.splitlines()
+    assert format_of(lines[:3], conllu).column == 4
+    assert format_of(lines[:3], columns).column == 3 and isinstance(format_of(lines[:3], columns), Conllu)
+    assert isinstance(format_of([lines[2]], TagData()), Conllu)
+    assert isinstance(format_of(["# text", "1\tragged"], conllu), Conllu)
+    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), Plain)
+    assert isinstance(format_of(["a\tb"], conllu), Columns) and isinstance(format_of(['{"tokens"'], columns), Records)
+    assert isinstance(format_of(["{"], TagData(format="text")), Plain)
+    assert isinstance(format_of(["a b"], TagData(format="columns")), Columns)
+
+
+def test_a_hash_is_a_comment_before_conllu_alone():
+    conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
+    assert isinstance(format_of(["#1 in sales"], conllu), Plain)
+    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), Plain)
+    assert isinstance(format_of(["", "1\tO"], conllu), Columns)
+    assert isinstance(format_of(["#\tSYM", "1\tCD"], columns), Columns)
+    lines = iter(["", "# a", " ", "b", "c"])
+    assert beginning(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert beginning(iter(["# a"])) == ["# a"] and beginning(iter([])) == []
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
