@@ -29,7 +29,7 @@ class Folder:
     labels: tuple[str, ...]  # of the heads class and tag
     max_tokens: int  # of a text, its START and END counted
     pooling: Pooling = "mean"
-    normalised: bool = False
+    normalised: bool = True
 
 
 TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: whose system it becomes
@@ -76,7 +76,7 @@ NAMES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max"}
 def modules(path: Path) -> tuple[Path, Pooling, bool]:
     """Where the model lies, how its vectors become one, and whether that has length one; by modules.json."""
     if not (path / "modules.json").is_file():
-        return path, "mean", False
+        return path, "mean", True
     try:
         said = [(each["type"], each["path"]) for each in read_json(path / "modules.json")]
     except (TypeError, KeyError) as error:
