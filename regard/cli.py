@@ -24,6 +24,7 @@ from .console import (
     print_continuation,
     print_figures,
     print_records,
+    refuse_two,
     sorted_out,
 )
 from .errors import Mistake
@@ -148,6 +149,8 @@ def predict(
 
     changes, files = sorted_out(arguments or [])
     changes |= {} if top is None else {"decode.top": str(top)}
+    refuse_two(prompt=prompt is not None, embed=embed, similar=similar is not None)
+    refuse_two(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
         if files:
             raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")

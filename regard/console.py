@@ -6,6 +6,7 @@ import json
 import lzma
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -42,6 +43,13 @@ def sorted_out(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return changes, files
 
 
+def refuse_two(**given: bool) -> None:
+    """Options of which each asks for another kind of answer."""
+    names = [f"--{name}" for name, on in given.items() if on]
+    if len(names) > 1:
+        raise Mistake(f"{' and '.join(names)} ask for different answers; give one of them")
+
+
 def opened(names: list[str]) -> list[Iterator[str]]:
     """The lines of each file, `-` or nothing being stdin. All are opened first: a missing one stops before any work."""
     if not names and sys.stdin.isatty():
@@ -68,7 +76,7 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise Mistake(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
