@@ -102,7 +102,7 @@ def wide(count: int, labels: int) -> str:
         ("a.csv", 'text,label\n"a,2\n', {}, "this is no CSV"),
         ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: no text under 'label'; there is text (data.columns)"),
         ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text'"),
-        ("a.jsonl", "[1]\n", {}, "a.jsonl:1: not a JSON object"),
+        ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path, name, text, data, words):
@@ -121,7 +121,20 @@ def test_skipping_what_cannot_be_read(tmp_path):
 def test_a_csv_that_is_no_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,label\n\xff,x\n")
-    with pytest.raises(Mistake, match="not valid UTF-8"):
+    with pytest.raises(Mistake, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
+        texts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.csv.gz", gzip.compress(b"text,label\n" * 99)[:-20]), ("a.csv.gz", b"plain"),
+     ("a.csv.xz", lzma.compress(b"text,label\n" * 99)[:-20]), ("a.csv.xz", b"plain")],
+    ids=["cut gz", "no gz", "cut xz", "no xz"],
+)  # fmt: skip
+def test_a_csv_in_a_broken_archive(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(Mistake, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
         texts(path)
 
 
@@ -166,9 +179,10 @@ def test_labels_are_kept(tmp_path):
     assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
     with pytest.raises(Mistake, match="belongs to the run"):
         Labels.load(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text('{"labels": 3}')
-    with pytest.raises(Mistake, match="belongs to the run"):
-        Labels.load(tmp_path / "bad.json")
+    for labels in ("3", '["a"]'):
+        (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
+        with pytest.raises(Mistake, match="belongs to the run"):
+            Labels.load(tmp_path / "bad.json")
 
 
 def test_which_labels_draw_spans():
@@ -370,6 +384,18 @@ def test_tables_as_text(tmp_path):
     assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
     told["confusion"].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("labels", [2, 600])
+def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
+    """Its title is not cut off, and its sides do not grow for ever."""
+    from PIL import Image
+
+    names = [f"label {number}" for number in range(labels)]
+    Confusion(names, names).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        grey = np.asarray(picture.convert("L"))
+    assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
 
 
 def test_spans_as_seqeval_reads_them():

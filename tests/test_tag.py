@@ -119,7 +119,9 @@ def test_the_first_lines_say_how_all_of_a_stream_is_written(run, tmp_path, capsy
 def test_where_a_stream_cannot_be_read(run, capsys, monkeypatch):
     text = "the x O\n\n\n" * 1100 + "cat x O\nsees x\n"
     code, _, err = said(capsys, monkeypatch, text, "predict", run)
-    assert code == 2 and "the sentence at line 3301, 'cat x O ⏎ sees x ⏎ ': 2 columns, and the lines before have 3" in err
+    assert (
+        code == 2 and "the sentence at line 3301, 'cat x O ⏎ sees x ⏎ ': 2 columns, and the lines before have 3" in err
+    )
 
 
 def test_likeliest_tags_are_details(run, capsys, monkeypatch):

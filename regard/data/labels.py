@@ -15,7 +15,7 @@ from ..errors import Mistake
 from ..sections import LabelData
 from . import Examples
 from .made import Made
-from .readers import HEADER, UNPACKERS, Lines, Pairs, Table, found, named_kind, opened, wrong
+from .readers import BROKEN, HEADER, UNPACKERS, Lines, Pairs, Table, broken, found, named_kind, opened, wrong
 
 MOST = 1000  # labels; with more it is likelier that the columns are swapped
 ROLES = ("text", "label")
@@ -125,10 +125,14 @@ class Cells(Made):
 
 
 def _text(path: Path) -> str:
-    with UNPACKERS.get(path.suffix.lower(), opened)(path) as file:
-        data = file.read()
-    if problem := wrong(data):
-        raise Mistake(f"{path}: {problem}; convert the file, for instance with iconv")
+    try:
+        with UNPACKERS.get(path.suffix.lower(), opened)(path) as file:
+            data = file.read()
+    except BROKEN as error:
+        raise broken(path, error) from error
+    if wrong(data):
+        number, problem = next((i, told) for i, line in enumerate(data.split(b"\n"), 1) if (told := wrong(line)))
+        raise Mistake(f"{path}:{number}: {problem}; convert the file, for instance with iconv")
     return str(data.decode("utf-8-sig"))
 
 
@@ -164,7 +168,7 @@ class Labels:
     def load(path: Path) -> "Labels":
         try:
             return Labels(files.read_json(path)["labels"])
-        except (OSError, KeyError, TypeError) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise Mistake(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
 
     def refuse_unseen(self, examples: Examples, key: str) -> None:
