@@ -110,17 +110,19 @@ def evaluate(
     chosen = None if data is None else sides(data)
     if others and tune is not None:
         raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
+    if others and out is not None:
+        raise Mistake("--out draws the labels of one run, and several are compared; leave it out")
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
     figures = loaded(run, changes, tune, force).evaluate(chosen)
-    if out is not None:
-        save_confusion(figures, out)
-        print("picture", out, file=sys.stderr)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
         print_figures(figures)
+    if out is not None:  # now, for a picture that cannot be written shall not cost the figures
+        save_confusion(figures, out)
+        print("picture", out, file=sys.stderr)
 
 
 @app.command()

@@ -179,7 +179,7 @@ def test_labels_are_kept(tmp_path):
     assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
     with pytest.raises(Mistake, match="belongs to the run"):
         Labels.load(tmp_path / "none.json")
-    for labels in ("3", '["a"]'):
+    for labels in ("3", '["a"]', '{"a": null}'):
         (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
         with pytest.raises(Mistake, match="belongs to the run"):
             Labels.load(tmp_path / "bad.json")
@@ -273,6 +273,8 @@ def test_tagged_jsonl(tmp_path):
         ("a.jsonl", '{"tokens": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tags'; there is tokens"),
         ("a.jsonl", '{"tags": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tokens'; there is tags"),
         ("a.jsonl", '{"tokens": [1], "tags": ["x"]}', {}, "no list of texts under 'tokens'"),
+        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
         ("a.jsonl", "{", {}, "a.jsonl:1: not one JSON object"),
         ("a.jsonl", "3", {}, "a.jsonl:1: not a JSON object"),
         ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags to learn or to measure by"),

@@ -167,7 +167,7 @@ class Labels:
     @staticmethod
     def load(path: Path) -> "Labels":
         try:
-            return Labels(files.read_json(path)["labels"])
+            return Labels({name: int(count) for name, count in dict(files.read_json(path)["labels"]).items()})
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise Mistake(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
 

@@ -15,7 +15,7 @@ from ..sections import TagData
 from ..settings import one_of
 from . import Examples
 from .labels import Labels, in_order
-from .readers import BLANK, FINE, Lines, named_kind
+from .readers import BLANK, FINE, Lines, named_kind, wrong
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -203,6 +203,8 @@ FORMATS: dict[str, Any] = {"conllu": Conllu, "columns": Columns, "jsonl": Record
 def checked(word: str, tag: str) -> Word:
     if not word.strip() or not tag.strip():
         raise ValueError(f"the {'tag' if word.strip() else 'word'} is empty")
+    if wrong(f"{word} {tag}".encode("utf-8", "surrogatepass")):
+        raise ValueError("a word or tag with a NUL or half a surrogate pair")
     return Word(word, tag)
 
 
