@@ -426,6 +426,28 @@ def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
     assert opened(path).max_tokens == 41  # there are no more positions
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("1_Pooling/config.json", "[1]", r"config.json does not hold an object but \[1\]; restore"),
+        ("sentence_bert_config.json", '"x"', r"sentence_bert_config.json does not hold an object but \"x\""),
+        (
+            "sentence_bert_config.json",
+            '{"max_seq_length": "x"}',
+            "reads texts of max_seq_length 'x'; expected a number",
+        ),
+        ("config.json", "[]", r"config.json does not hold an object but \[\]"),
+        ("modules.json", "{}", r"modules.json does not hold a list but \{\}"),
+        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard reads Transformer"),
+    ],
+)
+def test_files_of_sentences_that_are_something_else(tmp_path: Path, name: str, text: str, words: str) -> None:
+    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
+    (path / name).write_text(text)
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
+
+
 def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
     with pytest.raises(Mistake, match="pools by mean_tokens and max_tokens; regard pools by one of"):

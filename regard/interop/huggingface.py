@@ -40,7 +40,7 @@ def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
 
 def first_module(path: Path) -> Path:
     """Where the model of an older sentence-transformers folder lies."""
-    listed = [each.get("path") for each in read_json(path / "modules.json") if isinstance(each, dict)]
+    listed = [each.get("path") for each in read_json(path / "modules.json", list) if isinstance(each, dict)]
     home = next((path / each for each in listed if each), path)
     if not (home / "config.json").is_file():
         raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
