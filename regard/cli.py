@@ -25,6 +25,7 @@ from .console import (
     print_figures,
     print_records,
     refuse_two,
+    refuse_without_data,
     sorted_out,
 )
 from .errors import Mistake
@@ -108,6 +109,8 @@ def evaluate(
 
     changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
+    if chosen is None and tune is None:
+        refuse_without_data([run, *others])
     if others and tune is not None:
         raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
     if others and out is not None:

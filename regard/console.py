@@ -23,6 +23,13 @@ def loaded(run: str, changes: dict[str, str], tune: str | None, force: bool) -> 
     return api.load(run, changes, tune=tune, force=force)
 
 
+def refuse_without_data(runs: list[str]) -> None:
+    """Only a run of ours remembers what it is measured on; with another folder its task would take embedded data."""
+    for name in runs:
+        if Path(name).is_dir() and not (Path(name) / "run.json").is_file():
+            raise Mistake(f"{name} is no run of ours and has no test data; name some with --data")
+
+
 def overrides(arguments: list[str]) -> dict[str, str]:
     changes, others = sorted_out(arguments)
     if others:

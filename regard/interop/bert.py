@@ -124,4 +124,4 @@ def as_sentences(folder: Folder, home: Path) -> Folder:
     most = said.get("max_seq_length") or settings(home).get("model_max_length") or folder.max_tokens
     if not isinstance(most, int | float):
         raise Mistake(f"{home} reads texts of max_seq_length {most!r}; expected a number, fetch the folder again")
-    return replace(folder, max_tokens=min(most, folder.max_tokens))
+    return replace(folder, max_tokens=int(min(most, folder.max_tokens)))

@@ -33,7 +33,7 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
     config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
     return import_module(READERS[kind]).system(path, config, overrides)
 
@@ -65,7 +65,10 @@ def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[
 def weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a folder: one safetensors file, or several with their index."""
     if (path / "model.safetensors.index.json").is_file():
-        files = sorted(set(read_json(path / "model.safetensors.index.json")["weight_map"].values()))
+        parts = read_json(path / "model.safetensors.index.json").get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
+            raise Mistake(f"{path / 'model.safetensors.index.json'} has no weight_map; fetch the folder again")
+        files = sorted(set(parts.values()))
     elif (path / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
