@@ -47,6 +47,7 @@ GOOD = [("so good", "pos"), ("so bad, really", "neg"), ("fine", "pos")]
         ("a.csv", 'text,label\nso good,pos\n"so bad, really",neg\nfine,pos\n', ()),
         ("a.csv.gz", '\ufefflabel,n,text\npos,1,so good\nneg,2,"so bad, really"\n\npos,3,fine\n', "text,label"),
         ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "review,stars"),
+        ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "2,1"),
         ("a.jsonl", '{"text": "so good", "label": "pos"}\n{"label": "neg", "text": "so bad, really"}\n'
                     '{"text": "fine", "label": "pos"}\n', ()),
         ("a.json", '{"s": "so good", "l": "pos"}\n{"s": "so bad, really", "l": "neg"}\n{"s": "fine", "l": "pos"}\n', "s,l"),
@@ -97,6 +98,8 @@ def wide(count: int, labels: int) -> str:
         ("a.tsv", "a\tb\n", {"columns": "a,b,c"}, "data.columns=a,b,c is not clear; expected two"),
         ("a.csv", "a,b\n1,2\n", {}, "a.csv:1: the header has no column 'text', it has a, b; name the text's"),
         ("a.csv", "", {}, "a.csv:1: the header has no column 'text', it has nothing"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "1,3"}, "a.csv:1: the header has no column '3', it has a, b"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "0,1"}, "a.csv:1: the header has no column '0', it has a, b"),
         ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; put it right"),
         ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is no CSV"),
         ("a.csv", 'text,label\n"a,2\n', {}, "this is no CSV"),
@@ -382,6 +385,7 @@ def test_tables_as_text(tmp_path):
     lines = str(told["confusion"]).splitlines()
     assert lines[1].split()[:3] == ["a", "b", "c"] and lines[2].split() == ["a", "2", "0", "1"]
     many = [f"{number:02}" for number in range(20)]
+    assert len(str(Confusion(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
     worst = str(Confusion([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
     assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
     told["confusion"].save(tmp_path / "a.png")

@@ -124,6 +124,13 @@ def test_where_a_stream_cannot_be_read(run, capsys, monkeypatch):
     )
 
 
+def test_few_embedded_sentences_lack_a_role():
+    """That valid data have one more is no mistake of anybody who asks for fewer."""
+    settings = {**reads.TINY, "data.examples": 50}
+    lesson, kept, _ = tag.prepare(resolve("tag", settings).run, None, torch.device("cpu"))
+    assert {role for _, roles in lesson.parts["valid"] for role in roles} - set(kept["labels.json"])
+
+
 def test_likeliest_tags_are_details(run, capsys, monkeypatch):
     code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2)
     assert code == 0 and out == "the O\ncat B-T\n\n" and "decode.top" in err and "with details alone" in err

@@ -108,13 +108,7 @@ class Cells(Made):
         reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
-            for column in self.columns:
-                if column not in header:
-                    raise Mistake(
-                        f"{path}:1: the header has no column {column!r}, it has {', '.join(header) or 'nothing'}; name "
-                        "the text's and the label's, such as data.columns=review,stars"
-                    )
-            chosen = [header.index(column) for column in self.columns]
+            chosen = [_place(path, header, column) for column in self.columns]
             for row in reader:
                 if len(row) == len(header):
                     yield reader.line_num, [row[place] for place in chosen]
@@ -122,6 +116,18 @@ class Cells(Made):
                     yield reader.line_num, f"{len(row)} cells, and the header has {len(header)}"
         except csv.Error as error:
             raise Mistake(f"{path}:{reader.line_num}: this is no CSV ({error}); look at its quotes") from error
+
+
+def _place(path: Path, header: list[str], column: str) -> int:
+    """Of a column by its name, or by its number from 1."""
+    if column in header:
+        return header.index(column)
+    if column.isdecimal() and 1 <= int(column) <= len(header):
+        return int(column) - 1
+    raise Mistake(
+        f"{path}:1: the header has no column {column!r}, it has {', '.join(header) or 'nothing'}; name the text's and "
+        "the label's, such as data.columns=review,stars"
+    )
 
 
 def _text(path: Path) -> str:

@@ -193,7 +193,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     """Open the data, learn the tags and the tokenizer, or take that of `folder`; nothing is written."""
     parts = opened(run, part)
     labels = learnt(parts["train"])
-    if "valid" in parts and run.data.invalid == "refuse":
+    if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
         labels.refuse_unseen(parts["valid"], "data.valid")
     if run.train.metric == "spans" and not labels.spans:
         raise Mistake(
