@@ -85,6 +85,32 @@ def weights(path: Path) -> dict[str, Tensor]:
         raise Mistake(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
 
 
+def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """How a folder generates: generation_config.json over config.json, where both are of the types they must be."""
+    stored = path / "generation_config.json"
+    found = {**config, **(read_json(stored) if stored.is_file() else {})}
+    for name, (fits, wanted) in GENERATION.items():
+        if (value := found.get(name)) is not None and not fits(value):
+            raise Mistake(f"{path}: {name} is {value!r} in how it generates; expected {wanted}, put it right")
+    return found
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
+
+
+GENERATION: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_whole, "a whole number")),
+    "length_penalty": (lambda value: isinstance(value, int | float), "a number"),
+    "suppress_tokens": (_listed, "a list of numbers"),
+    "bad_words_ids": (lambda value: isinstance(value, list) and all(map(_listed, value)), "a list of lists of numbers"),
+}
+
+
 def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Decode | None:
     """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
     try:
