@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-WIDE = 16  # labels; a confusion matrix of more is told as its most frequent mistakes
+WIDE = 17  # labels, as many as Universal Dependencies has; of more the most frequent mistakes are told
 TOLD = 12  # of them
 SAMPLES = 1000  # of the bootstrap
 

@@ -24,6 +24,8 @@ from .console import (
     print_continuation,
     print_figures,
     print_records,
+    refuse_two,
+    refuse_without_data,
     sorted_out,
 )
 from .errors import Mistake
@@ -107,19 +109,23 @@ def evaluate(
 
     changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
+    if chosen is None and tune is None:
+        refuse_without_data([run, *others])
     if others and tune is not None:
         raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
+    if others and out is not None:
+        raise Mistake("--out draws the labels of one run, and several are compared; leave it out")
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
     figures = loaded(run, changes, tune, force).evaluate(chosen)
-    if out is not None:
-        save_confusion(figures, out)
-        print("picture", out, file=sys.stderr)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
         print_figures(figures)
+    if out is not None:  # now, for a picture that cannot be written shall not cost the figures
+        save_confusion(figures, out)
+        print("picture", out, file=sys.stderr)
 
 
 @app.command()
@@ -148,6 +154,8 @@ def predict(
 
     changes, files = sorted_out(arguments or [])
     changes |= {} if top is None else {"decode.top": str(top)}
+    refuse_two(prompt=prompt is not None, embed=embed, similar=similar is not None)
+    refuse_two(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
         if files:
             raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")

@@ -130,6 +130,8 @@ def change(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) 
 
 def sides(text: str) -> tuple[tuple[str, ...], ...]:
     """`a,b` as the sides of an example, read as `data.test=a,b` would be."""
+    if not text.strip():
+        raise Mistake("--data names no file; give one, or leave it out for the run's own test data")
     try:
         return Data.model_validate({"test": text}).test
     except ValidationError as error:

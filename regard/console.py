@@ -6,6 +6,7 @@ import json
 import lzma
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -20,6 +21,13 @@ def loaded(run: str, changes: dict[str, str], tune: str | None, force: bool) -> 
     from . import api
 
     return api.load(run, changes, tune=tune, force=force)
+
+
+def refuse_without_data(runs: list[str]) -> None:
+    """Only a run of ours remembers what it is measured on; with another folder its task would take embedded data."""
+    for name in runs:
+        if Path(name).is_dir() and not (Path(name) / "run.json").is_file():
+            raise Mistake(f"{name} is no run of ours and has no test data; name some with --data")
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:
@@ -40,6 +48,13 @@ def sorted_out(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         else:
             files.append(argument)
     return changes, files
+
+
+def refuse_two(**given: bool) -> None:
+    """Options of which each asks for another kind of answer."""
+    names = [f"--{name}" for name, on in given.items() if on]
+    if len(names) > 1:
+        raise Mistake(f"{' and '.join(names)} ask for different answers; give one of them")
 
 
 def opened(names: list[str]) -> list[Iterator[str]]:
@@ -68,7 +83,7 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise Mistake(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 

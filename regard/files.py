@@ -65,10 +65,15 @@ def write_json(path: Path, value: Any) -> None:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: type = dict) -> Any:
+    """What a file of JSON holds: an object, or a list where that is the `kind`."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise Mistake(
             f"{path} is not whole JSON ({error}); it may have been cut off, restore or make it anew"
         ) from error
+    if not isinstance(found, kind):
+        wanted = "a list" if kind is list else "an object"
+        raise Mistake(f"{path} does not hold {wanted} but {json.dumps(found)[:40]}; restore or make it anew")
+    return found

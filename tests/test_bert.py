@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from seams.checks import close, loud, ragged
 
 import regard
+from regard import cli
 from regard.config import Tokenizer
 from regard.data import tokenizers
 from regard.errors import Mistake
@@ -81,6 +82,40 @@ def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
     compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
     assert folder.max_tokens == 41
     assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (
+            "config.json",
+            {"id2label": {"0": "a", "1": "a"}},
+            r"config.json: id2label calls two labels by one name \(a, a\)",
+        ),
+        ("config.json", {"model_type": ["bert"]}, r"holds a model of type \['bert'\]"),
+        ("model.safetensors.index.json", {}, "index.json has no weight_map; fetch the folder again"),
+        ("model.safetensors.index.json", {"weight_map": [1]}, "index.json has no weight_map"),
+        ("tokenizer.json", {"model": 3, "added_tokens": []}, "tokenizer.json is no tokenizer"),
+    ],
+)
+def test_folders_that_are_no_whole_ones(tmp_path: Path, name: str, change: dict[str, Any], words: str) -> None:
+    path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
+    (path / "vocab.txt").unlink(missing_ok=True)
+    file = path / name
+    file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | change))
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
+
+
+def test_a_folder_has_no_test_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Embedded data, which it was not trained on, would tell nothing."""
+    path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
+    for more in ([], [str(path)]):
+        assert cli.main(["eval", str(path), *more]) == 2
+        assert "x is no run of ours and has no test data; name some with --data" in capsys.readouterr().err
+    assert cli.main(["eval", str(path), "--data", ""]) == 2 and "--data names no file" in capsys.readouterr().err
+    (tmp_path / "a.tsv").write_text("the cat\tLABEL_0\n")
+    assert cli.main(["eval", str(path), "--data", str(tmp_path / "a.tsv")]) == 0
 
 
 def test_other_shapes_and_acts(tmp_path: Path) -> None:
@@ -424,6 +459,28 @@ def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
     assert folder.tokenizer.encode(["HELLO"]) == [[small.VOCAB.index("hello")]]  # lower case first
     (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
     assert opened(path).max_tokens == 41  # there are no more positions
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("1_Pooling/config.json", "[1]", r"config.json does not hold an object but \[1\]; restore"),
+        ("sentence_bert_config.json", '"x"', r"sentence_bert_config.json does not hold an object but \"x\""),
+        (
+            "sentence_bert_config.json",
+            '{"max_seq_length": "x"}',
+            "reads texts of max_seq_length 'x'; expected a number",
+        ),
+        ("config.json", "[]", r"config.json does not hold an object but \[\]"),
+        ("modules.json", "{}", r"modules.json does not hold a list but \{\}"),
+        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard reads Transformer"),
+    ],
+)
+def test_files_of_sentences_that_are_something_else(tmp_path: Path, name: str, text: str, words: str) -> None:
+    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
+    (path / name).write_text(text)
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
 
 
 def test_what_is_refused_of_sentences(tmp_path: Path) -> None:

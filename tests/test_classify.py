@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -125,6 +126,13 @@ def test_the_attention_is_drawn(system, tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_labels_of_another_run(run, tmp_path):
+    shutil.copytree(run, tmp_path / "x")
+    (tmp_path / "x/labels.json").write_text('{"labels": {"a": 1, "b": 2, "c": 3}}')
+    with pytest.raises(Mistake, match="labels.json has 3 labels and the model 2; it belongs to another run"):
+        regard.load(tmp_path / "x")
+
+
 def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
     code, out, err = said(capsys, monkeypatch, "a happy cat\n\nthe bad day\n", "predict", run)
     assert (code, out) == (0, "glad\n\nsad\n") and "1 of 3 texts are empty" in err
@@ -141,6 +149,12 @@ def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
         line.startswith("majority 0.") for line in lines
     )
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    for place, words in ((tmp_path, "is a folder"), (tmp_path / "a/b.png", "for its folder is not there")):
+        code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", place)
+        assert code == 2 and out.splitlines() == lines and words in err  # the figures are not lost
+    assert "--out draws the labels of one run" in said(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
+    monkeypatch.chdir(tmp_path)
+    assert said(capsys, monkeypatch, "", "look", run, "a cat", "--out", ".")[0] == 2
     code, out, _ = said(capsys, monkeypatch, "", "eval", run, "--json")
     assert json.loads(out)["confusion"]["glad"]["glad"] > 20
     code, out, _ = said(capsys, monkeypatch, "a happy cat\tglad\n", "score", run)

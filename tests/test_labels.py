@@ -11,7 +11,7 @@ import pytest
 
 from regard.agreement import Confusion, figures, paired, span_figures, spans
 from regard.data.labels import Labels, in_order, labelled, learnt
-from regard.data.tagged import Columns, Conllu, Plain, Records, format_of, tagged
+from regard.data.tagged import Columns, Conllu, Plain, Records, beginning, format_of, tagged
 from regard.data.tagged import learnt as learnt_tags
 from regard.errors import Mistake
 from regard.sections import LabelData, TagData
@@ -47,6 +47,7 @@ GOOD = [("so good", "pos"), ("so bad, really", "neg"), ("fine", "pos")]
         ("a.csv", 'text,label\nso good,pos\n"so bad, really",neg\nfine,pos\n', ()),
         ("a.csv.gz", '\ufefflabel,n,text\npos,1,so good\nneg,2,"so bad, really"\n\npos,3,fine\n', "text,label"),
         ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "review,stars"),
+        ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "2,1"),
         ("a.jsonl", '{"text": "so good", "label": "pos"}\n{"label": "neg", "text": "so bad, really"}\n'
                     '{"text": "fine", "label": "pos"}\n', ()),
         ("a.json", '{"s": "so good", "l": "pos"}\n{"s": "so bad, really", "l": "neg"}\n{"s": "fine", "l": "pos"}\n', "s,l"),
@@ -97,12 +98,14 @@ def wide(count: int, labels: int) -> str:
         ("a.tsv", "a\tb\n", {"columns": "a,b,c"}, "data.columns=a,b,c is not clear; expected two"),
         ("a.csv", "a,b\n1,2\n", {}, "a.csv:1: the header has no column 'text', it has a, b; name the text's"),
         ("a.csv", "", {}, "a.csv:1: the header has no column 'text', it has nothing"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "1,3"}, "a.csv:1: the header has no column '3', it has a, b"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "0,1"}, "a.csv:1: the header has no column '0', it has a, b"),
         ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; put it right"),
         ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is no CSV"),
         ("a.csv", 'text,label\n"a,2\n', {}, "this is no CSV"),
         ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: no text under 'label'; there is text (data.columns)"),
         ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text'"),
-        ("a.jsonl", "[1]\n", {}, "a.jsonl:1: not a JSON object"),
+        ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path, name, text, data, words):
@@ -121,7 +124,20 @@ def test_skipping_what_cannot_be_read(tmp_path):
 def test_a_csv_that_is_no_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,label\n\xff,x\n")
-    with pytest.raises(Mistake, match="not valid UTF-8"):
+    with pytest.raises(Mistake, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
+        texts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.csv.gz", gzip.compress(b"text,label\n" * 99)[:-20]), ("a.csv.gz", b"plain"),
+     ("a.csv.xz", lzma.compress(b"text,label\n" * 99)[:-20]), ("a.csv.xz", b"plain")],
+    ids=["cut gz", "no gz", "cut xz", "no xz"],
+)  # fmt: skip
+def test_a_csv_in_a_broken_archive(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(Mistake, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
         texts(path)
 
 
@@ -166,9 +182,10 @@ def test_labels_are_kept(tmp_path):
     assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
     with pytest.raises(Mistake, match="belongs to the run"):
         Labels.load(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text('{"labels": 3}')
-    with pytest.raises(Mistake, match="belongs to the run"):
-        Labels.load(tmp_path / "bad.json")
+    for labels in ("3", '["a"]', '{"a": null}'):
+        (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
+        with pytest.raises(Mistake, match="belongs to the run"):
+            Labels.load(tmp_path / "bad.json")
 
 
 def test_which_labels_draw_spans():
@@ -259,6 +276,8 @@ def test_tagged_jsonl(tmp_path):
         ("a.jsonl", '{"tokens": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tags'; there is tokens"),
         ("a.jsonl", '{"tags": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tokens'; there is tags"),
         ("a.jsonl", '{"tokens": [1], "tags": ["x"]}', {}, "no list of texts under 'tokens'"),
+        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
         ("a.jsonl", "{", {}, "a.jsonl:1: not one JSON object"),
         ("a.jsonl", "3", {}, "a.jsonl:1: not a JSON object"),
         ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags to learn or to measure by"),
@@ -320,15 +339,28 @@ def test_records_and_plain_words_are_written():
     assert Plain().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
 
 
-def test_the_first_line_tells_the_format():
+def test_the_first_lines_tell_the_format():
     conllu, columns = TagData(train="a.conllu", column="xpos"), TagData(train="a.txt")
-    assert format_of("# text", conllu).column == 4
-    assert format_of("# text", columns).column == 3 and isinstance(format_of("# text", columns), Conllu)
-    assert isinstance(format_of(CONLLU.splitlines()[2], TagData()), Conllu)
-    assert isinstance(format_of("a b", columns), Columns) and isinstance(format_of("a b", conllu), Plain)
-    assert isinstance(format_of("a\tb", conllu), Columns) and isinstance(format_of('{"tokens"', columns), Records)
-    assert isinstance(format_of("{", TagData(format="text")), Plain)
-    assert isinstance(format_of("a b", TagData(format="columns")), Columns)
+    lines = CONLLU.splitlines()
+    assert format_of(lines[:3], conllu).column == 4
+    assert format_of(lines[:3], columns).column == 3 and isinstance(format_of(lines[:3], columns), Conllu)
+    assert isinstance(format_of([lines[2]], TagData()), Conllu)
+    assert isinstance(format_of(["# text", "1\tragged"], conllu), Conllu)
+    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), Plain)
+    assert isinstance(format_of(["a\tb"], conllu), Columns) and isinstance(format_of(['{"tokens"'], columns), Records)
+    assert isinstance(format_of(["{"], TagData(format="text")), Plain)
+    assert isinstance(format_of(["a b"], TagData(format="columns")), Columns)
+
+
+def test_a_hash_is_a_comment_before_conllu_alone():
+    conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
+    assert isinstance(format_of(["#1 in sales"], conllu), Plain)
+    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), Plain)
+    assert isinstance(format_of(["", "1\tO"], conllu), Columns)
+    assert isinstance(format_of(["#\tSYM", "1\tCD"], columns), Columns)
+    lines = iter(["", "# a", " ", "b", "c"])
+    assert beginning(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert beginning(iter(["# a"])) == ["# a"] and beginning(iter([])) == []
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -353,10 +385,23 @@ def test_tables_as_text(tmp_path):
     lines = str(told["confusion"]).splitlines()
     assert lines[1].split()[:3] == ["a", "b", "c"] and lines[2].split() == ["a", "2", "0", "1"]
     many = [f"{number:02}" for number in range(20)]
+    assert len(str(Confusion(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
     worst = str(Confusion([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
     assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
     told["confusion"].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("labels", [2, 600])
+def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
+    """Its title is not cut off, and its sides do not grow for ever."""
+    from PIL import Image
+
+    names = [f"label {number}" for number in range(labels)]
+    Confusion(names, names).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        grey = np.asarray(picture.convert("L"))
+    assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
 
 
 def test_spans_as_seqeval_reads_them():

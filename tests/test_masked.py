@@ -277,6 +277,27 @@ def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, st
     return code, captured.out, captured.err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--embed", "--similar", "x"), "--embed and --similar ask for different answers"),
+        (("--embed", "--details"), "--embed and --details ask for different answers"),
+        (("--similar", "x", "--details"), "--similar and --details ask for different answers"),
+        (("--prompt", "x", "--embed"), "--prompt and --embed ask for different answers; give one of them"),
+    ],
+)
+def test_answers_of_two_kinds_are_refused(capsys, monkeypatch, flags, words):
+    code, out, err = said(capsys, monkeypatch, "a\n", "predict", "run", *flags)
+    assert (code, out) == (2, "") and words in err
+
+
+def test_pairs_need_two_kinds(tmp_path):
+    settings = {**reads.TINY, "data.follow": True, "model.kinds": 1}
+    with pytest.raises(Mistake, match=r"data.follow reads two texts in a row and the model knows one kind"):
+        regard.train("masked", settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_on_the_command_line(run, system, tmp_path, capsys, monkeypatch):
     code, out, _ = said(capsys, monkeypatch, "the cat\na day\n", "predict", run, "--embed")
     found = [json.loads(line) for line in out.splitlines()]

@@ -214,7 +214,12 @@ def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
     record = regard.load(path).predict("the [MASK] sat", details=True)
     assert record["masks"][0][0][1] == pytest.approx(float(best.max()), abs=1e-5)
     bare = regard.load(folders.folder(tmp_path / "bare", "BertModel"))
-    assert bare.embed(["the cat"]).shape == (1, 36)
+    vector = bare.embed("the cat")
+    batch, theirs = text("the cat", return_tensors="pt"), hf.BertModel.from_pretrained(tmp_path / "bare").eval()
+    with torch.no_grad():
+        mean = theirs(**batch).last_hidden_state[0].mean(0)
+    assert vector.shape == (36,) and (vector - mean / mean.norm()).abs().max() < 1e-5  # of length 1, as a run's
+    assert (bare.embed("the cat", normalised=False) - mean).abs().max() < 1e-5
     for ask in (lambda: bare.predict("a <mask>"), lambda: bare.evaluate()):
         with pytest.raises(Mistake, match="this model has no head for masked words; it gives embeddings"):
             ask()

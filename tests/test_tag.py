@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -97,6 +98,44 @@ def test_streams_on_the_command_line(run, tmp_path, capsys, monkeypatch):
     assert said(capsys, monkeypatch, "", "predict", run)[:2] == (0, "")
     code, out, _ = said(capsys, monkeypatch, "", "eval", run)
     assert code == 0 and "span kinds" in out and "most frequent tag of the word" in out
+
+
+def test_the_first_lines_say_how_all_of_a_stream_is_written(run, tmp_path, capsys, monkeypatch):
+    """A later line may look like a comment, an object or a table; lines of text stay as many as they were."""
+    embedded = tmp_path / "run"
+    shutil.copytree(run, embedded)
+    about = json.loads((embedded / "run.json").read_text())
+    about["config"]["data"]["train"] = []  # nothing then says that it has learnt from columns
+    (embedded / "run.json").write_text(json.dumps(about))
+    text = "\nthe cat\n#1 cat\n\n{ cat }\n"
+    code, out, _ = said(capsys, monkeypatch, text, "predict", embedded)
+    untagged = ["/".join(word.split("/")[:-1]) for line in out.splitlines() for word in line.split()]
+    assert code == 0 and untagged == text.split() and [not line for line in out.splitlines()] == [1, 0, 0, 1, 0]
+    assert said(capsys, monkeypatch, "# cat\nthe\n", "predict", embedded)[1].count("/") == 3
+    code, out, _ = said(capsys, monkeypatch, "# x\ncat x\n\n# x\n", "predict", run)  # columns
+    assert code == 0 and [line.split()[0] for line in out.splitlines() if line] == ["#", "cat", "#"]
+
+
+def test_where_a_stream_cannot_be_read(run, capsys, monkeypatch):
+    text = "the x O\n\n\n" * 1100 + "cat x O\nsees x\n"
+    code, _, err = said(capsys, monkeypatch, text, "predict", run)
+    assert (
+        code == 2 and "the sentence at line 3301, 'cat x O ⏎ sees x ⏎ ': 2 columns, and the lines before have 3" in err
+    )
+
+
+def test_few_embedded_sentences_lack_a_role():
+    """That valid data have one more is no mistake of anybody who asks for fewer."""
+    settings = {**reads.TINY, "data.examples": 50}
+    lesson, kept, _ = tag.prepare(resolve("tag", settings).run, None, torch.device("cpu"))
+    assert {role for _, roles in lesson.parts["valid"] for role in roles} - set(kept["labels.json"])
+
+
+def test_likeliest_tags_are_details(run, capsys, monkeypatch):
+    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2)
+    assert code == 0 and out == "the O\ncat B-T\n\n" and "decode.top" in err and "with details alone" in err
+    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2, "--details")
+    assert len(json.loads(out)["top"][0]) == 2 and "details" not in err
 
 
 def test_what_cannot_be_tagged(system, capsys, monkeypatch, run):

@@ -187,6 +187,14 @@ def test_t5_without_its_sentinels_is_refused(tmp_path):
         )
 
 
+def test_rows_that_hold_no_target_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a text\n")
+    with pytest.raises(Mistake, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
+        regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert SpanUpdates(Made("x", [("a",)]), Corruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train())
+
+
 def test_every_epoch_leaves_out_other_spans():
     texts = ["a text that is long enough to be cut", "short one"] * 5
     data = SpanData(max_tokens=20)
@@ -208,6 +216,8 @@ def test_spans_then_text_to_text(tmp_path):
     data = {"data.train": str(tmp_path / "a.txt"), "data.valid": str(tmp_path / "a.txt"), "tokenizer.vocab": 400}
     system = regard.train("spans", {**SMALL, **data}, out=tmp_path / "spans")
     assert isinstance(system.predict("line <extra_id_0> of a text"), str)
+    told = regard.convert(tmp_path / "spans", to="huggingface", out=tmp_path / "folder")["checked"]
+    assert "32 of 32 texts equal" in told and regard.load(tmp_path / "folder").source.sentinels
     figures = system.evaluate(((str(tmp_path / "a.txt"),),))
     assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and figures["examples"] == 40
     files = str(pairs(tmp_path, "b.tsv", 20))

@@ -57,7 +57,7 @@ class Examples(Lazy[tuple[Any, ...]]):
     def need_some(self, key: str) -> None:
         if not len(self):
             told = "; ".join(self.report()) or "it has no line"
-            raise Mistake(f"{key}: {self.name} holds no example ({told}); give at least one pair of non-empty lines")
+            raise Mistake(f"{key}: {self.name} holds no example ({told}); give at least one that is whole")
 
     def report(self) -> list[str]:
         """What was left out or mended, in plain sentences; nothing if all was well."""

@@ -15,7 +15,7 @@ from ..errors import Mistake
 from ..sections import LabelData
 from . import Examples
 from .made import Made
-from .readers import HEADER, UNPACKERS, Lines, Pairs, Table, found, named_kind, opened, wrong
+from .readers import BROKEN, HEADER, UNPACKERS, Lines, Pairs, Table, broken, found, named_kind, opened, wrong
 
 MOST = 1000  # labels; with more it is likelier that the columns are swapped
 ROLES = ("text", "label")
@@ -108,13 +108,7 @@ class Cells(Made):
         reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
-            for column in self.columns:
-                if column not in header:
-                    raise Mistake(
-                        f"{path}:1: the header has no column {column!r}, it has {', '.join(header) or 'nothing'}; name "
-                        "the text's and the label's, such as data.columns=review,stars"
-                    )
-            chosen = [header.index(column) for column in self.columns]
+            chosen = [_place(path, header, column) for column in self.columns]
             for row in reader:
                 if len(row) == len(header):
                     yield reader.line_num, [row[place] for place in chosen]
@@ -124,11 +118,27 @@ class Cells(Made):
             raise Mistake(f"{path}:{reader.line_num}: this is no CSV ({error}); look at its quotes") from error
 
 
+def _place(path: Path, header: list[str], column: str) -> int:
+    """Of a column by its name, or by its number from 1."""
+    if column in header:
+        return header.index(column)
+    if column.isdecimal() and 1 <= int(column) <= len(header):
+        return int(column) - 1
+    raise Mistake(
+        f"{path}:1: the header has no column {column!r}, it has {', '.join(header) or 'nothing'}; name the text's and "
+        "the label's, such as data.columns=review,stars"
+    )
+
+
 def _text(path: Path) -> str:
-    with UNPACKERS.get(path.suffix.lower(), opened)(path) as file:
-        data = file.read()
-    if problem := wrong(data):
-        raise Mistake(f"{path}: {problem}; convert the file, for instance with iconv")
+    try:
+        with UNPACKERS.get(path.suffix.lower(), opened)(path) as file:
+            data = file.read()
+    except BROKEN as error:
+        raise broken(path, error) from error
+    if wrong(data):
+        number, problem = next((i, told) for i, line in enumerate(data.split(b"\n"), 1) if (told := wrong(line)))
+        raise Mistake(f"{path}:{number}: {problem}; convert the file, for instance with iconv")
     return str(data.decode("utf-8-sig"))
 
 
@@ -163,8 +173,8 @@ class Labels:
     @staticmethod
     def load(path: Path) -> "Labels":
         try:
-            return Labels(files.read_json(path)["labels"])
-        except (OSError, KeyError, TypeError) as error:
+            return Labels({name: int(count) for name, count in dict(files.read_json(path)["labels"]).items()})
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise Mistake(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
 
     def refuse_unseen(self, examples: Examples, key: str) -> None:

@@ -26,6 +26,7 @@ BLOCK = 1 << 24  # bytes looked at together while a file is scanned
 HANDLES = 64  # files kept open at a time, far below any system's limit
 FINE, BLANK, INVALID, HEADER = 0, 1, 2, 3  # what the scan found in a line
 UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+BROKEN = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # what these say of a file that is none, or cut off
 
 Check = Callable[[int, int, str], int]  # (file, line, text) -> one of the four above; ValueError says what is wrong
 
@@ -153,8 +154,8 @@ class Lines(Lazy[str]):
             with UNPACKERS.get(path.suffix.lower(), opened)(path) as packed:
                 shutil.copyfileobj(packed, self._spool, BLOCK)
             self._spool.seek(start)
-        except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-            raise Mistake(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again") from error
+        except BROKEN as error:
+            raise broken(path, error) from error
         except OSError as error:
             place = tempfile.gettempdir()
             raise Mistake(
@@ -239,6 +240,10 @@ def opened(path: Path) -> IO[bytes]:
         return open(path, "rb", buffering=0)
     except OSError as error:
         raise Mistake(f"{path} cannot be read ({error.strerror}); check its name and permissions") from error
+
+
+def broken(path: Path, error: Exception) -> Mistake:
+    return Mistake(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again")
 
 
 def wrong(data: bytes, before: int = 0) -> str:
@@ -354,7 +359,8 @@ class Table:
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"not one JSON object on one line ({error})") from error
         if not isinstance(record, dict):
-            raise ValueError('not a JSON object such as {"source": …, "target": …}')
+            such = ", ".join(f'"{column}": …' for column in self.columns[:2])
+            raise ValueError(f"not a JSON object such as {{{such}}}")
         values = [self.value(record, column) for column in self.columns]
         for column, value in zip(self.columns[:2], values, strict=False):
             if not isinstance(value, str):

@@ -10,6 +10,8 @@ from . import Examples
 from .batches import Batcher, Ids, Numbers
 from .tokenizers import Text
 
+SHORTEST = 4  # tokens of a target
+
 
 class Corruptor:
     """Takes spans out. It needs a tokenizer that has sentinels."""
@@ -50,6 +52,11 @@ class SpanUpdates(Batcher):
     """Lines, corrupted anew in every epoch."""
 
     def __init__(self, examples: Examples, corruptor: Corruptor, data: SpanData, train: Train) -> None:
+        if data.max_tokens < SHORTEST:
+            raise Mistake(
+                f"data.max_tokens={data.max_tokens} leaves no room for a target, which is a sentinel, a piece, another "
+                f"sentinel and END; use at least {SHORTEST}"
+            )
         super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train)
         self.corruptor, self.room = corruptor, data.max_tokens - 1  # END
         self.windowed: set[int] = set()

@@ -15,7 +15,7 @@ from ..sections import TagData
 from ..settings import one_of
 from . import Examples
 from .labels import Labels, in_order
-from .readers import BLANK, FINE, Lines, named_kind
+from .readers import BLANK, FINE, Lines, named_kind, wrong
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -44,15 +44,27 @@ class Format(ABC):
         """The sentences of a stream, each as the text that `words` and `written` take when it is cut into lines; where
         a blank line follows a sentence, that is its last one."""
         if not self.lined:
-            yield from lines
+            yield from (Block(line, self, number) for number, line in enumerate(lines, 1))
             return
         block: list[str] = []
-        for line in chain(lines, [""]):
+        for number, line in enumerate(chain(lines, [""]), 1):
             if line.strip():
                 block.append(line)
             elif block:
-                yield "\n".join([*block, ""])
+                yield Block("\n".join([*block, ""]), self, number - len(block))
                 block = []
+
+
+class Block(str):
+    """A sentence of a stream, which knows how the whole is written and at which line it begins."""
+
+    written_as: Format
+    line: int
+
+    def __new__(cls, text: str, written_as: Format, line: int) -> "Block":
+        block = super().__new__(cls, text)
+        block.written_as, block.line = written_as, line
+        return block
 
 
 class Lined(Format):
@@ -121,10 +133,11 @@ class Columns(Lined):
         cells = cut(line)
         if cells[0] == DOCUMENT:
             return None
-        if not tagged:
-            return checked(cells[0], "_")
         if self.width and len(cells) != self.width:
             raise ValueError(f"{len(cells)} columns, and the lines before have {self.width}")
+        if not tagged:
+            self.width = len(cells)
+            return checked(cells[0], "_")
         column = len(cells) - 1 if self.column is None else self.column
         if column == 0:
             raise ValueError("one column; expected a word and its tag with a tab or a space between")
@@ -190,6 +203,8 @@ FORMATS: dict[str, Any] = {"conllu": Conllu, "columns": Columns, "jsonl": Record
 def checked(word: str, tag: str) -> Word:
     if not word.strip() or not tag.strip():
         raise ValueError(f"the {'tag' if word.strip() else 'word'} is empty")
+    if wrong(f"{word} {tag}".encode("utf-8", "surrogatepass")):
+        raise ValueError("a word or tag with a NUL or half a surrogate pair")
     return Word(word, tag)
 
 
@@ -201,13 +216,25 @@ def _listed(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
-def format_of(line: str, data: TagData) -> Format:
-    """How a stream that begins with this line is to be read: as data.format says, else by what it looks like."""
+def beginning(lines: Iterator[str]) -> list[str]:
+    """The lines up to the first that is neither blank nor looks like a comment: what `format_of` needs to see."""
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip() and not line.startswith("#"):
+            break
+    return head
+
+
+def format_of(head: Sequence[str], data: TagData) -> Format:
+    """How a stream that begins so is to be read: as data.format says, else by what it looks like. A line with # is a
+    comment only before a line of CoNLL-U, for texts begin with one, too."""
     if data.format != "auto":
         return Plain() if data.format == "text" else FORMATS[data.format](data.column)
-    trained = _named(data.train) if data.train else "text"
+    trained, line = _named(data.train) if data.train else "text", head[-1]
     looks = "columns" if trained == "columns" or "\t" in line else "text"
-    if line.startswith("#") or line.count("\t") == len(CONLLU) - 1:
+    commented = trained != "columns" and any(map(str.strip, head[:-1]))
+    if line.count("\t") == len(CONLLU) - 1 or (commented and re.match(r"\d+([-.]\d+)?\t", line)):
         looks = "conllu"
     elif line.lstrip().startswith("{"):
         looks = "jsonl"

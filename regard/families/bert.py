@@ -217,7 +217,10 @@ def shared(theirs: Mapping[str, Any], tensors: Collection[str], architectures: M
 
 def label_names(theirs: Mapping[str, Any]) -> list[str]:
     known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
-    return [str(known[number]) for number in sorted(known, key=int)]
+    found = [str(known[number]) for number in sorted(known, key=int)]
+    if len(set(found)) < len(found):
+        raise ValueError(f"id2label calls two labels by one name ({', '.join(found[:6])}); expected a name for each")
+    return found
 
 
 def names(c: Encoder) -> dict[str, str | Rule]:

@@ -29,7 +29,7 @@ class Folder:
     labels: tuple[str, ...]  # of the heads class and tag
     max_tokens: int  # of a text, its START and END counted
     pooling: Pooling = "mean"
-    normalised: bool = False
+    normalised: bool = True
 
 
 TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: whose system it becomes
@@ -76,9 +76,9 @@ NAMES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max"}
 def modules(path: Path) -> tuple[Path, Pooling, bool]:
     """Where the model lies, how its vectors become one, and whether that has length one; by modules.json."""
     if not (path / "modules.json").is_file():
-        return path, "mean", False
+        return path, "mean", True
     try:
-        said = [(each["type"], each["path"]) for each in read_json(path / "modules.json")]
+        said = [(str(each["type"]), str(each["path"])) for each in read_json(path / "modules.json", list)]
     except (TypeError, KeyError) as error:
         raise Mistake(f"{path / 'modules.json'} is no list of modules with type and path; fetch it again") from error
     listed = {kind.rpartition(".")[2]: path / place for kind, place in said}
@@ -122,4 +122,6 @@ def as_sentences(folder: Folder, home: Path) -> Folder:
         steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = normalizers.Sequence(steps)  # type: ignore[arg-type]
     most = said.get("max_seq_length") or settings(home).get("model_max_length") or folder.max_tokens
-    return replace(folder, max_tokens=min(most, folder.max_tokens))
+    if not isinstance(most, int | float):
+        raise Mistake(f"{home} reads texts of max_seq_length {most!r}; expected a number, fetch the folder again")
+    return replace(folder, max_tokens=int(min(most, folder.max_tokens)))

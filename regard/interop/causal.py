@@ -12,7 +12,7 @@ from ..data.tokenizers import letters
 from ..errors import Mistake
 from ..families import gpt
 from ..files import read_json
-from .huggingface import filters
+from .huggingface import filters, generation_of
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
@@ -190,8 +190,7 @@ def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], 
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
             "the tokenizer of another model may lie there"
         )
-    stored = path / "generation_config.json"
-    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
+    generation = generation_of(path, config)
     decode = own_decoding(config, generation) or decoding(generation) | {"begin": text.opens}
     run = change(Run(task="language", model=ours, decode=decode), overrides)
     return Writer(run, model, text, device(run.device), filters(generation))

@@ -22,11 +22,9 @@ BEAM = 5
 
 def samples(system: Any) -> list[str]:
     """A few sentences of the kind the run knows: from its data, or pieces at random where those are gone."""
-    from ..tasks.translate import part
-
     for name in ("valid", "test", "train"):
         try:
-            examples = part(system.run, name)
+            examples = system.part(system.run, name)
             some = [examples[i][0] for i in range(min(len(examples), 3 * COUNT))]
         except Mistake:
             continue

@@ -33,14 +33,14 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
     config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
     return import_module(READERS[kind]).system(path, config, overrides)
 
 
 def first_module(path: Path) -> Path:
     """Where the model of an older sentence-transformers folder lies."""
-    listed = [each.get("path") for each in read_json(path / "modules.json") if isinstance(each, dict)]
+    listed = [each.get("path") for each in read_json(path / "modules.json", list) if isinstance(each, dict)]
     home = next((path / each for each in listed if each), path)
     if not (home / "config.json").is_file():
         raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
@@ -65,7 +65,10 @@ def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[
 def weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a folder: one safetensors file, or several with their index."""
     if (path / "model.safetensors.index.json").is_file():
-        files = sorted(set(read_json(path / "model.safetensors.index.json")["weight_map"].values()))
+        parts = read_json(path / "model.safetensors.index.json").get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
+            raise Mistake(f"{path / 'model.safetensors.index.json'} has no weight_map; fetch the folder again")
+        files = sorted(set(parts.values()))
     elif (path / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
@@ -80,6 +83,32 @@ def weights(path: Path) -> dict[str, Tensor]:
         return {name: tensor.float() for file in files for name, tensor in load_file(path / file).items()}
     except (SafetensorError, OSError) as error:
         raise Mistake(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
+
+
+def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """How a folder generates: generation_config.json over config.json, where both are of the types they must be."""
+    stored = path / "generation_config.json"
+    found = {**config, **(read_json(stored) if stored.is_file() else {})}
+    for name, (fits, wanted) in GENERATION.items():
+        if (value := found.get(name)) is not None and not fits(value):
+            raise Mistake(f"{path}: {name} is {value!r} in how it generates; expected {wanted}, put it right")
+    return found
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
+
+
+GENERATION: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_whole, "a whole number")),
+    "length_penalty": (lambda value: isinstance(value, int | float), "a number"),
+    "suppress_tokens": (_listed, "a list of numbers"),
+    "bad_words_ids": (lambda value: isinstance(value, list) and all(map(_listed, value)), "a list of lists of numbers"),
+}
 
 
 def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Decode | None:

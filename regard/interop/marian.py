@@ -13,7 +13,7 @@ from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
 from ..families import transformer
 from ..files import read_json
-from .huggingface import decoding, filters, own_decoding, weights
+from .huggingface import decoding, filters, generation_of, own_decoding, weights
 from .weights import load
 
 SPACE = "▁"
@@ -108,8 +108,7 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     except (ValueError, KeyError) as error:
         raise Mistake(f"{path / 'config.json'}: {error}") from error
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
-    stored = path / "generation_config.json"
-    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
+    generation = generation_of(path, config)
     run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
     run = change(run, overrides)
     source, target = tokenizers(path, config)

@@ -10,8 +10,7 @@ from ..config import Run, change
 from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..families import t5
-from ..files import read_json
-from .huggingface import decoding, filters, own_decoding, understood, weights
+from .huggingface import decoding, filters, generation_of, own_decoding, understood, weights
 from .vocabularies import sentencepieces
 from .weights import load
 
@@ -22,8 +21,7 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     from ..training.optimise import device
 
     ours, model = read(path, config)
-    stored = path / "generation_config.json"
-    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
+    generation = generation_of(path, config)
     run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
     run = change(run, overrides)
     text = tokenizer(path, generation, ours)

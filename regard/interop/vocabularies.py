@@ -83,11 +83,11 @@ def settings(path: Path) -> dict[str, Any]:
 
 
 def stored(path: Path) -> dict[str, Any]:
-    whole = read_json(path / "tokenizer.json")
-    if not isinstance(whole, dict) or "added_tokens" not in whole or "vocab" not in whole.get("model", {}):
+    whole: dict[str, Any] = read_json(path / "tokenizer.json")
+    model, added = whole.get("model"), whole.get("added_tokens")
+    if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
         raise Mistake(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
-    found: dict[str, Any] = whole
-    return found
+    return whole
 
 
 # --- BERT's wordpieces -----------------------------------------------------------------------------------------------

@@ -1,11 +1,18 @@
 """Pictures of attention."""
 
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
+from ..errors import Mistake
 from ..files import replacing
+
+CELL, LARGEST = 0.34, 24.0  # inches: a cell, and all of them where they are many
+NAME = 0.2  # inches that a name needs; of cells that are smaller not every one has its name
+LETTERS = 13  # of a title, in an inch
 
 
 def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str = "") -> None:
@@ -13,21 +20,28 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    cell = 0.34  # inches
-    figure = Figure(figsize=(1.9 + cell * len(keys), 1.7 + cell * len(queries)), dpi=150, layout="constrained")
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "cannot be made, for its folder is not there"
+        raise Mistake(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
+    cell = min(CELL, LARGEST / max(len(keys), len(queries), 1))
+    step = math.ceil(NAME / cell)
+    wide, font = 1.9 + cell * len(keys), min(9.0, 9 * cell * step / CELL)
+    figure = Figure(figsize=(wide, 1.7 + cell * len(queries)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     picture = axes.imshow(weights.float().numpy(), cmap="Blues", vmin=0.0, aspect="equal")
-    axes.set_xticks(range(len(keys)), [shown(piece) for piece in keys], rotation=90, fontsize=9)
-    axes.set_yticks(range(len(queries)), [shown(piece) for piece in queries], fontsize=9)
+    axes.set_xticks(range(0, len(keys), step), [shown(piece) for piece in keys[::step]], rotation=90, fontsize=font)
+    axes.set_yticks(range(0, len(queries), step), [shown(piece) for piece in queries[::step]], fontsize=font)
     axes.xaxis.tick_top()
-    axes.set_xticks([x - 0.5 for x in range(1, len(keys))], minor=True)
-    axes.set_yticks([y - 0.5 for y in range(1, len(queries))], minor=True)
-    axes.grid(which="minor", color="#dddddd", linewidth=0.5)
+    if step == 1:
+        axes.set_xticks([x - 0.5 for x in range(1, len(keys))], minor=True)
+        axes.set_yticks([y - 0.5 for y in range(1, len(queries))], minor=True)
+        axes.grid(which="minor", color="#dddddd", linewidth=0.5)
     axes.tick_params(which="both", length=0)
     figure.colorbar(picture, ax=axes, shrink=0.6, aspect=18)
     if title:
-        axes.set_xlabel(title, fontsize=9, color="#555555")
+        figure.supxlabel(textwrap.fill(title, round(LETTERS * wide)), fontsize=9, color="#555555")
     with replacing(path) as draft:
         figure.savefig(draft, format="png")
 

@@ -119,7 +119,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     """Open the data, learn the labels and the tokenizer, or take that of `folder`; nothing is written."""
     parts = opened(run, part)
     labels = learnt(parts["train"])
-    if "valid" in parts and run.data.invalid == "refuse":
+    if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
         labels.refuse_unseen(parts["valid"], "data.valid")
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))

@@ -142,7 +142,13 @@ class Labeller(Reader):
     @classmethod
     def restored(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """What `folder` holds, but for the weights."""
-        return cls(run, built(run), load(folder / TOKENIZER), Labels.load(folder / LABELS), device)
+        labels = Labels.load(folder / LABELS)
+        if len(labels) != run.model.labels:
+            raise Mistake(
+                f"{folder / LABELS} has {len(labels)} labels and the model {run.model.labels}; it belongs to another "
+                "run, restore it"
+            )
+        return cls(run, built(run), load(folder / TOKENIZER), labels, device)
 
     @classmethod
     def borrowed(cls, folder: Any, overrides: Mapping[str, Any], task: str) -> Self:

@@ -130,6 +130,11 @@ class Lesson(Course):
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
     """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
+    if run.data.follow and run.model.kinds < 2:
+        raise Mistake(
+            "data.follow reads two texts in a row and the model knows one kind (model.kinds=1); expected two, set "
+            "model.kinds=2 or begin with another start"
+        )
     parts = opened(run, lines_of)
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="words", follow=run.data.follow)

@@ -1,5 +1,6 @@
 """Tagging: a sentence in, a tag for every word out. `Tagger` is what people use, `Lesson` is what the loop trains."""
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from ..config import Run, Sides
 from ..data import Examples
 from ..data.roles import roles
 from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
-from ..data.tagged import Format, format_of, learnt, tagged
+from ..data.tagged import Block, Format, beginning, format_of, learnt, tagged
 from ..errors import Mistake
 from ..parts.losses import smoothed
 from . import encoder
@@ -44,17 +45,18 @@ class Tagger(Labeller):
                 self._record(words, tags, rows, how.top)
                 for (_, words), tags, rows in zip(cut, best, found, strict=True)
             ]
+        if how.top:
+            warnings.warn("the likeliest tags of each word (decode.top) are told with details alone", stacklevel=2)
         return [
             format.written(each.split("\n"), tags) if format else tags
             for each, (format, _), tags in zip(sentences, cut, best, strict=True)
         ]
 
     def blocks(self, lines: Iterable[str]) -> Iterator[str]:
-        """The sentences of a stream of lines, each as `predict` takes it; the first line tells their format."""
+        """The sentences of a stream of lines, each as `predict` takes it; the first lines tell their format."""
         lines = iter(lines)
-        first = next((line for line in lines if line.strip()), None)
-        if first is not None:
-            yield from format_of(first, self.run.data).blocks(chain([first], lines))
+        if head := beginning(lines):
+            yield from format_of(head, self.run.data).blocks(chain(head, lines))
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over tagged sentences; without `sides`, over the run's test part."""
@@ -101,17 +103,19 @@ class Tagger(Labeller):
         """The words of what was given, and its format where it is a text."""
         if not isinstance(given, str):
             return None, list(given)
-        lines = given.split("\n")
-        format = format_of(lines[0], self.run.data)
+        lines, which = given.split("\n"), f"sentence {number + 1}"
+        format = format_of(beginning(iter(lines)), self.run.data)
+        if isinstance(given, Block):
+            format, which = given.written_as, f"the sentence at line {given.line}"
         if len(lines) > 1 and not format.lined:
             raise Mistake(
-                f"sentence {number + 1} has several lines and looks like {format.name}, where a sentence is one line; "
+                f"{which} has several lines and looks like {format.name}, where a sentence is one line; "
                 "give each on its own, or say how they are written (data.format)"
             )
         try:
             return format, [word.text for word in format.words(lines, tagged=False).values()]
         except ValueError as error:
-            raise Mistake(f"sentence {number + 1}, {_short(given)}: {error}") from error
+            raise Mistake(f"{which}, {_short(given)}: {error}") from error
 
     def _record(self, words: Words, tags: list[str], rows: Tensor, top: int) -> dict[str, Any]:
         told: dict[str, Any] = {"words": list(words), "tags": tags}
@@ -189,7 +193,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson
     """Open the data, learn the tags and the tokenizer, or take that of `folder`; nothing is written."""
     parts = opened(run, part)
     labels = learnt(parts["train"])
-    if "valid" in parts and run.data.invalid == "refuse":
+    if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
         labels.refuse_unseen(parts["valid"], "data.valid")
     if run.train.metric == "spans" and not labels.spans:
         raise Mistake(
