@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,8 +35,11 @@ class Seeker:
     @property
     def context(self) -> int | None:
         """How many tokens a source or a target may have, END counted; None: any number."""
-        known = least_context(self.model)
-        return None if known is None else known - getattr(self.run.tune, "length", 0)
+        return None if self._places is None else self._places - getattr(self.run.tune, "length", 0)
+
+    @cached_property
+    def _places(self) -> int | None:
+        return least_context(self.model)  # asked once: it looks at every part
 
     def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a text") -> None:
         """What the model has no places for; these are without their END."""
