@@ -312,6 +312,10 @@ def test_a_tune_goes_over_one_base(runs, base, capsys):
     assert code == 2 and "--tune goes over one base, and" in err
     with pytest.raises(Mistake, match="--force is about a base that --tune does not fit"):
         regard.load(base, force=True)
+    code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
+    assert (
+        code == 2 and err.count("\n") == 1 and "--tune is given 2 times and one verb uses one; ask for each by" in err
+    )
 
 
 def test_the_wrong_base(runs, base, home, capsys):
