@@ -113,8 +113,9 @@ class Origin:
                 buffer.copy_(self.weights[name])
         return taken
 
-    def shared(self, model: Any) -> list[str]:
-        """The tensors that both have. The heads of a family may be new; nothing else may."""
+    def shared(self, model: Any, tuned: Path | None = None) -> list[str]:
+        """The tensors that both have. The heads of a family may be new; nothing else may. `tuned` is the run that would
+        have this as its base, where it is no training that begins."""
         from .families import family
 
         own = model.state_dict()
@@ -124,14 +125,19 @@ class Origin:
         wrong = [name for name in own if name not in taken and name not in top]
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
-            raise Mistake(self._misfit(wrong[0], own))
+            raise Mistake(self._misfit(wrong[0], own, tuned))
         labels = getattr(family(self.system.run.model.family), "LABELS", ())
         self.new = [name for name in own if name not in taken]
         self.whole = [name for name in own if name in self.new or name.partition(".")[0] in labels]
         return taken
 
-    def _misfit(self, name: str, own: Mapping[str, Any]) -> str:
+    def _misfit(self, name: str, own: Mapping[str, Any], tuned: Path | None) -> str:
         here, there = (f"{tuple(some[name].shape)}" if name in some else "none" for some in (own, self.weights))
+        if tuned is not None:
+            return (
+                f"{self.start} cannot be the base of {tuned}: {name} is {here} in what was tuned and {there} in it; "
+                "give the base that it was trained over"
+            )
         return (
             f"start={self.start} does not fit this model: {name} is {here} here and {there} there; leave out the "
             "settings of the model, which the start brings along"

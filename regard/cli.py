@@ -43,7 +43,8 @@ RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
 TuneFolder = Annotated[
-    str | None, typer.Option(metavar="DIR", help="A run (or a PEFT folder) that tuned RUN: use it over that base.")
+    list[str] | None,
+    typer.Option(metavar="DIR", help="A run (or a PEFT folder) that tuned RUN: use it over that base."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune over other weights than it was trained with.")]
 Details = Annotated[bool, typer.Option("--details", help="One JSON record per line.")]
@@ -109,9 +110,9 @@ def evaluate(
 
     changes, others = sorted_out(arguments or [])
     chosen = None if data is None else sides(data)
-    if chosen is None and tune is None:
+    if chosen is None and not tune:
         refuse_without_data([run, *others])
-    if others and tune is not None:
+    if others and tune:
         raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
     if others and out is not None:
         raise Mistake("--out draws the labels of one run, and several are compared; leave it out")

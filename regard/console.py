@@ -17,10 +17,15 @@ from .errors import Mistake
 CHUNK = 1000  # lines read, worked on and printed at a time
 
 
-def loaded(run: str, changes: dict[str, str], tune: str | None, force: bool) -> Any:
+def loaded(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> Any:
     from . import api
 
-    return api.load(run, changes, tune=tune, force=force)
+    if tunes and len(tunes) > 1:  # and not the last of them, without a word
+        raise Mistake(
+            f"--tune is given {len(tunes)} times and one verb uses one; ask for each by itself, or load all in Python "
+            "(regard.load(base, tune=[…]))"
+        )
+    return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
 
 
 def refuse_without_data(runs: list[str]) -> None:

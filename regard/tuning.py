@@ -31,7 +31,7 @@ def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> A
     from .training.checkpoint import load_model
 
     run = system.run
-    same_base(folder, origin, force)
+    same_base(system.model, folder, origin, force)
     origin.lend(system.model, system.device)
     if run.precision != "int8":  # the base may have been used so already
         apply(system.model, run.precision)
@@ -77,14 +77,16 @@ def refuse(model: Any, run: Run) -> None:
         raise Mistake(
             f"tune.kind={run.tune.kind} goes before a text, and packed rows hold several; set data.packed=false"
         )
+    if length and context is not None and length >= context:
+        raise Mistake(f"tune.length is {length}, and the model has {context} places for it and a text; use less")
     if length and context is not None and run.data.max_tokens + length > context:
         raise Mistake(
             f"data.max_tokens is {run.data.max_tokens}, and {length} places before a text (tune.length) leave "
-            f"{max(context - length, 0)} of the model's {context}; set data.max_tokens to that or less"
+            f"{context - length} of the model's {context}; set data.max_tokens to that or less"
         )
 
 
-def same_base(folder: Path, origin: Origin, force: bool) -> None:
+def same_base(model: Any, folder: Path, origin: Origin, force: bool) -> None:
     """Little parts over other weights than they were trained with would say anything."""
     known = read_json(folder / "run.json").get("start", {})
     if known.get("weights") == (found := origin.digest()):
@@ -94,14 +96,17 @@ def same_base(folder: Path, origin: Origin, force: bool) -> None:
         f"has other weights ({found[:8]})"
     )
     if not force:
-        raise Mistake(f"{told}; give that base, or --force to try it: what it then says may be nonsense")
+        raise Mistake(
+            f"{told}; give that base, or `BASE --tune {folder} --force` to try it: what it then says may be nonsense"
+        )
+    origin.shared(model, folder)  # nobody can force what has no place
     warnings.warn(f"{told}; --force uses them all the same, and what comes out may be nonsense", stacklevel=2)
 
 
 def base_of(run: Run, folder: Path) -> str:
     if not Path(run.start).exists():
         raise Mistake(
-            f"{folder} is tuned over {run.start}, which is not there; say where it lies now: "
+            f"{folder} is tuned over {run.start}, which is not there; put it there, or say where it lies now: "
             f"`regard predict BASE --tune {folder}`"
         )
     return run.start

@@ -186,7 +186,7 @@ def test_labels_that_training_never_saw(run, system, tmp_path):
         ({"data.columns": "text,sort"}, "the header has no column 'text'"),
         ({"train.metric": "bleu"}, 'train.metric is "bleu"; expected one of loss, accuracy, f1'),
         ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no room for a text between START and END; raise it"),
-        ({"model.positions.tokens": 2}, "the model has 2 positions, which leaves no room for a text; raise"),
+        ({"model.positions.tokens": 2}, "the model has 2 positions, which leaves no room for a text; raise model.positions.tokens"),
         ({"model.family": "transformer", "model.heads": 2}, "model.family=transformer cannot be used for the task classify; expected one of bert"),
         ({"data.test": "x.tsv", "data.train": "none.tsv"}, "there is no file none.tsv"),
     ],

@@ -14,6 +14,7 @@ from test_t5 import folder as t5_folder
 
 import regard
 from regard.adapt import tune
+from regard.adapt.precision import Int8
 from regard.errors import Mistake
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -171,6 +172,20 @@ def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.interop.peft._put_heads", lambda *words: [])  # as if no head were in the folder
     with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
+
+
+def test_heads_stay_exact_over_a_base_in_8_bits(bases, tmp_path):
+    heads = ["pooler", "classifier"]
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query"], modules_to_save=heads)
+    wanted = said_by(theirs(bases["bert"], "bert", config, tmp_path / "theirs"), "bert")
+    whole, coarse = (
+        regard.load(bases["bert"], tune=tmp_path / "theirs", device="cpu", precision=each) for each in ("fp32", "int8")
+    )
+    assert (said_here(whole, "bert") - wanted).abs().max() < 1e-4
+    assert 0 < (said_here(coarse, "bert") - wanted).abs().max() < 0.05
+    for name in ("weight", "bias"):
+        assert getattr(coarse.model.pooler, name).equal(getattr(whole.model.pooler, name))
+    assert isinstance(coarse.model.encoder.layers[0].attention.query, Int8)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

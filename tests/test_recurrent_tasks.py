@@ -16,6 +16,7 @@ from regard.data.batches import pair
 from regard.data.tokenizers import Text
 from regard.errors import Mistake
 from regard.parts.losses import smoothed
+from regard.tasks import translate
 from regard.tasks.translate import states
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])
@@ -171,6 +172,52 @@ def test_bf16_while_learning(files, tmp_path):
         assert system.evaluate()["loss"] < 5.7
         other = regard.load(tmp_path / family, precision="bf16")
         assert other.score("a cat", "A CAT") == pytest.approx(system.score("a cat", "A CAT"), rel=0.05)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("family", ["cnn", "transformer"])
+def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
+    """In training they are left out and told of; whoever asks is told; what is written ends where the places do."""
+    for name, texts in {"train": ["a b c"] * 40 + ["a b c d " * 9], "valid": ["a b"], "long": ["d c b a " * 9]}.items():
+        for side in ("low", "up"):
+            lines = "\n".join(text.upper() if side == "up" else text for text in texts)
+            (tmp_path / f"{name}.{side}").write_text(lines + "\n")
+    names = {part: f"{tmp_path}/{part}.low,{tmp_path}/{part}.up" for part in ("train", "valid", "long")}
+    places = {"model.positions.kind": "learned", "model.positions.tokens": 14, "data.packed": packed}
+    own = {**TINY, **places, "model.family": family, "train.steps": 4, "tokenizer.kind": "char"}
+    system = regard.train(
+        "translate", {**own, "data.train": names["train"], "data.valid": names["valid"]}, out=tmp_path / "run"
+    )
+    left = "1 of 41 examples left out because a side has more than 14 tokens (model.positions.tokens)"
+    assert any(left in fact for fact in facts_of(names["train"], own))
+    long = "a b c d " * 9
+    for ask in (
+        lambda: system.predict(["a", long]),
+        lambda: system.score("a", long),
+        lambda: system.look("a", long),
+        lambda: system.predict("a", prefix=long),
+    ):
+        with pytest.raises(
+            Mistake, match=r"a text has \d+ tokens and the model has places for 14; shorten it, or train"
+        ):
+            ask()
+    for how in ({"kind": "greedy"}, {"kind": "beam", "beam": 3}, {"kind": "greedy", "prefix": "A B"}):
+        record = system.predict("a b c a b", details=True, max_tokens=50, **how)
+        assert len(record["pieces"]) <= 14
+    with pytest.raises(Mistake, match=r"a text of data.valid has \d+ tokens and the model has places for 14"):
+        regard.train(
+            "translate", {**own, "data.train": names["train"], "data.valid": names["long"]}, out=tmp_path / "x"
+        )
+    with pytest.raises(Mistake, match="have a side of more than 14 tokens; raise model.positions.tokens"):
+        regard.train("translate", {**own, "data.train": names["long"]}, out=tmp_path / "y")
+    assert not (tmp_path / "x").exists()
+
+
+def facts_of(train: str, own: dict[str, Any]) -> list[str]:
+    """What a lesson tells of its data after an epoch."""
+    lesson, _, _ = translate.prepare(resolve("translate", {**own, "data.train": train}).run, None, torch.device("cpu"))
+    list(lesson.updates(0, 0))
+    return lesson.facts()
 
 
 WRONG = {

@@ -31,12 +31,13 @@ class Bottleneck(nn.Module):
 
 
 def install(model: nn.Module, settings: Adapter) -> Graft:
-    """Put an adapter behind every module of these names that ends in a map called `out`."""
+    """Put an adapter behind every module of these names that tells how wide its answer is, or ends in a map `out`."""
     graft, names = Graft("adapter"), PLACES[settings.after]
     known = {path: width for path, module in model.named_modules() if (width := _width(module))}
     chosen = {path: width for path, width in known.items() if path.rpartition(".")[2] in names}
     if not chosen:
-        raise senseless("adapter", f"nothing in it is called {' or '.join(names)}, but {some(known)}")
+        wanted = " or ".join(names)
+        raise senseless("adapter", f"nothing that it could stand behind is called {wanted} (there is: {some(known)})")
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
         graft.plant(path, adapter)
@@ -45,6 +46,6 @@ def install(model: nn.Module, settings: Adapter) -> Graft:
 
 
 def _width(module: nn.Module) -> int:
-    """Of what the module says, if it ends in a map."""
+    """Of what the module says, if that is known."""
     last = module._modules.get("out")
-    return int(getattr(last, "out_features", 0))
+    return int(getattr(last, "out_features", getattr(module, "outputs", 0)))

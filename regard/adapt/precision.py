@@ -111,6 +111,7 @@ class Int8(nn.Module):
         table = (weight / steps[:, None]).round().to(torch.int8)  # (outputs, inputs)
         bias = weight.new_zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         self.scale, self.bias = steps / STEPS, bias  # the row's own 127 is in the scale, too
+        self.biased = linear.bias is not None
         self.packed: Any = None
         if self.out_features >= MANY and torch.backends.mkldnn.is_available():
             self.packed = torch.ops.onednn.qlinear_prepack(table, None)
@@ -123,6 +124,15 @@ class Int8(nn.Module):
     def weight(self) -> Tensor:
         """What the map multiplies by, in floating point."""
         return self.table.t() * (self.scale * STEPS)[:, None]
+
+    @torch.no_grad()
+    def exact(self) -> nn.Linear:
+        """A map in its place that can have weights of its own; it begins with these."""
+        made = nn.Linear(self.in_features, self.out_features, bias=self.biased)
+        made.weight.copy_(self.weight)
+        if self.biased:
+            made.bias.copy_(self.bias)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():

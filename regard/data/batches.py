@@ -197,6 +197,8 @@ class Pool(NamedTuple):
 class Updates(ABC):
     """The updates of every epoch, whatever the examples are. Read `report` after an epoch for what was left out."""
 
+    limit = "data.max_tokens"  # the setting that says how long a side may be
+
     def __init__(self, examples: Examples, data: Data, train: Train) -> None:
         examples.need_some("data.train")
         self.examples, self.data, self.train = examples, data, train
@@ -254,7 +256,7 @@ class Updates(ABC):
         if len(self.long) == len(self.examples):
             raise Mistake(
                 f"all {len(self.examples):,} examples of data.train have a side of more than "
-                f"{self.data.max_tokens} tokens; raise data.max_tokens"
+                f"{self.data.max_tokens} tokens; raise {self.limit}"
             )
         ends = first + len(pool.long) + np.cumsum([len(group) for group in pool.groups], dtype=int)
         if first < index and index not in ends:
@@ -268,7 +270,7 @@ class Updates(ABC):
 
     def report(self) -> list[str]:
         """What was left out so far, in plain sentences."""
-        why = f"examples left out because a side has more than {self.data.max_tokens} tokens (data.max_tokens)"
+        why = f"examples left out because a side has more than {self.data.max_tokens} tokens ({self.limit})"
         return self.told(self.long, why)
 
     def told(self, some: set[int], what: str) -> list[str]:
@@ -306,13 +308,21 @@ class Updates(ABC):
 
 
 class Batcher(Updates):
-    """Pairs of texts, each with its END."""
+    """Pairs of texts, each with its END; none is longer than `context`, for which the model has places."""
 
     data: PackedData
 
     def __init__(
-        self, examples: Examples, source: Tokenizer, target: Tokenizer, data: PackedData, train: Train
+        self,
+        examples: Examples,
+        source: Tokenizer,
+        target: Tokenizer,
+        data: PackedData,
+        train: Train,
+        context: int | None = None,
     ) -> None:
+        if context is not None and context < data.max_tokens:
+            data, self.limit = data.model_copy(update={"max_tokens": context}), "model.positions.tokens"
         super().__init__(examples, data, train)
         self.source, self.target = source, target
 

@@ -52,7 +52,8 @@ def room(context: int | None, data: Data, control: int = 2) -> int:
         raise Mistake(
             f"data.max_tokens={data.max_tokens} leaves no room for a text between START and END; raise it"
             if data.max_tokens <= (context or data.max_tokens)
-            else f"the model has {context} positions, which leaves no room for a text; raise model.positions.tokens"
+            else f"the model has {context} positions, which leaves no room for a text; raise model.positions.tokens "
+            "(with lowrank attention, model.attention.tokens)"
         )
     return most
 

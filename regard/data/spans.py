@@ -51,14 +51,16 @@ def parted(total: int, parts: int, chance: np.random.Generator) -> np.ndarray:
 class SpanUpdates(Batcher):
     """Lines, corrupted anew in every epoch."""
 
-    def __init__(self, examples: Examples, corruptor: Corruptor, data: SpanData, train: Train) -> None:
+    def __init__(
+        self, examples: Examples, corruptor: Corruptor, data: SpanData, train: Train, context: int | None = None
+    ) -> None:
         if data.max_tokens < SHORTEST:
             raise Mistake(
                 f"data.max_tokens={data.max_tokens} leaves no room for a target, which is a sentinel, a piece, another "
                 f"sentinel and END; use at least {SHORTEST}"
             )
-        super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train)
-        self.corruptor, self.room = corruptor, data.max_tokens - 1  # END
+        super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train, context)
+        self.corruptor, self.room = corruptor, self.data.max_tokens - 1  # END
         self.windowed: set[int] = set()
 
     def encode(self, chosen: list[int]) -> Iterable[Numbers]:

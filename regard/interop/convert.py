@@ -128,8 +128,8 @@ def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, 
 def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
     kind = run.tune.kind
     if to == "peft" and (kind == "none" or merge):
-        what = "has nothing beside its weights" if kind == "none" else "would have nothing left beside them (--merge)"
-        raise Mistake(f"{path} {what}; --to peft is for what tuning has learnt")
+        what = "has nothing" if kind == "none" else "is to have nothing left (--merge)"
+        raise Mistake(f"{path} {what} beside its weights; --to peft is for what tuning has learnt")
     if to == "peft":
         peft.refuse_family(str(path), kind, run.model.family)
         return

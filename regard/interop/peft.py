@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..adapt import lora, tune
 from ..adapt.graft import NAME, Graft
+from ..adapt.precision import Int8
 from ..adapt.prompts import Past
 from ..errors import Mistake
 from ..families import bert, t5
@@ -175,6 +176,10 @@ def _fill(side: lora.Side, down: Tensor, up: Tensor, there: str, folder: Path) -
 @torch.no_grad()
 def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
     """What modules_to_save carries: whole heads, whose names come back. One that has no place here is refused."""
+    for path, module in [*model.named_modules()]:  # what is trained itself is kept exact, whatever the base is held in
+        if isinstance(module, Int8) and find(f"{path}.weight", table).names[0] in left:
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, module.exact())
     found, used, state = [], set(), model.state_dict()
     places = Counter(tensor.data_ptr() for tensor in state.values())
     for ours, tensor in state.items():

@@ -30,6 +30,8 @@ STEPS: dict[Cell, Any] = {"lstm": torch.lstm_cell, "gru": torch.gru_cell, "rnn":
 class Mixer(nn.Module):
     """What stands in attention's place: it is handed the same things, and looks only at its query."""
 
+    outputs: int  # width of what it says
+
     def forward(
         self,
         query: Tensor,
@@ -98,6 +100,7 @@ class Recurrence(Mixer):
         if both and width % 2:
             raise ValueError(halved(width))
         self.cell, self.width, self.causal = cell, width // 2 if both else width, not both
+        self.outputs = width
         self.forth = CELLS[cell](width, self.width, batch_first=True)
         self.back = CELLS[cell](width, self.width, batch_first=True) if both else None
 
@@ -195,7 +198,7 @@ class Convolved(Mixer):
         super().__init__()
         if size % 2 == 0 and not causal:
             raise ValueError(f"a convolution over {size} tokens has no middle; use {size - 1} or {size + 1}")
-        self.width, self.causal = width, causal
+        self.width, self.outputs, self.causal = width, width, causal
         self.before, self.behind = (size - 1, 0) if causal else (size // 2, size // 2)
         self.into = nn.Linear(size * width, 2 * width)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..config import Decode
+from ..config import Decode, Run
 from ..data.batches import Pair, pair, sorted_batches
 from ..data.tokenizers import Tokenizer
 from ..decode import Filter, Hypothesis, Settings, search
@@ -17,17 +18,37 @@ from ..decode.sample import drawing
 from ..decode.wishes import ROUNDS, Asked, Wish, Wording, filters, phrases, prompts
 from ..errors import Mistake
 from ..parts import Mask
+from ..parts.layer import least_context
 
 
 class Seeker:
     """A model that can `start` and `step`, with its vocabularies. Texts are searched in batches of like lengths."""
 
+    run: Run
     model: Any
     source: Tokenizer
     target: Tokenizer
     device: torch.device
     filters: tuple[Filter, ...]
     wording: Wording
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens a source or a target may have, END counted; None: any number."""
+        return None if self._places is None else self._places - getattr(self.run.tune, "length", 0)
+
+    @cached_property
+    def _places(self) -> int | None:
+        return least_context(self.model)  # asked once: it looks at every part
+
+    def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a text") -> None:
+        """What the model has no places for; these are without their END."""
+        longest = max(map(len, rows), default=0) + 1
+        if (context := self.context) is not None and longest > context:
+            raise Mistake(
+                f"{what} has {longest:,} tokens and the model has places for {context:,}; shorten it, or train with "
+                "more (model.positions.tokens) or with positions that have no end (model.positions=sinusoid)"
+            )
 
     def wishes(self, own: list[Asked], how: Decode) -> list[Wish] | None:
         """What each text is asked to say; None where nothing is."""
@@ -61,6 +82,7 @@ class Seeker:
     def search(self, texts: Sequence[str], how: Decode, wishes: list[Wish] | None = None) -> list[list[Hypothesis]]:
         """The hypotheses for every text, best first, samples as drawn; none for an empty text."""
         ids = self.source.encode(list(texts))
+        self.refuse_long([*ids, *((*wish.prefix, self.target.end) for wish in wishes or ())])  # and a token behind it
         found: list[list[Hypothesis]] = [[] for _ in texts]
         pressed = {i for i, wish in enumerate(wishes or ()) if wish.must}
         for kind in (False, True):  # apart, for phrases make it a wider one
@@ -96,16 +118,19 @@ class Seeker:
         Elsewhere a cache that grows looks at fewer keys."""
         if self.device.type != "cuda":
             return self.model.start(batch.source, Mask(keys=batch.source_real))
-        more = -batch.source.size(1) % ROUND
+        tokens = batch.source.size(1)
+        more = min(-tokens % ROUND, (self.context or tokens + ROUND) - tokens)
         source, real = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_real, (0, more))
         return self.model.start(source, Mask(keys=real), (room // ROUND + 2) * ROUND)
 
     def _limits(self, batch: Pair, how: Decode, wishes: list[Wish] | None) -> Tensor:
         lengths = batch.source_real.sum(1)
-        if how.max_tokens:
-            return torch.full_like(lengths, how.max_tokens)
         extra = torch.tensor([wish.tokens for wish in wishes], device=self.device) if wishes else 0
-        return 2 * lengths + 16 + extra
+        limits = torch.full_like(lengths, how.max_tokens) if how.max_tokens else 2 * lengths + 16 + extra
+        if (context := self.context) is None:
+            return limits
+        given = torch.tensor([len(wish.prefix) for wish in wishes], device=self.device) if wishes else 0
+        return torch.minimum(limits, context - 1 - given + torch.zeros_like(limits))  # START has a place, too
 
     def _settings(self, how: Decode, texts: list[str]) -> Settings:
         beam, stop = (how.beam, how.stop) if how.kind == "beam" else (1, "first")

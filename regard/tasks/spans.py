@@ -36,7 +36,8 @@ class Restorer(Translator):
 
     def figures(self, examples: Examples) -> dict[str, float]:
         """Nats per target token, sentinels and END counted."""
-        batcher = SpanUpdates(examples, Corruptor(self.source, self.run.data), self.run.data, self.run.train)
+        corruptor, run = Corruptor(self.source, self.run.data), self.run
+        batcher = SpanUpdates(examples, corruptor, run.data, run.train, self.context)
         logprobs = self.logprobs(*batcher.every(np.random.default_rng(1)))
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
@@ -51,7 +52,7 @@ class Lesson(translate.Lesson):
         self.translator, self.run, self.parts, self.model = restorer, restorer.run, parts, restorer.model
         self.steady = self.run.data.packed
         corruptor = Corruptor(restorer.source, self.run.data)
-        self.batcher = SpanUpdates(parts["train"], corruptor, self.run.data, self.run.train)
+        self.batcher = SpanUpdates(parts["train"], corruptor, self.run.data, self.run.train, restorer.context)
 
     def validate(self, model: Any) -> dict[str, float]:
         return self.translator.figures(self.parts["valid"]) if "valid" in self.parts else {}

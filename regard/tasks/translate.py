@@ -105,6 +105,7 @@ class Translator(Seeker):
             (found,) = self.granted([text], how, self.wishes(own, how))
             written = found[0].tokens if found else []
         read = self.source.encode([text])[0]
+        self.refuse_long([read, written])
         with recording(self._seen) as maps, torch.no_grad():
             states(self._seen, self.pair([read], [written]))
         return self._view(read, written, {path: weights[0].cpu() for path, weights in maps.items()})
@@ -152,6 +153,7 @@ class Translator(Seeker):
     @torch.no_grad()
     def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """The log-probability of every target token and of END, by one pass over known targets."""
+        self.refuse_long(sources + targets)
         found: list[list[float]] = [[] for _ in sources]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for batch in sorted_batches(lengths, rows=self.run.decode.batch):
@@ -260,7 +262,12 @@ class Lesson(Course):
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.model, self.steady = translator.model, self.run.data.packed
-        self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
+        source, target, run = translator.source, translator.target, self.run
+        self.batcher = Batcher(parts["train"], source, target, run.data, run.train, translator.context)
+        if "valid" in parts and translator.context is not None:  # better now than when it is first measured
+            sides = [each[0] for each in parts["valid"]], [references(each[1])[0] for each in parts["valid"]]
+            for tokenizer, texts in zip((source, target), sides, strict=True):
+                translator.refuse_long(tokenizer.encode(texts), "a text of data.valid")
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
         """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
