@@ -110,12 +110,12 @@ def decoding(generation: Mapping[str, Any]) -> Decode:
     if generation.get("do_sample"):
         raise Mistake("generation_config.json asks for sampling (do_sample); set it to false")
     beams = generation.get("num_beams") or 1
-    early = generation.get("early_stopping", False)
+    early, penalty = generation.get("early_stopping", False), generation.get("length_penalty")
     longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # with START
     return Decode(
         kind="beam" if beams > 1 else "greedy",
         beam=beams,
-        length_penalty=generation.get("length_penalty") or 1.0,
+        length_penalty=1.0 if penalty is None else penalty,
         stop="first" if early is True else "exact" if early == "never" else "heuristic",
         max_tokens=longest,
     )
