@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..decode.sample import drawing
 from ..decode.wishes import ROUNDS, Asked, Wish, Wording, filters, phrases, prompts
 from ..errors import Mistake
 from ..parts import Mask
+from ..parts.layer import least_context
 
 
 class Seeker:
@@ -35,6 +37,7 @@ class Seeker:
             return None
         made = {each: self.wording.wish(*each) for each in dict.fromkeys(own)}
         for wish in made.values():
+            self.refuse_long(len(wish.prefix) + 2, "decode.prefix, with one token more,")
             if wish.must and 0 < how.max_tokens <= wish.tokens:
                 raise Mistake(
                     f"decode.must takes {wish.tokens} tokens and END, and decode.max_tokens is {how.max_tokens}; "
@@ -102,10 +105,12 @@ class Seeker:
 
     def _limits(self, batch: Pair, how: Decode, wishes: list[Wish] | None) -> Tensor:
         lengths = batch.source_real.sum(1)
-        if how.max_tokens:
-            return torch.full_like(lengths, how.max_tokens)
         extra = torch.tensor([wish.tokens for wish in wishes], device=self.device) if wishes else 0
-        return 2 * lengths + 16 + extra
+        limits = torch.full_like(lengths, how.max_tokens) if how.max_tokens else 2 * lengths + 16 + extra
+        if (context := least_context(self.model)) is None:
+            return limits
+        given = torch.tensor([len(wish.prefix) for wish in wishes or [Wish()] * len(limits)], device=self.device)
+        return torch.minimum(limits, context - given - 1)  # so that START and all of the text can be read again
 
     def _settings(self, how: Decode, texts: list[str]) -> Settings:
         beam, stop = (how.beam, how.stop) if how.kind == "beam" else (1, "first")
@@ -113,4 +118,12 @@ class Seeker:
         return Settings(self.target.end, beam, how.length_penalty, how.nbest, stop, self.filters, draw)
 
     def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Pair:
+        self.refuse_long(1 + max(map(len, chain(sources, targets)), default=0), "a text")
         return pair(sources, targets, self.source, self.target).to(self.device)
+
+    def refuse_long(self, tokens: int, what: str) -> None:
+        if (context := least_context(self.model)) is not None and tokens > context:
+            raise Mistake(
+                f"{what} has {tokens:,} tokens, END counted, and the model has places for {context:,}; shorten it, set "
+                "decode.split=true, or train with more (model.positions.tokens)"
+            )

@@ -23,7 +23,9 @@ from ..errors import Mistake
 from ..look import View, recording
 from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
+from ..parts.layer import least_context
 from ..parts.losses import smoothed
+from ..sections import SHAPES
 from .course import Course, built, headed, opened, part_of, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
@@ -251,7 +253,7 @@ def states(model: Model, batch: Pair) -> Tensor:
 
 
 # Validation decodes greedily, whatever the run is to be used with.
-PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "must": ()}
+PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "must": (), **SHAPES}
 
 
 class Lesson(Course):
@@ -260,7 +262,10 @@ class Lesson(Course):
     def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.model, self.steady = translator.model, self.run.data.packed
-        self.batcher = Batcher(parts["train"], translator.source, translator.target, self.run.data, self.run.train)
+        data, context = self.run.data, least_context(self.model)
+        if context is not None:  # nobody can learn from what the model has no places for
+            data = data.model_copy(update={"max_tokens": min(data.max_tokens, context)})
+        self.batcher = Batcher(parts["train"], translator.source, translator.target, data, self.run.train)
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
         """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
