@@ -82,7 +82,12 @@ def load(
         return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
     if len(names := _names(path)) > 1:
         systems = {name: load(name, overrides, **sections) for name in names}
-        return systems[names[0]].together(systems)
+        first = systems[names[0]]
+        for name, system in systems.items():
+            if system.together is not first.together:
+                tasks = f"{names[0]} is of the task {first.run.task} and {name} of {system.run.task}"
+                raise Mistake(f"{tasks}; models that are asked together have one task")
+        return first.together(systems)
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if (path / "run.json").is_file():
         return _loaded(change(_run(path), changes), path)
@@ -223,7 +228,8 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
         compared = load(path, overrides)
         figures, *said = compared.examine(data)
         if answers and said[1] != answers[0][1]:
-            raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
+            how = "name one for all with --data, to be read in one way (data.document, data.format)"
+            raise Mistake(f"{paths[0]} and {path} have different test data; {how}")
         systems.append({"run": str(path), **figures})
         answers.append(said)
     if answers[0][0] is None:  # nothing was written: the figures are all there is to compare

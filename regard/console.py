@@ -6,6 +6,7 @@ import json
 import lzma
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -68,7 +69,7 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise Mistake(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
