@@ -72,3 +72,11 @@ def read_json(path: Path) -> Any:
         raise Mistake(
             f"{path} is not whole JSON ({error}); it may have been cut off, restore or make it anew"
         ) from error
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; nothing where there is no file."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise Mistake(f"{path} holds no JSON object; restore it, or fetch its folder again")
+    return found

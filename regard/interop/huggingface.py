@@ -13,9 +13,10 @@ from torch import Tensor
 from ..config import Decode
 from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
-from ..files import read_json
+from ..files import read_json, read_table
 
 T = TypeVar("T")
+GENERATION = "generation_config.json"
 
 READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
@@ -31,7 +32,7 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
-    config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
+    config = read_table((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
     if kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
@@ -47,19 +48,28 @@ def first_module(path: Path) -> Path:
     return home
 
 
-def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T]) -> T:
-    """A folder's config.json as ours, or the sentence that says why not."""
+def understood(
+    path: Path, said: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T], file: str = "config.json"
+) -> T:
+    """What a folder says in a file as ours, or the sentence that says why not."""
     try:
-        return reader(config)
+        return reader(said)
     except KeyError as error:
-        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
+        raise Mistake(f"{path / file} has no {error}; fetch the folder again") from error
     except TypeError as error:
-        raise Mistake(
-            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
-        ) from error
+        raise Mistake(f"{path / file} has a value of the wrong type ({error}); fetch the folder again") from error
     except ValueError as error:
-        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
-        raise Mistake(f"{path / 'config.json'}: {told}") from error
+        raise Mistake(f"{path / file}: {told(error)}") from error
+
+
+def told(error: ValueError) -> str:
+    """In one line; a validator's own sentence, or the key and what pydantic says of it."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
 
 
 def weights(path: Path) -> dict[str, Tensor]:

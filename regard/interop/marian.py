@@ -12,8 +12,8 @@ from ..data import tokenizers as own
 from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
 from ..families import transformer
-from ..files import read_json
-from .huggingface import decoding, filters, own_decoding, weights
+from ..files import read_json, read_table
+from .huggingface import GENERATION, decoding, filters, own_decoding, understood, weights
 from .weights import load
 
 SPACE = "▁"
@@ -103,14 +103,10 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     from ..tasks.translate import Translator
     from ..training.optimise import device
 
-    try:
-        ours = transformer.from_marian(config)
-    except (ValueError, KeyError) as error:
-        raise Mistake(f"{path / 'config.json'}: {error}") from error
+    ours = understood(path, config, transformer.from_marian)
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
-    stored = path / "generation_config.json"
-    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
-    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
-    run = change(run, overrides)
+    generation = {**config, **read_table(path / GENERATION)}
+    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    run = change(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
     return Translator(run, model, source, target, device(run.device), filters(generation))

@@ -10,8 +10,8 @@ from ..config import Run, change
 from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..families import t5
-from ..files import read_json
-from .huggingface import decoding, filters, own_decoding, understood, weights
+from ..files import read_table
+from .huggingface import GENERATION, decoding, filters, own_decoding, understood, weights
 from .vocabularies import sentencepieces
 from .weights import load
 
@@ -22,10 +22,9 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     from ..training.optimise import device
 
     ours, model = read(path, config)
-    stored = path / "generation_config.json"
-    generation = {**config, **(read_json(stored) if stored.is_file() else {})}
-    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
-    run = change(run, overrides)
+    generation = {**config, **read_table(path / GENERATION)}
+    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    run = change(Run(task="translate", model=ours, decode=decode), overrides)
     text = tokenizer(path, generation, ours)
     return Translator(run, model, text, text, device(run.device), filters(generation))
 
