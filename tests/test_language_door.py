@@ -174,8 +174,12 @@ def test_other_families_train_and_write(family, files, capsys, tmp_path):
     assert code == 0
     code, out, _ = said(capsys, "eval", tmp_path / "run", "--data", files / "valid.txt")
     assert code == 0 and ("policy memory 64, segments of 64" if family == "xl" else "policy non-overlapping 64") in out
-    code, out, _ = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
-    assert code == 0 and out.endswith("\n")
+    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
+    assert code == 0 and out.endswith("\n") and not err
+    long = "the cat " * 90  # neither has an end of its positions; who forgets says so
+    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", long, "decode.max_tokens=3")
+    told = "tokens; what is written looks back 64 (model.memory)\n"
+    assert code == 0 and out.endswith("\n") and (err.endswith(told) if family == "xl" else not err)
 
 
 # --- what does not ---------------------------------------------------------------------------------------------------
