@@ -89,12 +89,19 @@ def load(
                 raise Mistake(f"{tasks}; models that are asked together have one task")
         return first.together(systems)
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
-    if (path / "run.json").is_file():
+    if _ours(path):
         return _loaded(change(_run(path), changes), path)
-    if (path / "config.json").is_file() or (path / "modules.json").is_file():
-        from .interop.huggingface import load_folder
+    from .interop.huggingface import load_folder
 
-        return _precise(load_folder(path, changes))
+    return _precise(load_folder(path, changes))
+
+
+def _ours(path: Path) -> bool:
+    """Is it a run, or else a Hugging Face folder? What is neither is refused."""
+    if (path / "run.json").is_file():
+        return True
+    if (path / "config.json").is_file() or (path / "modules.json").is_file():
+        return False
     if not path.exists():
         raise Mistake(
             f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
@@ -224,6 +231,8 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
     run against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
+    for name in (name for path in paths for name in _names(path)):
+        _ours(Path(name))  # a name that is wrong stops before any work
     for path in paths:
         compared = load(path, overrides)
         figures, *said = compared.examine(data)
