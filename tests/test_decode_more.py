@@ -615,6 +615,11 @@ def test_learned_places_have_an_end(tmp_path, runs):
     for refused in (lambda: small.predict(long), lambda: small.score(short, long), lambda: small.look(long)):
         with pytest.raises(Mistake, match="a text has 100 tokens, END counted, and the model has places for 40"):
             refused()
+    (tmp_path / "long").write_text(f"{long}\n")
+    valid = {"data.valid": f"{tmp_path}/long,{tmp_path}/long"}
+    with pytest.raises(Mistake, match="a text of data.valid has 100 tokens, END counted"):
+        regard.train("translate", settings | valid, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
     with pytest.raises(Mistake, match="decode.prefix, with one token more, has 101 tokens, END counted"):
         small.predict(short, prefix=long.strip() + "s")
 

@@ -263,8 +263,12 @@ class Lesson(Course):
         self.translator, self.run, self.parts = translator, translator.run, parts
         self.model, self.steady = translator.model, self.run.data.packed
         data, context = self.run.data, least_context(self.model)
-        if context is not None:  # nobody can learn from what the model has no places for
+        if context is not None:  # nobody can learn from what the model has no places for, nor be measured by it
             data = data.model_copy(update={"max_tokens": min(data.max_tokens, context)})
+            known = [(each[0], references(each[1])[0]) for each in parts.get("valid", ())]
+            for side, tokenizer in enumerate((translator.source, translator.target)):
+                rows = tokenizer.encode([each[side] for each in known])
+                translator.refuse_long(1 + max(map(len, rows), default=0), "a text of data.valid")
         self.batcher = Batcher(parts["train"], translator.source, translator.target, data, self.run.train)
 
     def loss(self, model: Model, batch: Pair) -> Tensor:
