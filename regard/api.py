@@ -82,14 +82,26 @@ def load(
         return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
     if len(names := _names(path)) > 1:
         systems = {name: load(name, overrides, **sections) for name in names}
-        return systems[names[0]].together(systems)
+        first = systems[names[0]]
+        for name, system in systems.items():
+            if system.together is not first.together:
+                tasks = f"{names[0]} is of the task {first.run.task} and {name} of {system.run.task}"
+                raise Mistake(f"{tasks}; models that are asked together have one task")
+        return first.together(systems)
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
-    if (path / "run.json").is_file():
+    if _ours(path):
         return _loaded(change(_run(path), changes), path)
-    if (path / "config.json").is_file() or (path / "modules.json").is_file():
-        from .interop.huggingface import load_folder
+    from .interop.huggingface import load_folder
 
-        return _precise(load_folder(path, changes))
+    return _precise(load_folder(path, changes))
+
+
+def _ours(path: Path) -> bool:
+    """Is it a run, or else a Hugging Face folder? What is neither is refused."""
+    if (path / "run.json").is_file():
+        return True
+    if (path / "config.json").is_file() or (path / "modules.json").is_file():
+        return False
     if not path.exists():
         raise Mistake(
             f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
@@ -219,11 +231,14 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
     run against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
+    for name in (name for path in paths for name in _names(path)):
+        _ours(Path(name))  # a name that is wrong stops before any work
     for path in paths:
         compared = load(path, overrides)
         figures, *said = compared.examine(data)
         if answers and said[1] != answers[0][1]:
-            raise Mistake(f"{paths[0]} and {path} have different test data; name one for all with --data")
+            how = "name one for all with --data, to be read in one way (data.document, data.format)"
+            raise Mistake(f"{paths[0]} and {path} have different test data; {how}")
         systems.append({"run": str(path), **figures})
         answers.append(said)
     if answers[0][0] is None:  # nothing was written: the figures are all there is to compare

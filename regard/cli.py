@@ -298,6 +298,11 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, usage):
             return told(usage_sentence(error))
+        if out_of_memory(error):
+            return told(
+                "there is not enough memory for this; ask for less at a time, such as decode.batch, decode.beam, "
+                "decode.max_tokens or train.tokens, or for a smaller model"
+            )
         told(f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (where: REGARD_TRACEBACK=1)")
         if os.environ.get("REGARD_TRACEBACK") == "1":
             traceback.print_exception(error)
@@ -330,6 +335,13 @@ def usage_sentence(error: Any) -> str:
     sentence = one_line(error.format_message()).rstrip(".")
     verb = error.ctx.command_path if error.ctx else "regard"
     return f"{sentence[:1].lower()}{sentence[1:]}; `{verb} --help` shows what is expected"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Python's own exception, CUDA's, and what torch says of a CPU's memory or of what no memory could hold."""
+    words = ("can't allocate memory", "not enough memory", "size calculation overflowed", "multiplication overflow")
+    named = type(error).__name__ == "OutOfMemoryError"
+    return named or isinstance(error, MemoryError) or any(each in str(error) for each in words)
 
 
 def told(message: str) -> int:

@@ -130,12 +130,15 @@ def change(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) 
 
 def sides(text: str) -> tuple[tuple[str, ...], ...]:
     """`a,b` as the sides of an example, read as `data.test=a,b` would be."""
-    if not text.strip():
-        raise Mistake("--data names no file; give one, or leave it out for the run's own test data")
     try:
-        return Data.model_validate({"test": text}).test
+        found = Data.model_validate({"test": text}).test
     except ValidationError as error:
         raise Mistake(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    if not found:
+        raise Mistake(
+            "--data names no file; give some, as in test.en,test.de, or leave it out for the run's own"
+        )
+    return found
 
 
 def difference(old: Run, new: Run) -> list[str]:

@@ -72,7 +72,7 @@ def opened(names: list[str]) -> list[Iterator[str]]:
 def opened_file(name: str) -> IO[bytes]:
     if name == "-":
         return sys.stdin.buffer
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix, open)
+    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix.lower(), open)
     try:
         return cast(IO[bytes], opener(name, "rb"))
     except OSError as error:

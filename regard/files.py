@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
         sync(path.parent)
     except OSError as error:
-        raise explained(error, path) from error
+        raise explained(error, path, draft) from error
     finally:
         remove(draft)
 
@@ -51,11 +51,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def explained(error: OSError, path: Path) -> Exception:
-    """What the operating system said, as a sentence."""
+def explained(error: OSError, path: Path, draft: Path | None = None) -> Exception:
+    """What the operating system said, as a sentence that names the file which people know."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Mistake(f"no space left while writing {path}; free some and run again, what was saved before is whole")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or (draft and error.filename == str(draft)):
         return Mistake(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
     return error
 
@@ -76,4 +76,10 @@ def read_json(path: Path, kind: type = dict) -> Any:
     if not isinstance(found, kind):
         wanted = "a list" if kind is list else "an object"
         raise Mistake(f"{path} does not hold {wanted} but {json.dumps(found)[:40]}; restore or make it anew")
+    return found
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; nothing where there is no file."""
+    found: dict[str, Any] = read_json(path) if path.is_file() else {}
     return found

@@ -239,7 +239,7 @@ class Train(Base):
     steps: Count = 0  # steps, epochs, minutes: the first that is reached ends the training, 0 is no limit
     epochs: Count = 0
     minutes: Annotated[float, Field(ge=0)] = 0.0
-    seed: Count = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     lr: Annotated[float, Field(gt=0)] = 5e-4  # the peak
     warmup: Count = 400
     schedule: Schedule = Noam()
@@ -277,7 +277,7 @@ class Search(Base):
 
     kind: Literal["greedy", "beam", "sample"] = "beam"
     beam: Positive = 5
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length^this has to stay a number
     nbest: Positive = 1  # of sampling: how many samples
     max_tokens: Count = 0
     stop: Literal["exact", "first", "heuristic"] = "exact"
@@ -308,6 +308,9 @@ class Search(Base):
         return self
 
 
+SHAPES = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # of sampling: the values that shape nothing
+
+
 class Decode(Search):
     """Of translation. max_tokens 0: by each row's source length."""
 
@@ -325,7 +328,7 @@ class Decode(Search):
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> "Decode":
-        for name, none in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+        for name, none in SHAPES.items():
             value = getattr(self, name)
             if self.kind != "sample" and value != none:
                 raise ValueError(

@@ -12,6 +12,7 @@ import small
 import torch
 
 import regard
+from regard import api
 from regard.api import compare
 from regard.cli import main
 from regard.errors import Mistake
@@ -79,13 +80,16 @@ def small_sides(data: str):
     return sides(data)
 
 
-def test_what_is_refused(runs, tmp_path, capsys):
+def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
     one, other, data = runs
     copy = tmp_path / "copy"
     shutil.copytree(other, copy)
     about = json.loads((copy / "run.json").read_text())
     about["config"]["data"]["test"] = about["config"]["data"]["valid"]
     (copy / "run.json").write_text(json.dumps(about))
+    with monkeypatch.context() as patch, pytest.raises(Mistake, match="missing is not there; give a run folder"):
+        patch.setattr(api, "load", None)  # before any work
+        compare([one, f"{one},{tmp_path}/missing"])
     with pytest.raises(Mistake, match="have different test data; name one for all with --data"):
         compare([one, copy])
     assert compare([one, other])["systems"][1]["examples"] == 60

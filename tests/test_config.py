@@ -258,6 +258,10 @@ SENTENCES = {
     "lr of zero": ("train.lr=0", "train.lr is 0; expected more than 0"),
     "smoothing of one": ("train.smoothing=1", "train.smoothing is 1; expected less than 1"),
     "negative smoothing": ("train.smoothing=-0.1", "train.smoothing is -0.1; expected at least 0"),
+    "a seed that torch cannot hold": (
+        "train.seed=9223372036854775808",
+        "train.seed is 9223372036854775808; expected less than",
+    ),
     "no beam": ("decode.beam=0", "decode.beam is 0; expected at least 1"),
     "no budget": ("train.tokens=0", "train.tokens is 0; expected at least 1"),
     "no checkpoint kept": ("train.keep=0", "train.keep is 0; expected at least 1"),

@@ -96,10 +96,10 @@ def test_huggingface(run, tmp_path, capsys):
     card = (out / "README.md").read_text()
     figures = ours.evaluate(((f"{data}/test.low",), (f"{data}/test.up",)))
     for words in ("train: 400 examples, train.low, train.up", "regard train translate", "train.steps=160",
-                  "data.train=train.low,train.up", "after 160 updates", figures["bleu signature"],
+                  "data.train=train.low,train.up", "after 160 updates", figures["bleu signature"].replace("|", r"\|"),
                   f"| bleu | {figures['bleu']:.4g} |", "On the validation data"):  # fmt: skip
         assert words in card, words
-    assert str(run.parent) not in card and card.count("nrefs:1|case:") == 5
+    assert str(run.parent) not in card and card.count(r"nrefs:1\|case:") == 5
     assert executed(out / "README.md", some[0]) == f"{generated(out, some[:1])}\n"
 
 
@@ -176,6 +176,8 @@ def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_length": 9}))
     decode = regard.load(out).run.decode
     assert (decode.beam, decode.max_tokens, decode.stop) == (2, 8, "heuristic")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
+    assert regard.load(out).run.decode.length_penalty == 0.0
 
 
 def test_folders_of_ours_that_lost_something(run, tmp_path):
@@ -240,7 +242,8 @@ def test_ctranslate2(run, tmp_path, capsys):
     )
     small_out = tmp_path / "int8"
     code, told, _ = said(capsys, "convert", run, "--to", "ctranslate2", "--precision", "int8", "--out", small_out)
-    assert code == 0 and "texts equal" in told
+    found = re.search(r"\b(\d+) of 1[56] texts equal to those of fp32, log-probabilities apart by (\S+)", told)
+    assert code == 0 and found and int(found[1]) >= 12 and float(found[2]) < 1  # the run itself is not rounded
     assert (small_out / "model.bin").stat().st_size < 0.6 * (out / "model.bin").stat().st_size
     load_tokenizer(out / "tokenizer.json")
 

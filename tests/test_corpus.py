@@ -357,6 +357,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
     [
         ('{"txt": "a", "id": 1}', "no text under 'text'; there is txt, id"),
         ("{}", "no text under 'text'; there is nothing"),
+        ('{"text": 5}', "no text under 'text' but 5;"),
         ('["a"]', 'not a JSON object such as {"text": …}'),
         ('{"text": "a"', "not one JSON object on one line"),
         ('{"text": "a\\u0000"}', "a NUL or half a surrogate pair"),

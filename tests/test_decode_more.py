@@ -558,6 +558,8 @@ def test_long_texts_are_split_only_if_asked(system):
         ({"kind": "sample", "top_p": 0}, "decode.top_p is 0; expected more than 0"),
         ({"kind": "sample", "top_p": 1.5}, "decode.top_p is 1.5; expected at most 1"),
         ({"beam": 0}, "decode.beam is 0; expected at least 1"),
+        ({"length_penalty": 1e30}, "decode.length_penalty is 1e+30; expected at most 10"),
+        ({"length_penalty": -1e30}, "decode.length_penalty is -1e+30; expected at least -10"),
         ({"nbest": 6}, "decode.nbest is 6, above decode.beam=5; raise the beam"),
         ({"nbest": 2, "split": True}, "decode.nbest is 2 and decode.split joins one"),
         ({"must": ["A LONG PHRASE"], "max_tokens": 5}, "decode.must takes "),
@@ -636,3 +638,49 @@ def test_what_looks_at_the_first_token_needs_a_step_of_its_own():
 
     assert early() and early(Suppress([0]))
     assert not early(Suppress([0]), Opening(torch.tensor([True]), torch.ones(9) > 0))
+
+
+def test_phrases_of_which_a_vocabulary_leaves_nothing(tmp_path, runs):
+    settings = {"data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 1}
+    settings |= {"tokenizer.kind": "wordpiece", "tokenizer.vocab": 300, "train.tensorboard": False}
+    small = regard.train("translate", settings, out=tmp_path / "run")
+    for name in ("must", "avoid"):
+        with pytest.raises(Mistake, match=f"decode.{name}: nothing is left of '.u200b' in the target's vocabulary"):
+            small.predict(LOW[0], **{name: "\u200b"})
+
+
+def test_learned_places_have_an_end(tmp_path, runs):
+    """What is too long for them is refused or, in training, left out; an output goes as far as they do."""
+    settings = {
+        "data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 3, "tokenizer.kind": "byte",
+        "model.positions": "learned", "model.positions.tokens": 40, "train.tensorboard": False, "train.tokens": 800,
+    }  # fmt: skip
+    small = regard.train("translate", settings, out=tmp_path / "run")
+    short, long = "a cat", "a cat sees " * 9
+    for how in ({"kind": "greedy"}, {}, {"prefix": "THE CAT"}):
+        found = small.predict(short, max_tokens=99, details=True, **how)
+        assert found["ended"] or len(found["pieces"]) == 39
+    for refused in (lambda: small.predict(long), lambda: small.score(short, long), lambda: small.look(long)):
+        with pytest.raises(Mistake, match="a text has 100 tokens, END counted, and the model has places for 40"):
+            refused()
+    (tmp_path / "long").write_text(f"{long}\n")
+    valid = {"data.valid": f"{tmp_path}/long,{tmp_path}/long"}
+    with pytest.raises(Mistake, match="a text of data.valid has 100 tokens, END counted"):
+        regard.train("translate", settings | valid, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(Mistake, match="decode.prefix, with one token more, has 101 tokens, END counted"):
+        small.predict(short, prefix=long.strip() + "s")
+
+
+def test_a_run_that_draws_is_measured_greedily(tmp_path, runs):
+    """Whatever shapes its samples, also on the way to another format."""
+    settings = {
+        "data.train": f"{runs}/low,{runs}/up", "data.valid": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32,
+        "train.steps": 2, "train.metric": "bleu", "train.tensorboard": False, "decode.kind": "sample", "decode.temperature": 0.8,
+        "decode.top_k": 9, "decode.top_p": 0.9, "decode.min_p": 0.1, "decode.max_tokens": 9,
+    }  # fmt: skip
+    drawing = regard.train("translate", settings, out=tmp_path / "run")
+    regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "folder")
+    again = regard.load(tmp_path / "folder")
+    assert again.run.decode == drawing.run.decode.model_copy(update={"batch": again.run.decode.batch})
+    assert again.predict(LOW) == drawing.predict(LOW)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import regard
-from regard.cli import main
+from regard.cli import main, out_of_memory
 
 TINY = (
     "model.size=tiny",
@@ -417,6 +417,23 @@ def test_predict_with_odd_input(run, capsys, monkeypatch):
     refused(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
     refused(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
     refused(capsys, "eval", run, words="no test data")
+    refused(capsys, "eval", run, "--data", "", words="--data names no file; give some")
+
+
+def test_what_no_memory_holds(run, capsys, monkeypatch):
+    for more in ("decode.max_tokens=100000000000000000", "decode.beam=1000000000000"):
+        code, _, err = said(capsys, "predict", run, "decode.kind=beam", more, stdin=b"a cat\n", monkeypatch=monkeypatch)
+        assert code == 2 and err.startswith("regard: there is not enough memory for this; ask for less at a time")
+    assert out_of_memory(MemoryError()) and out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_names_that_cannot_be_written(run, capsys, tmp_path):
+    """People are told of the name that they gave, not of the temporary one."""
+    missing = tmp_path / "missing" / "a.png"
+    refused(
+        capsys, "look", run, "a cat", "--out", missing, words=f"{missing} cannot be made, for its folder is not there"
+    )
 
 
 def test_a_closed_stdin_and_a_closed_stdout(run):

@@ -225,11 +225,32 @@ def test_folders_that_lost_something(tmp_path):
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": None},
          {"kind": "sample", "temperature": 0.6, "top_p": 0.9, "top_k": 50}),
         ({"num_beams": 4, "early_stopping": True}, {"kind": "beam", "beam": 4, "stop": "first", "length_penalty": 1.0}),
+        ({"num_beams": 4, "length_penalty": None}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 1.0}),
         ({"num_beams": 4, "length_penalty": 0.0}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 0.0}),
     ],
 )  # fmt: skip
 def test_generation_settings(theirs, ours):
     assert decoding(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("file", "said", "words"),
+    [
+        ("generation_config.json", {"do_sample": True, "temperature": 0.0}, "decode.temperature is 0; expected more than 0"),
+        ("generation_config.json", {"do_sample": True, "top_k": -1}, "decode.top_k is -1: Input should be greater"),
+        ("generation_config.json", {"max_new_tokens": "x"}, "max_new_tokens is 'x'; expected a whole number"),
+        ("generation_config.json", [1], "does not hold an object"),
+        ("tokenizer_config.json", 3, "does not hold an object"),
+        ("config.json", [], "does not hold an object"),
+    ],
+)  # fmt: skip
+def test_files_that_say_what_cannot_be(file, said, words, tmp_path):
+    path, _ = causal.gpt2(tmp_path / "folder")
+    before = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps(before | said if isinstance(said, dict) else said))
+    with pytest.raises(Mistake) as error:
+        regard.load(path)
+    assert str(error.value).startswith(str(path / file)) and words in str(error.value) and "\n" not in str(error.value)
 
 
 # --- the family itself -----------------------------------------------------------------------------------------------

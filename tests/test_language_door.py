@@ -174,8 +174,12 @@ def test_other_families_train_and_write(family, files, capsys, tmp_path):
     assert code == 0
     code, out, _ = said(capsys, "eval", tmp_path / "run", "--data", files / "valid.txt")
     assert code == 0 and ("policy memory 64, segments of 64" if family == "xl" else "policy non-overlapping 64") in out
-    code, out, _ = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
-    assert code == 0 and out.endswith("\n")
+    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
+    assert code == 0 and out.endswith("\n") and not err
+    long = "the cat " * 90  # neither has an end of its positions; who forgets says so
+    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", long, "decode.max_tokens=3")
+    told = "tokens; what is written looks back 64 (model.memory)\n"
+    assert code == 0 and out.endswith("\n") and (err.endswith(told) if family == "xl" else not err)
 
 
 # --- what does not ---------------------------------------------------------------------------------------------------
@@ -218,12 +222,16 @@ def test_prompts_that_cannot_be(run, capsys, monkeypatch, tmp_path):
     assert code == 0 and out.strip()
 
 
-def test_a_prompt_for_a_run_that_is_no_language_model(capsys, tmp_path):
+def test_a_run_that_is_no_language_model(run, capsys, tmp_path, monkeypatch):
     regard.train(
         "dates", out=tmp_path / "x", model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
         train={"steps": 2, "tokens": 500, "tensorboard": False}, device="cpu",
     )  # fmt: skip
     refused(capsys, "predict", tmp_path / "x", "--prompt", "May 1", words="--prompt is for language models")
+    both = f"{tmp_path / 'x'} is of the task translate and {run} of language; models that are asked together have one"
+    refused(capsys, "predict", f"{tmp_path / 'x'},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
+    words = f"{run} is of the task language and {tmp_path / 'x'} of translate"
+    refused(capsys, "predict", f"{run},{tmp_path / 'x'}", stdin=b"", monkeypatch=monkeypatch, words=words)
 
 
 def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
@@ -263,6 +271,8 @@ def test_characters_that_a_vocabulary_lacks(files, capsys, tmp_path, monkeypatch
         capsys, "predict", tmp_path / "run", "--prompt", "ein Bär, Ü", words="vocabulary of characters lacks 'B', 'ä'"
     )
     refused(capsys, "score", tmp_path / "run", stdin="ü\n".encode(), monkeypatch=monkeypatch, words="lacks 'ü'")
+    code, out, err = said(capsys, "eval", tmp_path / "run", "--data", tmp_path / "valid.txt")
+    assert code == 0 and "perplexity" in out and "1 of 10 tokens are unknown to the tokenizer, such as 'ä'" in err
 
 
 def test_a_cache_that_cannot_be_written_and_a_text_that_changed(files, capsys, tmp_path):

@@ -95,6 +95,8 @@ def test_what_is_refused(both, tmp_path):
         ({"activation_function": "mish"}, "activation_function is 'mish'"),
         ({"decoder_attention_heads": 2}, "differ"),
         ({"normalize_before": True}, "normalize_before is set"),
+        ({"d_model": 7}, "width 7 does not divide into"),
+        ({"d_model": "wide"}, "width is 'wide': Input should be a valid integer"),
     ):
         (path / "config.json").write_text(json.dumps(config | change))
         refused(path, words)
@@ -165,3 +167,5 @@ def test_generation_settings_that_are_refused(both, tmp_path):
     settings = json.loads((path / "generation_config.json").read_text())
     (path / "generation_config.json").write_text(json.dumps(settings | {"do_sample": True}))
     refused(path, "do_sample")
+    (path / "generation_config.json").write_text(json.dumps(settings | {"num_beams": "many"}))
+    refused(path, "generation_config.json: num_beams is 'many'; expected a whole number")

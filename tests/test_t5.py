@@ -156,11 +156,11 @@ def test_where_the_scale_and_the_table_part(folders: dict[str, Path], tmp_path: 
         ({"vocab_size": 5}, "has shape"),
         ({"eos_token_id": 5}, "eos_token_id is 5 and its tokenizer has 1; they must agree"),
         ({"relative_attention_num_buckets": 3}, "model.positions.buckets is 3; expected at least 4"),
-        ({"num_beams": "x"}, "num_beams is 'x' in how it generates; expected a whole number"),
-        ({"max_length": True}, "max_length is True in how it generates; expected a whole number"),
-        ({"length_penalty": []}, r"length_penalty is \[\] in how it generates; expected a number"),
-        ({"bad_words_ids": [3]}, r"bad_words_ids is \[3\] in how it generates; expected a list of lists of numbers"),
-        ({"suppress_tokens": ["a"]}, r"suppress_tokens is \['a'\] in how it generates; expected a list of numbers"),
+        ({"num_beams": "x"}, "num_beams is 'x'; expected a whole number"),
+        ({"max_length": True}, "max_length is True; expected a whole number"),
+        ({"length_penalty": []}, r"length_penalty is \[\]; expected a number"),
+        ({"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; expected a list of lists of numbers"),
+        ({"suppress_tokens": ["a"]}, r"suppress_tokens is \['a'\]; expected a list of numbers"),
     ],
 )
 def test_what_is_refused(folders: dict[str, Path], tmp_path: Path, said: dict[str, Any], words: str) -> None:

@@ -402,6 +402,7 @@ def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.Monke
         ended.append((outcome.status, outcome.steps, outcome.seconds))
     assert ended == [("finished", 6, 68), ("finished", 6, 68), ("finished", 11, 126)]
     assert [record["seconds"] for record in records(tmp_path, "train")] == [10, 50, 64, 108, 122]
+    assert trained(tmp_path / "short", Slow(steps=0, minutes=1e-9)).steps == 1  # or there would be nothing to keep
 
 
 def test_no_examples_is_a_mistake(tmp_path: Path) -> None:

@@ -264,6 +264,8 @@ def _record(line: str) -> str:
     if not isinstance(record, dict):
         raise ValueError('not a JSON object such as {"text": …}')
     text = record.get("text")
+    if "text" in record and not isinstance(text, str):
+        raise ValueError(f"no text under 'text' but {json.dumps(text, ensure_ascii=False):.40}")
     if not isinstance(text, str):
         raise ValueError(f"no text under 'text'; there is {', '.join(map(str, record)) or 'nothing'}")
     if wrong(text.encode("utf-8", "surrogatepass")):

@@ -57,7 +57,7 @@ class Wording:
         spelt = self._spelt("decode.prefix", prefix[: len(prefix) - spaced]) if prefix.strip() else ()
         asked = Counter(self.heard(text.strip(), "decode.must") for text in must)
         phrases = [self._phrase(text, times) for text, times in asked.items()]
-        heard = list(dict.fromkeys(self.heard(text.strip()) for text in avoid))
+        heard = list(dict.fromkeys(self.heard(text.strip(), "decode.avoid", spelt=False) for text in avoid))
         banned = [spelling for text in heard for spelling in self._known(text)]
         wish = Wish(spelt, spaced and bool(spelt), tuple(phrases), tuple(heard), tuple(banned))
         _refuse_contradiction(wish, self.speller.decode([spelt])[0])
@@ -69,10 +69,13 @@ class Wording:
             raise Mistake(f"{key}: {text!r} has a part that the target's vocabulary cannot spell; ask for another")
         return tuple(spelling)
 
-    def heard(self, text: str, needed: str = "") -> str:
-        """As it comes back: a vocabulary may write all in small letters. `needed` is the key of what must be spelt."""
-        spelling = self._spelt(needed, text) if needed else self.speller.encode([text])[0]
-        return self.speller.decode([spelling])[0]
+    def heard(self, text: str, key: str, spelt: bool = True) -> str:
+        """As it comes back: a vocabulary may write all in small letters, and leave letters out that nobody sees."""
+        spelling = self._spelt(key, text) if spelt else self.speller.encode([text])[0]
+        heard = self.speller.decode([spelling])[0]
+        if not heard.strip():
+            raise Mistake(f"{key}: nothing is left of {text!r} in the target's vocabulary; ask for another")
+        return heard
 
     def _phrase(self, text: str, times: int) -> Phrase:
         """Within a text a space comes before it, at the beginning none, nor in scripts that are written without."""

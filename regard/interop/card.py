@@ -115,7 +115,8 @@ def of_test(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
 
 def table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
     names = [name for name in dict.fromkeys((*FIGURES, *TASKS[run.task].metrics)) if name in figures]
-    rows = [f"| {name} | {figures[name]:.4g} | {signatures.get(name, '')} |" for name in names]
+    told = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
+    rows = [f"| {name} | {figures[name]:.4g} | {told.get(name, '')} |" for name in names]
     return ["| figure | value | signature |", "|---|---|---|", *rows]
 
 

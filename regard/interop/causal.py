@@ -11,8 +11,8 @@ from ..config import Run, change
 from ..data.tokenizers import letters
 from ..errors import Mistake
 from ..families import gpt
-from ..files import read_json
-from .huggingface import filters, generation_of
+from ..files import read_table
+from .huggingface import GENERATION, filters, generation_of, understood
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
@@ -80,7 +80,7 @@ def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderText:
     """Of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_json(path / name) if (path / name).is_file() else {}
+        said |= read_table(path / name)
     names = {key: value["content"] if isinstance(value, dict) else value for key, value in said.items() if value}
     backend = _backend(
         path, [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]
@@ -150,7 +150,8 @@ def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
     elif beams > 1:
         early = generation.get("early_stopping", False)
         found["stop"] = "first" if early is True else "exact" if early == "never" else "heuristic"
-        found |= {"beam": beams, "length_penalty": generation.get("length_penalty", 1.0)}
+        penalty = generation.get("length_penalty")
+        found |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
     others = {"max_tokens": "max_new_tokens", "repetition_penalty": "repetition_penalty"}
     return found | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
 
@@ -191,6 +192,10 @@ def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], 
             "the tokenizer of another model may lie there"
         )
     generation = generation_of(path, config)
-    decode = own_decoding(config, generation) or decoding(generation) | {"begin": text.opens}
-    run = change(Run(task="language", model=ours, decode=decode), overrides)
+
+    def begun(said: Mapping[str, Any]) -> Run:
+        decode = own_decoding(config, said) or decoding(said) | {"begin": text.opens}
+        return Run(task="language", model=ours, decode=decode)
+
+    run = change(understood(path, generation, begun, GENERATION), overrides)
     return Writer(run, model, text, device(run.device), filters(generation))

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..config import change
 from ..data.batches import Pair
 from ..errors import Mistake
+from ..sections import SHAPES
 
 APART = 1e-4  # between logits
 MOST = 0.75  # of the texts must be equal: what has learnt nothing says what the last bits of its scores decide
@@ -37,9 +38,7 @@ def samples(system: Any) -> list[str]:
 
 
 # Whatever else the run's decode.* asks for is its own affair.
-PLAIN: dict[str, Any] = {
-    "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "prefix": "", "must": (), "avoid": (), "split": False,
-}  # fmt: skip
+PLAIN: dict[str, Any] = {"nbest": 1, "prefix": "", "must": (), "avoid": (), "split": False, **SHAPES}
 
 
 def greedy(longest: int) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def vocabulary(tokenizer: Any) -> list[str]:
 
 def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    embeddings.weight = table.weight
+    embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
     spec.scale_embeddings = float(model.scale)
     places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else positions(run)
     spec.position_encodings.encodings = stack.place(torch.zeros(1, places, run.model.width))[0]

@@ -13,9 +13,10 @@ from torch import Tensor
 from ..config import Decode
 from ..decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
 from ..errors import Mistake
-from ..files import read_json
+from ..files import read_json, read_table
 
 T = TypeVar("T")
+GENERATION = "generation_config.json"
 
 READERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.interop.marian",
@@ -31,7 +32,7 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
-    config = read_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
+    config = read_table((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in READERS:
         raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
@@ -47,19 +48,28 @@ def first_module(path: Path) -> Path:
     return home
 
 
-def understood(path: Path, config: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T]) -> T:
-    """A folder's config.json as ours, or the sentence that says why not."""
+def understood(
+    path: Path, said: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T], file: str = "config.json"
+) -> T:
+    """What a folder says in a file as ours, or the sentence that says why not."""
     try:
-        return reader(config)
+        return reader(said)
     except KeyError as error:
-        raise Mistake(f"{path / 'config.json'} has no {error}; fetch the folder again") from error
+        raise Mistake(f"{path / file} has no {error}; fetch the folder again") from error
     except TypeError as error:
-        raise Mistake(
-            f"{path / 'config.json'} has a value of the wrong type ({error}); fetch the folder again"
-        ) from error
+        raise Mistake(f"{path / file} has a value of the wrong type ({error}); fetch the folder again") from error
     except ValueError as error:
-        told = error.errors()[0]["msg"].removeprefix("Value error, ") if isinstance(error, ValidationError) else error
-        raise Mistake(f"{path / 'config.json'}: {told}") from error
+        raise Mistake(f"{path / file}: {told(error)}") from error
+
+
+def told(error: ValueError) -> str:
+    """In one line; a validator's own sentence, or the key and what pydantic says of it."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -87,11 +97,12 @@ def weights(path: Path) -> dict[str, Tensor]:
 
 def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """How a folder generates: generation_config.json over config.json, where both are of the types they must be."""
-    stored = path / "generation_config.json"
-    found = {**config, **(read_json(stored) if stored.is_file() else {})}
-    for name, (fits, wanted) in GENERATION.items():
+    own = read_table(path / GENERATION)
+    found = {**config, **own}
+    for name, (fits, wanted) in GENERATING.items():
         if (value := found.get(name)) is not None and not fits(value):
-            raise Mistake(f"{path}: {name} is {value!r} in how it generates; expected {wanted}, put it right")
+            file = path / (GENERATION if name in own else "config.json")
+            raise Mistake(f"{file}: {name} is {value!r}; expected {wanted}, put it right")
     return found
 
 
@@ -103,7 +114,7 @@ def _listed(value: Any) -> bool:
     return isinstance(value, list) and all(map(_whole, value))
 
 
-GENERATION: dict[str, tuple[Callable[[Any], bool], str]] = {
+GENERATING: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_whole, "a whole number")),
     "length_penalty": (lambda value: isinstance(value, int | float), "a number"),
     "suppress_tokens": (_listed, "a list of numbers"),
@@ -139,12 +150,12 @@ def decoding(generation: Mapping[str, Any]) -> Decode:
     if generation.get("do_sample"):
         raise Mistake("generation_config.json asks for sampling (do_sample); set it to false")
     beams = generation.get("num_beams") or 1
-    early = generation.get("early_stopping", False)
+    early, penalty = generation.get("early_stopping", False), generation.get("length_penalty")
     longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # with START
     return Decode(
         kind="beam" if beams > 1 else "greedy",
         beam=beams,
-        length_penalty=generation.get("length_penalty") or 1.0,
+        length_penalty=1.0 if penalty is None else penalty,
         stop="first" if early is True else "exact" if early == "never" else "heuristic",
         max_tokens=longest,
     )

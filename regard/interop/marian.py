@@ -13,7 +13,7 @@ from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
 from ..families import transformer
 from ..files import read_json
-from .huggingface import decoding, filters, generation_of, own_decoding, weights
+from .huggingface import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
 from .weights import load
 
 SPACE = "▁"
@@ -103,13 +103,10 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     from ..tasks.translate import Translator
     from ..training.optimise import device
 
-    try:
-        ours = transformer.from_marian(config)
-    except (ValueError, KeyError) as error:
-        raise Mistake(f"{path / 'config.json'}: {error}") from error
+    ours = understood(path, config, transformer.from_marian)
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
     generation = generation_of(path, config)
-    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
-    run = change(run, overrides)
+    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    run = change(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
     return Translator(run, model, source, target, device(run.device), filters(generation))

@@ -20,11 +20,12 @@ from ..data.tokenizers import END, SPECIALS, Text, bytes_of, letters
 from ..families import transformer
 from ..files import write_json
 from ..parts import slots
+from ..sections import SHAPES
 from .huggingface import generation_settings
 from .marian import OUR_TARGET, OURS
 from .weights import export
 
-DECODE = {"kind", "beam", "length_penalty", "stop", "max_tokens", "temperature", "top_k", "top_p"}
+DECODE = {"kind", "beam", "length_penalty", "stop", "max_tokens", *SHAPES}
 READS = re.compile(r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight")  # its columns are the width
 WRITES = re.compile(r".*\.(out|norm)\.(weight|bias)")  # its rows are
 

@@ -10,7 +10,7 @@ from ..config import Run, change
 from ..data.tokenizers import Text
 from ..errors import Mistake
 from ..families import t5
-from .huggingface import decoding, filters, generation_of, own_decoding, understood, weights
+from .huggingface import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
 from .vocabularies import sentencepieces
 from .weights import load
 
@@ -22,8 +22,8 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
 
     ours, model = read(path, config)
     generation = generation_of(path, config)
-    run = Run(task="translate", model=ours, decode=own_decoding(config, generation) or decoding(generation))
-    run = change(run, overrides)
+    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    run = change(Run(task="translate", model=ours, decode=decode), overrides)
     text = tokenizer(path, generation, ours)
     return Translator(run, model, text, text, device(run.device), filters(generation))
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..data.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, Text, sentinel
 from ..errors import Mistake
-from ..files import read_json
+from ..files import read_json, read_table
 from . import spiece
 
 ROLES = {
@@ -75,7 +75,7 @@ def settings(path: Path) -> dict[str, Any]:
     """What a folder says of its tokenizer beside the vocabulary itself."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_json(path / name) if (path / name).is_file() else {}
+        said |= read_table(path / name)
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
         for key, value in said.items()

@@ -69,7 +69,7 @@ class Mixer(nn.Module):
 class State(Memory):
     """What a recurrence knows of the text so far. LSTMs have a second part, which nobody else sees."""
 
-    policy = "state"  # how evaluation names it
+    policy, tokens = "state", None  # how evaluation names it; a state has no end of its own
 
     def __init__(self, rows: int, width: int, cell: Cell, like: Tensor) -> None:
         self.h = like.new_zeros(rows, width)

@@ -56,6 +56,13 @@ class Composer:
         return min((member.context for member in members if member.context is not None), default=None)
 
     @property
+    def memory(self) -> int | None:
+        """How many tokens back the model sees while it writes, where that ends without a refusal."""
+        members = self.model.members if isinstance(self.model, Ensemble) else [self.model]
+        kept = [cache.layers[0].tokens for member in members if (cache := member.recall(1)) is not None]
+        return min((tokens for tokens in kept if tokens is not None), default=None)
+
+    @property
     def opening(self) -> int:
         """What is read before the first token of a text: in a stream, the end of the line before."""
         return self.tokenizer.end if self.run.data.document == "stream" else self.tokenizer.start
@@ -103,6 +110,11 @@ class Composer:
         found = [[self.opening, *ids] if how.begin or not ids else ids for ids in found]
         for number, ids in enumerate(found, 1):
             self.refuse_long(len(ids), f"prompt {number}")
+        longest, memory = max(map(len, found), default=0), self.memory
+        if memory is not None and longest > memory:
+            warnings.warn(
+                f"a prompt has {longest:,} tokens; what is written looks back {memory:,} (model.memory)", stacklevel=4
+            )
         return found
 
     def encoded(self, texts: Sequence[str]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Language: the text so far in, the next token out. `Writer` is what people use, `Lesson` is what the loop trains."""
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,6 +105,8 @@ class Writer(Composer):
         texts = part(self.run, "test", self.tokenizer, self.folder, sides)
         size = {"bytes": texts.bytes, "characters": texts.characters, "words": texts.words}
         self.refuse_long(self.run.data.max_tokens, "a window (data.max_tokens)")
+        for sentence in texts.report():
+            warnings.warn(f"{texts.name}: {sentence}", stacklevel=3)
         found = measured(self.model, texts, self.run.data, self.tokenizer.size, self.device)
         told: dict[str, Any] = {"tokens": found.tokens, **size, **figures(found, texts)}
         return told | {"policy": found.policy, "seconds": found.seconds}, None, size

@@ -71,7 +71,10 @@ def logprobs(
         batch = [pieces[i] for i in some]
         values = iter(foreseen(model, _window(batch, texts).to(device)).tolist())
         found |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
-    return [[value for span in pieces if span.text == i for value in found[span]] for i in range(len(texts))]
+    told: list[list[float]] = [[] for _ in texts]
+    for span in pieces:  # those of a text follow one another
+        told[span.text] += found[span]
+    return told
 
 
 def _window(batch: list[Span], texts: list[list[int]]) -> Window:

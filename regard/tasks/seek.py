@@ -46,8 +46,8 @@ class Seeker:
         longest = max(map(len, rows), default=0) + 1
         if (context := self.context) is not None and longest > context:
             raise Mistake(
-                f"{what} has {longest:,} tokens and the model has places for {context:,}; shorten it, or train with "
-                "more (model.positions.tokens) or with positions that have no end (model.positions=sinusoid)"
+                f"{what} has {longest:,} tokens, END counted, and the model has places for {context:,}; "
+                "shorten it, set decode.split=true, or train with more (model.positions.tokens)"
             )
 
     def wishes(self, own: list[Asked], how: Decode) -> list[Wish] | None:
@@ -56,6 +56,7 @@ class Seeker:
             return None
         made = {each: self.wording.wish(*each) for each in dict.fromkeys(own)}
         for wish in made.values():
+            self.refuse_long([[*wish.prefix, self.target.end]], "decode.prefix, with one token more,")
             if wish.must and 0 < how.max_tokens <= wish.tokens:
                 raise Mistake(
                     f"decode.must takes {wish.tokens} tokens and END, and decode.max_tokens is {how.max_tokens}; "
@@ -82,7 +83,6 @@ class Seeker:
     def search(self, texts: Sequence[str], how: Decode, wishes: list[Wish] | None = None) -> list[list[Hypothesis]]:
         """The hypotheses for every text, best first, samples as drawn; none for an empty text."""
         ids = self.source.encode(list(texts))
-        self.refuse_long([*ids, *((*wish.prefix, self.target.end) for wish in wishes or ())])  # and a token behind it
         found: list[list[Hypothesis]] = [[] for _ in texts]
         pressed = {i for i, wish in enumerate(wishes or ()) if wish.must}
         for kind in (False, True):  # apart, for phrases make it a wider one
@@ -138,4 +138,5 @@ class Seeker:
         return Settings(self.target.end, beam, how.length_penalty, how.nbest, stop, self.filters, draw)
 
     def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Pair:
+        self.refuse_long(sources + targets)
         return pair(sources, targets, self.source, self.target).to(self.device)

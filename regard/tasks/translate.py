@@ -24,6 +24,7 @@ from ..look import View, recording
 from ..metrics import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
+from ..sections import SHAPES
 from .course import Course, built, headed, opened, part_of, with_model
 from .records import Record, Trace, joined, record
 from .seek import Seeker
@@ -105,7 +106,6 @@ class Translator(Seeker):
             (found,) = self.granted([text], how, self.wishes(own, how))
             written = found[0].tokens if found else []
         read = self.source.encode([text])[0]
-        self.refuse_long([read, written])
         with recording(self._seen) as maps, torch.no_grad():
             states(self._seen, self.pair([read], [written]))
         return self._view(read, written, {path: weights[0].cpu() for path, weights in maps.items()})
@@ -153,7 +153,6 @@ class Translator(Seeker):
     @torch.no_grad()
     def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """The log-probability of every target token and of END, by one pass over known targets."""
-        self.refuse_long(sources + targets)
         found: list[list[float]] = [[] for _ in sources]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for batch in sorted_batches(lengths, rows=self.run.decode.batch):
@@ -253,7 +252,7 @@ def states(model: Model, batch: Pair) -> Tensor:
 
 
 # Validation decodes greedily, whatever the run is to be used with.
-PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "must": ()}
+PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "must": (), **SHAPES}
 
 
 class Lesson(Course):

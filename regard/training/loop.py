@@ -124,7 +124,8 @@ class Trainer:
 
     def over(self, stop: Stop) -> str:
         train = self.settings
-        if (train.steps and self.state.step >= train.steps) or (train.minutes and self.seconds() >= 60 * train.minutes):
+        late = train.minutes and self.state.step and self.seconds() >= 60 * train.minutes  # one update at least
+        if late or (train.steps and self.state.step >= train.steps):
             return "finished"
         if train.patience and self.state.waited >= train.patience:
             return "early"
