@@ -75,8 +75,6 @@ class Origin:
     def save_tokenizers(self, folder: Path) -> None:
         """As a run keeps them, wherever they come from."""
         for name, tokenizer in self.system.tokenizers.items():
-            if not hasattr(tokenizer, "save"):
-                raise Mistake(f"the tokenizer of start={self.start} cannot be stored in a run; begin with another")
             tokenizer.save(folder / name)
 
     def give(self, model: Any) -> list[str]:

@@ -135,9 +135,7 @@ def sides(text: str) -> tuple[tuple[str, ...], ...]:
     except ValidationError as error:
         raise Mistake(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     if not found:
-        raise Mistake(
-            "--data names no file; give some, as in test.en,test.de, or leave it out for the run's own"
-        )
+        raise Mistake("--data names no file; give some, as in test.en,test.de, or leave it out for the run's own")
     return found
 
 

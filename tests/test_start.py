@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 
 import bert as folders
+import causal
+import marian
 import pytest
 import reads
 import torch
@@ -260,3 +262,62 @@ def test_an_origin_tells_its_weights_apart(first):
     assert one.digest() == other.digest()
     other.weights["norm.bias"] += 1
     assert one.digest() != other.digest()
+
+
+# --- vocabularies that were made elsewhere stay as they are ---------------------------------------------------------------
+
+TEXTS = ["the old cat sees a red house", "a bird </s> <s> <|endoftext|> flies", "Straße 東京 🙂 \t x"]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_language_model_begins_with_a_folder(kind, tmp_path):
+    path, theirs = getattr(causal, kind)(tmp_path / "folder")
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS * 9))
+    words = {"data.train": str(tmp_path / "a.txt"), "data.document": "blank", "data.max_tokens": 32, "start": str(path)}
+    settings = {**FINE, **words, "data.cache": str(tmp_path / "cache"), "train.lr": 1e-12, "decode.kind": "greedy"}
+    folder = regard.load(
+        path, {key: value for key, value in settings.items() if key.startswith("data.") and key != "data.train"}
+    )
+    begun = regard.train("language", settings, out=tmp_path / "run")
+    again = regard.load(tmp_path / "run")
+    for text in (begun.tokenizer, again.tokenizer):
+        assert text.encode(TEXTS) == folder.tokenizer.encode(TEXTS) and text.roles == folder.tokenizer.roles
+    assert again.score(TEXTS) == pytest.approx(folder.score(TEXTS), abs=1e-4)
+    figures = [each.evaluate(((str(tmp_path / "a.txt"),),))["loss"] for each in (again, folder)]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-5)
+    rows = torch.tensor([again.tokenizer.encode(TEXTS[:1])[0]])
+    assert torch.allclose(again.model(rows), theirs(rows).logits, atol=1e-4)
+    regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer(TEXTS, add_special_tokens=False)["input_ids"] == folder.tokenizer.encode(TEXTS)
+    other = regard.load(tmp_path / "out")
+    assert other.predict(TEXTS, kind="greedy", max_tokens=9) == again.predict(TEXTS, max_tokens=9)
+
+
+def test_small_parts_over_a_folder_of_gpt2(tmp_path):
+    path, _ = causal.gpt2(tmp_path / "folder")
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS * 20))
+    words = {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 32, "data.cache": str(tmp_path / "cache")}
+    tuned = {"start": str(path), "tune.kind": "lora", "train.lr": 0.01}
+    system = regard.train("language", {**FINE, **words, **tuned}, out=tmp_path / "run")
+    assert 0 < sum(each.numel() for each in system.model.parameters() if each.requires_grad) < 5000
+    again = regard.load(path, tune=tmp_path / "run")
+    assert again.score(TEXTS) == pytest.approx(system.score(TEXTS)) != pytest.approx(regard.load(path).score(TEXTS))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["shared", "separate"])
+def test_a_translator_begins_with_a_marian_folder(separate, tmp_path):
+    path = marian.folder(tmp_path / "folder", separate)
+    some = marian.sentences(30)
+    for name, texts in {"low": some, "up": [text.upper() for text in some]}.items():
+        (tmp_path / name).write_text("\n".join(texts) + "\n")
+    settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-12, "decode.batch": 8}
+    begun = regard.train("translate", {**FINE, **settings, "decode.beam": 2}, out=tmp_path / "run")
+    folder, again = regard.load(path), regard.load(tmp_path / "run")
+    assert {type(each).__name__ for each in again.tokenizers.values()} == {"MarianText"}
+    wanted = folder.score(some, [text.upper() for text in some])
+    assert again.score(some, [text.upper() for text in some]) == pytest.approx(wanted, abs=1e-3)
+    assert again.predict(some[:5]) == begun.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
+    with pytest.raises(Mistake, match="it began with a Marian folder, and this export does not write sentencepiece"):
+        regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

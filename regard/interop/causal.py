@@ -1,6 +1,6 @@
 """Folders of causal language models, GPT-2's and Llama's: their tokenizers, their ways to generate, and who writes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ..config import Run, change
-from ..data.tokenizers import letters
+from ..data.borrowed import FolderText
 from ..errors import Mistake
 from ..families import gpt
 from ..files import read_table
@@ -31,49 +31,6 @@ def refuse(theirs: Mapping[str, Any], *keys: str) -> None:
     for key in ("quantization_config", *keys):
         if theirs.get(key):
             raise ValueError(f"{key} is set; regard reads {theirs.get('model_type')} folders without it")
-
-
-class FolderText:
-    """The tokenizer of a folder, behind the verbs of our own. No text is control, whatever the folder itself would say.
-
-    One entry may have several parts to play: GPT-2's `<|endoftext|>` is START, END and PAD.
-    """
-
-    def __init__(self, backend: Backend, pad: int, start: int, end: int, unk: int) -> None:
-        backend.encode_special_tokens = True
-        self.backend, self.size = backend, backend.get_vocab_size()
-        self.pad, self.start, self.end, self.unk = pad, start, end, unk
-        self.opens = backend.encode("a").ids[:1] == [start]  # does the folder put START before every text?
-        self._kept = set(backend.get_added_tokens_decoder())
-        spelt = isinstance(backend.decoder, decoders.ByteLevel)
-        self._bytes = {letter: byte for byte, letter in enumerate(letters())} if spelt else {}
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        for text in texts:
-            if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise Mistake(f"{text!r} is not valid Unicode: it holds half a surrogate pair; mend the text")
-        return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        silent = {self.pad, self.start, self.end}
-        kept = [[number for number in row if number not in silent] for row in rows]
-        return [self.backend.decode(row, skip_special_tokens=False) for row in kept]
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
-        return [self._piece(number) for number in ids]
-
-    def _piece(self, number: int) -> str:
-        token: str = (
-            self.backend.id_to_token(number) or f"<{number}>"
-        )  # a model may have more entries than it has names
-        if number in self._kept or not all(letter in self._bytes for letter in token):
-            return token
-        data = bytes(self._bytes[letter] for letter in token)
-        try:
-            return data.decode("utf-8").replace(" ", "▁")
-        except UnicodeDecodeError:
-            return f"<{data.hex(' ')}>"
 
 
 def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderText:

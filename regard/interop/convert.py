@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config import Run, Sides
+from ..data.borrowed import MarianText
 from ..errors import Mistake
 from ..files import read_json, replacing, write_json
 from ..parts.layer import least_context
@@ -89,6 +90,11 @@ def convert(
     system = load(path)
     refuse_tuned(path, system.run, to, merge)
     export = None if to is None else export_of(path, to, system.run.model)
+    if export is not None and any(isinstance(each, MarianText) for each in system.tokenizers.values()):
+        raise Mistake(
+            f"{path} cannot become {export.name}: it began with a Marian folder, and this export does not write "
+            "sentencepiece vocabularies; use the run itself"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
     with averaged(path, system.model, average), replacing(out) as draft:

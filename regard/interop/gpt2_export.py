@@ -8,6 +8,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..config import Run
+from ..data.borrowed import FolderText
 from ..families import gpt
 from ..files import write_json
 from ..parts import slots
@@ -133,26 +134,39 @@ def write(system: Any, draft: Path, precision: str) -> None:
     own = {"regard": {"decode": run.decode.model_dump(mode="json", exclude={"batch"}), "generation": how}}
     draft.mkdir()
     write_json(draft / "config.json", form(c).config(c, longest) | numbers | {"dtype": "float32"} | own)
-    write_json(draft / "generation_config.json", how | numbers | {"suppress_tokens": [text.pad, text.start]})
+    never = [each for each in (text.pad, text.start) if each != text.end]
+    write_json(draft / "generation_config.json", how | numbers | ({"suppress_tokens": never} if never else {}))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c), {"format": "pt"}))
-    (draft / "tokenizer.json").write_text(for_others(text, ended=False).to_str(pretty=True) + "\n", encoding="utf-8")
-    write_json(draft / "tokenizer_config.json", use_of_tokenizer(text, longest))
+    backend = text.backend if isinstance(text, FolderText) else for_others(text, ended=False)
+    (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
+    write_json(draft / "tokenizer_config.json", use_of_tokenizer(text, longest) | names_of_control(text))
+
+
+def names_of_control(text: Any) -> dict[str, str]:
+    """A borrowed vocabulary has names of its own for it."""
+    if not isinstance(text, FolderText):
+        return {}
+    roles = {"pad_token": text.pad, "bos_token": text.start, "eos_token": text.end, "unk_token": text.unk}
+    return {role: str(text.backend.id_to_token(number)) for role, number in roles.items()}
 
 
 def use(system: Any) -> str:
     """How it is used, for the README."""
     begins = "tokenizer.bos_token_id, " if system.run.decode.begin else ""
+    added = "The tokenizer adds neither START (`<s>`) nor END (`</s>`)."
+    if isinstance(system.tokenizer, FolderText):
+        added = "Here the tokenizer adds neither START (`tokenizer.bos_token`) nor END (`tokenizer.eos_token`)."
     return f"""
 ```python
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForCausalLM.from_pretrained(".")
-ids = torch.tensor([[{begins}*tokenizer("a sentence").input_ids]])
+ids = torch.tensor([[{begins}*tokenizer("a sentence", add_special_tokens=False).input_ids]])
 made = model.generate(ids, attention_mask=torch.ones_like(ids))
 print(tokenizer.decode(made[0], skip_special_tokens=True))
 ```
 
-The tokenizer adds neither START (`<s>`) nor END (`</s>`). A text that is read from its beginning has START before it,
+{added} A text that is read from its beginning has START before it,
 which regard puts there unless `decode.begin=false`; END is what the model says when a text is over.
 """

@@ -3,50 +3,19 @@
 A folder that we wrote has our own tokenizer.json instead, and target/tokenizer.json where the sides have one each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config import Run, change
 from ..data import tokenizers as own
+from ..data.borrowed import MarianText, sentencepieces
 from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
 from ..families import transformer
 from ..files import read_json
 from .huggingface import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
 from .weights import load
-
-SPACE = "▁"
-
-
-class MarianText:
-    """One side of a Marian folder, behind the same verbs as our own tokenizers."""
-
-    def __init__(self, cutter: Any, joiner: Any, vocab: Mapping[str, int], control: Mapping[str, int]) -> None:
-        self.cutter, self.joiner, self.vocab = cutter, joiner, vocab
-        self.names = {number: piece for piece, number in vocab.items()}
-        self.pad, self.start, self.end, self.unk = (control[name] for name in ("pad", "start", "end", "unk"))
-        self.size = max(self.names) + 1
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self.vocab.get(piece, self.unk) for piece in self._cut(text)] for text in texts]
-
-    def _cut(self, text: str) -> list[str]:
-        code, rest = [], text
-        if text.startswith(">>") and "<<" in text:  # the language wanted, which stays whole
-            place = text.index("<<") + 2
-            code, rest = [text[:place]], text[place:]
-        pieces: list[str] = self.cutter.encode(rest, out_type=str)
-        return code + pieces
-
-    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        silent = {self.pad, self.start, self.end, self.unk}
-        kept = [[self.names.get(each, "<unk>") for each in ids if each not in silent] for ids in sequences]
-        return [self.joiner.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in kept]
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self.names.get(each, "<unk>").replace(SPACE, " ") for each in ids]
-
 
 OURS, OUR_TARGET = "tokenizer.json", "target/tokenizer.json"
 
@@ -55,16 +24,12 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
     """(source, target) of a Marian folder."""
     if "regard" in config or ((path / OURS).is_file() and not (path / "source.spm").is_file()):
         return _ours(path, config)
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise Mistake("Marian folders need sentencepiece; install it with: pip install 'regard[marian]'") from error
 
     def cutter(name: str) -> Any:
         if not (path / name).is_file():
             raise Mistake(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
         try:
-            return SentencePieceProcessor(model_file=str(path / name))
+            return sentencepieces(model_file=str(path / name))
         except (RuntimeError, OSError) as error:
             raise Mistake(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 

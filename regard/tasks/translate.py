@@ -317,7 +317,9 @@ def sides_of(tokenizers: Mapping[str, Text]) -> tuple[Text, Text]:
 def with_vocab(run: Run, source: Text, target: Text) -> Run:
     """The run with as many tokens as its tokenizers have; a model that is borrowed may have room for more."""
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
-    if run.start:
+    if run.start and not run.model.target_vocab:  # one table for both sides, also if they are cut in two ways (Marian)
+        sizes = {"vocab": max(source.size, target.size, run.model.vocab), "target_vocab": 0}
+    elif run.start:
         sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
     return headed(with_model(run, **sizes), HEAD)
 
@@ -345,4 +347,5 @@ def _learnt(run: Run, train: Examples) -> dict[str, Text]:
 
 
 def _loaded(run: Run, folder: Path) -> dict[str, Text]:
-    return {name: load(folder / name) for name in ((JOINT,) if run.tokenizer.joint else SEPARATE)}
+    joint = run.tokenizer.joint and not (folder / SEPARATE[0]).is_file()  # a borrowed one may have two sides
+    return {name: load(folder / name) for name in ((JOINT,) if joint else SEPARATE)}
