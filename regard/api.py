@@ -11,7 +11,7 @@ from . import __version__
 from .begin import Origin
 from .config import USE, Resolved, Run, change, difference, family_of, read, resolve
 from .errors import Mistake
-from .files import read_json, replacing, write_json
+from .files import read_json, remove, replacing, write_json
 from .settings import flat, split
 
 FORMAT = 1  # of run.json
@@ -60,7 +60,12 @@ def train(
             write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
         else:
             _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, begun)
-        outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+        try:
+            outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+        except Mistake:
+            if not resume and not (out / "checkpoints").exists():  # nothing was learnt: only the first update showed it
+                remove(out)
+            raise
     return load(out) if outcome.status != "stopped" else None
 
 
