@@ -63,7 +63,7 @@ def train(
         try:
             outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
         except Mistake:
-            if not resume and not (out / "checkpoints").exists():  # nothing was learnt: only the first update showed it
+            if not resume and _unused(out):  # only the first update showed it
                 remove(out)
             raise
     return load(out) if outcome.status != "stopped" else None
@@ -289,6 +289,14 @@ def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, 
         about = {"format": FORMAT, "versions": {"regard": __version__, "torch": torch.__version__}, "recipe": recipe}
         config = {"config": resolved.run.dump(), "origin": resolved.origin}
         write_json(draft / "run.json", about | config | begun)
+
+
+def _unused(out: Path) -> bool:
+    """Is there nothing of a training yet, neither a checkpoint nor a figure?"""
+    from .training import progress
+
+    told = any(record["step"] for record in progress.read(out / "metrics.jsonl"))
+    return not told and not (out / "checkpoints").exists()
 
 
 def _run(path: Path) -> Run:

@@ -101,8 +101,8 @@ class MarianText:
         _write(path, {**models, "vocab": self.vocab, ROLES: self.roles})
 
 
-def sentencepieces(**source: Any) -> Any:
-    """The library's reader of `model_file` or `model_proto`."""
+def processor(**source: Any) -> Any:
+    """What cuts and joins by a model of sentencepiece, its `model_file` or `model_proto`."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
@@ -115,7 +115,7 @@ def restored(whole: dict[str, Any]) -> FolderText | MarianText:
     roles = whole.pop(ROLES)
     if "cutter" not in whole:
         return FolderText(Backend.from_str(json.dumps(whole)), **roles)
-    cutter, joiner = (sentencepieces(model_proto=b64decode(whole[name])) for name in MODELS)
+    cutter, joiner = (processor(model_proto=b64decode(whole[name])) for name in MODELS)
     return MarianText(cutter, joiner, whole["vocab"], roles)
 
 

@@ -84,7 +84,8 @@ class Walk(ABC):
     @property
     def early(self) -> bool:
         """Can the only token of a prompt be read by a step like any other?"""
-        return self.spreads and not any(getattr(each, "first", False) for each in self.settings.filters)
+        filters = self.settings.raw + self.settings.filters
+        return self.spreads and not any(getattr(each, "first", False) for each in filters)
 
     def spread(self, prompt: Tensor) -> Tensor:
         """What such a step reads, (rows, width)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config import Run, change
 from ..data import tokenizers as own
-from ..data.borrowed import MarianText, sentencepieces
+from ..data.borrowed import MarianText, processor
 from ..data.tokenizers import Text, Tokenizer
 from ..errors import Mistake
 from ..families import transformer
@@ -29,7 +29,7 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
         if not (path / name).is_file():
             raise Mistake(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
         try:
-            return sentencepieces(model_file=str(path / name))
+            return processor(model_file=str(path / name))
         except (RuntimeError, OSError) as error:
             raise Mistake(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 
