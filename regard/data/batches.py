@@ -223,9 +223,9 @@ class Updates(ABC):
     def count(self, item: Numbers) -> int:
         """What is predicted of it."""
 
-    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
-        """The item as this epoch sees it."""
-        return item
+    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
+        """The items as this epoch sees them."""
+        return items
 
     def sizes(self, item: Numbers) -> tuple[int, int]:
         return len(item[0]), len(item[1])
@@ -280,7 +280,7 @@ class Updates(ABC):
 
     def _prepared(self, chosen: np.ndarray, seed: list[int]) -> Pool:
         chance = np.random.default_rng([*seed, CHANGES])
-        items = [self.changed(item, chance) for item in self._encoded(chosen)]
+        items = self.changed(self._encoded(chosen), chance)
         sizes = np.array([self.sizes(item) for item in items])
         longer = sizes.max(1)
         fits = longer <= self.data.max_tokens

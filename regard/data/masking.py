@@ -52,27 +52,33 @@ class Masker:
             flat = np.array([piece for each in pieces for piece in each], np.int32)
             yield flat, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def hide(self, ids: Ids, groups: Ids, chance: np.random.Generator) -> tuple[Ids, Ids]:
-        """The pieces with some replaced, and what was there (NONE elsewhere): at least one is chosen."""
-        chosen = self._chosen(groups, max(round(self.data.masked * len(ids)), 1), chance)
+    def hide(self, texts: Sequence[tuple[Ids, ...]], chance: np.random.Generator) -> tuple[Ids, Ids]:
+        """The pieces of these texts, laid end to end, with some replaced, and what was there (NONE elsewhere)."""
+        ids, groups = (np.concatenate(side) for side in zip(*texts, strict=True))
+        chosen = self._chosen(groups, np.array([len(ids) for ids, _ in texts]), chance)
         fate = chance.random(len(ids))
         shown = np.where(chosen & (fate < HIDDEN), self.mask, ids)
         other = chosen & (fate >= HIDDEN) & (fate < HIDDEN + RANDOM)
         shown[other] = chance.choice(self.ordinary, int(other.sum()))
         return shown, np.where(chosen, ids, NONE)
 
-    def _chosen(self, groups: Ids, wanted: int, chance: np.random.Generator) -> np.ndarray:
-        chosen = np.zeros(len(groups), bool)
-        if not self.data.whole:
-            chosen[chance.permutation(len(groups))[:wanted]] = True
-            return chosen
-        for group in chance.permutation(np.unique(groups)):
-            own = groups == group
-            if not chosen.any() or chosen.sum() + own.sum() <= wanted:  # else a long word, that would be too much
-                chosen |= own
-            if chosen.sum() >= wanted:
-                break
-        return chosen
+    def _chosen(self, groups: Ids, lengths: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        """Of each text at least one group, in random order until the text has its share; a long word that would be too
+        much is passed over. All texts take their first groups together, then their second ones, and so on."""
+        numbers, wanted = np.arange(len(lengths)), np.maximum(np.rint(self.data.masked * lengths), 1)
+        owner = np.repeat(numbers, lengths)
+        begins = np.flatnonzero(np.diff(owner, prepend=-1) | np.diff(groups, prepend=-1))
+        sizes, owner = np.diff(begins, append=len(groups)), owner[begins]
+        order = np.lexsort((chance.random(len(sizes)), owner))
+        turn, last = (np.searchsorted(owner, numbers, side) for side in ("left", "right"))
+        chosen, taken = np.zeros(len(sizes), bool), np.zeros(len(lengths), int)
+        while len(numbers := numbers[(turn[numbers] < last[numbers]) & (taken[numbers] < wanted[numbers])]):
+            group = order[turn[numbers]]
+            fits = (taken[numbers] == 0) | (taken[numbers] + sizes[group] <= wanted[numbers])
+            chosen[group[fits]] = True
+            taken[numbers[fits]] += sizes[group[fits]]
+            turn[numbers] += 1
+        return np.repeat(chosen, sizes)
 
 
 class Line(NamedTuple):
@@ -114,33 +120,42 @@ class MaskUpdates(Updates):
             return ""
         return self.examples.text(index + 1, 0)
 
-    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
+    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
         if not self.data.follow:
-            return self._row([(item[0], item[1])], NONE, chance)
-        first, second = (item[0], item[1]), (item[2], item[3])
-        answer = FOLLOWS
-        if not len(second[0]) or chance.random() < 0.5:
-            other = self._encoded(chance.integers(len(self.examples), size=1))[0]
-            second, answer = (other[0], other[1]), STRANGE
-        return self._row([first, second], answer, chance)
+            return self._rows([[item] for item in items], np.zeros(0, int), chance)
+        strange = np.array([not len(item[2]) for item in items]) | (chance.random(len(items)) < 0.5)
+        others = iter(self._encoded(chance.integers(len(self.examples), size=int(strange.sum()))))
+        seconds = [next(others)[:2] if odd else item[2:] for item, odd in zip(items, strange, strict=True)]
+        pairs = [[item[:2], second] for item, second in zip(items, seconds, strict=True)]
+        return self._rows(pairs, np.where(strange, STRANGE, FOLLOWS), chance)
 
-    def _row(self, texts: list[tuple[Ids, Ids]], answer: int, chance: np.random.Generator) -> Numbers:
-        """START, the texts with END behind each; of what has no room a window is taken."""
-        rooms = shared([len(ids) for ids, _ in texts], self.room)
-        tokens, labels = [np.array([self.tokenizer.start])], [np.array([NONE])]
-        kinds = [np.array([0])]
-        for kind, ((ids, groups), most) in enumerate(zip(texts, rooms, strict=True)):
-            begin = int(chance.integers(max(len(ids) - most, 0) + 1))
-            shown, hidden = self.masker.hide(ids[begin : begin + most], groups[begin : begin + most], chance)
-            tokens += [shown, np.array([self.tokenizer.end])]
-            labels += [hidden, np.array([NONE])]
-            kinds.append(np.full(len(shown) + 1, kind))
-        follows = np.array([answer] if answer != NONE else [], int)
-        return Line(np.concatenate(tokens), np.concatenate(labels), np.concatenate(kinds), follows)
+    def _rows(self, rows: list[list[Numbers]], answers: np.ndarray, chance: np.random.Generator) -> list[Numbers]:
+        """Of each row START, and its texts with END behind each."""
+        texts = [text for row in rows for text in self._windows(row, chance)]
+        shown, hidden = self.masker.hide(texts, chance)
+        lengths = np.array([len(ids) for ids, _ in texts]).reshape(len(rows), -1)
+        number = np.arange(lengths.size).reshape(lengths.shape)  # of each text: so many ENDs come before it
+        places = np.arange(len(shown)) + np.repeat(number + np.arange(len(rows))[:, None] + 1, lengths.ravel())
+        sizes = lengths + 1
+        sizes[:, 0] += 1
+        tokens, labels = np.full(sizes.sum(), self.tokenizer.end), np.full(sizes.sum(), NONE)
+        tokens[places], labels[places] = shown, hidden
+        ends = sizes.sum(1).cumsum().tolist()
+        tokens[[0, *ends[:-1]]] = self.tokenizer.start
+        kinds = np.repeat(number - number[:, :1], sizes.ravel())
+        follows = answers.reshape(len(rows), -1)  # of lone texts nothing
+        bounds = map(slice, [0, *ends[:-1]], ends)
+        return [Line(tokens[own], labels[own], kinds[own], last) for own, last in zip(bounds, follows, strict=True)]
+
+    def _windows(self, row: list[Numbers], chance: np.random.Generator) -> Iterable[Numbers]:
+        """The texts of a row; of what has no room a part."""
+        for (ids, groups), most in zip(row, shared([len(ids) for ids, _ in row], self.room), strict=True):
+            begin = int(chance.integers(len(ids) - most + 1)) if len(ids) > most else 0
+            yield ids[begin : begin + most], groups[begin : begin + most]
 
     def every(self, chance: np.random.Generator) -> list[Numbers]:
         """All examples in order, masked once."""
-        return [self.changed(item, chance) for item in self._encoded(np.arange(len(self.examples)))]
+        return self.changed(self._encoded(np.arange(len(self.examples))), chance)
 
     def sizes(self, item: Numbers) -> tuple[int, int]:
         return len(item[0]), len(item[0])
@@ -154,7 +169,7 @@ class MaskUpdates(Updates):
         return Rows(laid(tokens, self.tokenizer.pad), real(tokens), laid(labels, NONE), **pair)
 
     def count(self, item: Numbers) -> int:
-        return int((item[1] != NONE).sum())
+        return int(np.count_nonzero(item[1] != NONE))
 
     def report(self) -> list[str]:
         what = f"lines have more than {self.room} tokens, and each epoch reads a window of them"

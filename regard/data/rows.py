@@ -100,7 +100,9 @@ def word_pieces(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> lis
     text, first, later = tokenizer.encode(["a a", "a", " a"])
     joint = " " if text == [*first, *later] else ""  # else the tokenizer puts a space before every word by itself
     words = [word if place == 0 else joint + word for words in sentences for place, word in enumerate(words)]
-    pieces = iter(tokenizer.encode(words))
+    distinct = list(dict.fromkeys(words))
+    known = dict(zip(distinct, tokenizer.encode(distinct), strict=True))
+    pieces = iter([known[word] for word in words])
     return [[next(pieces) or [tokenizer.unk] for _ in words] for words in sentences]
 
 
@@ -194,7 +196,7 @@ class WordUpdates(Updates):
         return Rows(laid(rows, self.tokenizer.pad), real(rows), laid(labels, NONE))
 
     def count(self, item: Numbers) -> int:
-        return int((item[1] != NONE).sum())
+        return int(np.count_nonzero(item[1] != NONE))
 
     def report(self) -> list[str]:
         how = f"are read in windows that share {self.data.overlap} (data.overlap)"

@@ -69,15 +69,17 @@ class SpanUpdates(Batcher):
                 self.windowed.add(i)
             yield np.array(ids, np.int32), np.zeros(0, np.int32)
 
-    def changed(self, item: Numbers, chance: np.random.Generator) -> Numbers:
-        ids = item[0]
+    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
+        return [self._corrupted(ids, chance) for ids, _ in items]
+
+    def _corrupted(self, ids: Ids, chance: np.random.Generator) -> Numbers:
         begin = int(chance.integers(max(len(ids) - self.room, 0) + 1))
         sides = self.corruptor.corrupt(ids[begin : begin + self.room], chance)
         return tuple(np.append(side, self.source.end) for side in sides)
 
     def every(self, chance: np.random.Generator) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""
-        items = [self.changed(item, chance) for item in self._encoded(np.arange(len(self.examples)))]
+        items = self.changed(self._encoded(np.arange(len(self.examples))), chance)
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
     def report(self) -> list[str]:
