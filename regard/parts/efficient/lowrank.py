@@ -68,13 +68,19 @@ class Places(nn.Module):
     """A linear map over places: (batch, heads, tokens, head_width) -> (batch, heads, rank, head_width).
 
     It begins as means over neighbours, the same for keys and values, so that what is found by a key is the value of the
-    same tokens; with as many places as tokens it begins as dense attention.
+    same tokens; with as many places as tokens it begins as dense attention. Its numbers are kept √tokens times as
+    large: a step of Adam, as long for each of them, else grows with the text and drowns the few that matter.
     """
 
     def __init__(self, maps: int, rank: int, tokens: int) -> None:
         super().__init__()
         near = torch.nn.functional.one_hot(torch.arange(tokens) * rank // tokens, rank).T.float()  # (rank, tokens)
-        self.weight = nn.Parameter((near / near.sum(1, keepdim=True).clamp(min=1)).repeat(maps, 1, 1))
+        means = near / near.sum(1, keepdim=True).clamp(min=1)
+        self.weight, self.scale = nn.Parameter(means.repeat(maps, 1, 1) * tokens**0.5), tokens**-0.5
+
+    def map(self, tokens: int) -> Tensor:
+        """(maps, rank, tokens)"""
+        return self.weight[:, :, :tokens] * self.scale
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """What the mask hides is zero before it is mapped, or it would be seen all the same."""
@@ -82,7 +88,7 @@ class Places(nn.Module):
         if mask.at is not None:  # a token is where it says it is, not where it stands in the row
             places = mask.at[:, None, :, None].expand_as(x)
             x = x.new_zeros(*x.shape[:2], self.weight.size(2), x.size(3)).scatter_add(2, places, x)
-        weight = self.weight[:, :, : x.size(2)].to(x.dtype)
+        weight = self.map(x.size(2)).to(x.dtype)
         if len(weight) == 1:
             return torch.einsum("rn,bhnd->bhrd", weight[0], x)
         return torch.einsum("hrn,bhnd->bhrd", weight, x)
