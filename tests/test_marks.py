@@ -110,6 +110,9 @@ def test_the_bench_trains_each_way(capsys) -> None:
     told = json.loads(capsys.readouterr().out)
     assert [each["way"] for each in told["ways"]] == only and told["tokens"] == 34
     assert all(0.3 < each["accuracy"] < 0.7 and each["examples"] == 1000 for each in told["ways"])
+    assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "--json", *few, *shorter]) == 0
+    both = json.loads(capsys.readouterr().out)  # what was learnt on short texts is where the long ones begin
+    assert both["short"] == 34 and both["ways"][0]["accuracy"] > 0.3
     seen = {way: bench.settings(way, 4096, {}) for way in bench.WAYS}
     assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
 

@@ -45,24 +45,33 @@ def settings(way: str, tokens: int, others: Mapping[str, Any]) -> dict[str, Any]
     return {"data.max_tokens": tokens, "train.tensorboard": False, **own, **others}
 
 
-def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any]) -> dict[str, Any]:
-    """Accuracy on test texts after a training as the recipe `marks` says."""
-    run = resolve("marks", settings(way, tokens, others)).run
-    lesson, _, run = classify.prepare(run, None, device(run.device))
-    model = lesson.model
-    if way == POOLED:
-        model.pool = lambda states: torch.tanh(model.pooler(states.mean(1)))  # texts are all of one length
-    folder.mkdir(parents=True)
-    files.write_json(folder / "run.json", {"format": 1})
-    outcome = fit(lesson, model, folder, resume=False, progress=False)
+def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any], short: int = 0) -> dict[str, Any]:
+    """Accuracy on test texts after a training as the recipe `marks` says; before it, unless `short` is 0, comes one on
+    texts of so many tokens, with all else the same."""
+    before, weights, seconds = None, None, 0.0
+    for length in ([short] if short else []) + [tokens]:
+        run = resolve("marks", settings(way, tokens, others) | {"data.max_tokens": length}).run
+        lesson, kept, run = classify.prepare(run, before, device(run.device))
+        model, before = lesson.model, folder / str(length)
+        if way == POOLED:
+            model.pool = lambda states, pooler=model.pooler: torch.tanh(pooler(states.mean(1)))  # all of one length
+        if weights is not None:
+            model.load_state_dict(weights)
+        before.mkdir(parents=True)
+        files.write_json(before / "run.json", {"format": 1})
+        for name, part in kept.items():
+            part.save(before / name)
+        seconds += fit(lesson, model, before, resume=False, progress=False).seconds
+        weights = model.state_dict()
     model.eval()
     found = lesson.system.evaluate()
-    return {"way": way, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": outcome.seconds}
+    return {"way": way, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": seconds}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m regard.bench.marks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, default=4096, help="of a text")
+    parser.add_argument("--short", type=int, default=0, help="train as long on texts of so many tokens first")
     parser.add_argument("--only", action="append", choices=[*WAYS], help="one of the ways; may be given again")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("settings", nargs="*", help="of the recipe marks, such as train.steps=500")
@@ -84,9 +93,10 @@ def answer(asked: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for number, way in enumerate(ways):
             print(f"training {way} …", file=sys.stderr)
-            told.append(trained(way, asked.tokens, Path(folder, str(number)), others))
+            told.append(trained(way, asked.tokens, Path(folder, str(number)), others, asked.short))
     if asked.json:
-        return json.dumps({"bench": "marks", "tokens": asked.tokens, "settings": others, "ways": told})
+        how = {"tokens": asked.tokens, "short": asked.short, "settings": others}
+        return json.dumps({"bench": "marks", **how, "ways": told})
     rows = [[f"{asked.tokens:,} tokens, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
     rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
     return "\n".join(aligned(rows))

@@ -80,7 +80,8 @@ class Places(nn.Module):
 
     def map(self, tokens: int) -> Tensor:
         """(maps, rank, tokens)"""
-        return self.weight[:, :, :tokens] * self.scale
+        cut: Tensor = self.weight[:, :, :tokens] * self.scale
+        return cut
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """What the mask hides is zero before it is mapped, or it would be seen all the same."""
