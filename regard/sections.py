@@ -99,6 +99,8 @@ class LabelData(Data):
     embedded: Literal["phrases", "marks"] = "phrases"  # dates in many languages; two marks far apart in a long text
     locales: Words = ()  # of the embedded phrases; nothing: all of data.phrases.LOCALES
     examples: Positive = 20000  # embedded training texts
+    hide: Share = 0.0  # of the pieces of a text, so many stand behind <mask> in training, others in every epoch
+    agree: Annotated[float, Field(ge=0)] = 0.0  # R-Drop (2106.14448): texts are read twice, answers apart cost so much
 
 
 class TagData(Data):

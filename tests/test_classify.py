@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import reads
 import torch
+from torch.nn import functional as F
 
 import regard
 from regard import cli
@@ -19,10 +20,11 @@ from regard.data import rows
 from regard.data.made import Made
 from regard.data.phrases import LOCALES, phrases
 from regard.data.rows import TextUpdates, room
-from regard.data.tokenizers import learn
+from regard.data.tokenizers import MASK, learn
 from regard.errors import Mistake
 from regard.sections import LabelData, Tokenizer, Train
 from regard.tasks import classify
+from regard.tasks.encoder import states
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ def test_no_test_data(tmp_path, run):
 
 
 def updates(examples, train=None, **data):
-    tokenizer = learn(Tokenizer(kind="byte"), [])
+    tokenizer = learn(Tokenizer(kind="byte"), [], control=(MASK,) if data.get("hide") else ())
     labels = rows.Labels({"x": 1, "y": 1})
     return TextUpdates(Made("made", examples), tokenizer, labels, LabelData(**data), train or Train(tokens=60), None)
 
@@ -241,6 +243,54 @@ def test_long_texts_are_cut_counted_and_told():
         "such as made, example 3"
     ]  # fmt: skip
     assert updates([("a", "x"), ("b", "y")]).report() == []
+
+
+def test_pieces_are_hidden_anew_in_every_epoch():
+    texts = [("abcdefgh" * 5, "x"), ("b", "y"), ("c", "x")] * 40
+    made = updates(texts, hide=0.25)
+    mask, epochs = made.mask, []
+    for epoch in range(2):
+        found = {i: row[real].tolist() for update in made.updates(epoch) for row, real, i in
+                 zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+        for i, row in found.items():
+            own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
+            assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
+            assert all(piece in (mask, there) for piece, there in zip(row, own, strict=True))
+        pieces = [piece for row in found.values() for piece in row[1:-1]]
+        assert pieces.count(mask) / len(pieces) == pytest.approx(0.25, abs=0.03)
+        epochs.append(found)
+    assert epochs[0] != epochs[1]
+    again = {i: row[real].tolist() for update in updates(texts, hide=0.25).updates(1) for row, real, i in
+             zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+    assert again == epochs[1]  # by seed and epoch alone, so a resumed run agrees
+    with pytest.raises(Mistake, match="data.hide puts pieces behind <mask> and the tokenizer has none"):
+        TextUpdates(made.examples, learn(Tokenizer(kind="byte"), []), made.labels, made.data, made.train, None)
+
+
+def test_two_readings_are_to_agree(run):
+    settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "model.dropout": 0.3}
+
+    def usual(logits):
+        return F.cross_entropy(logits, piece.labels, reduction="sum", label_smoothing=lesson.run.train.smoothing)
+
+    losses = {}
+    for weight in (0.0, 1.0, 3.0):
+        run = resolve("classify", {**settings, "data.agree": weight}).run
+        lesson = classify.prepare(run, None, torch.device("cpu"))[0]
+        model, piece = lesson.model, next(lesson.updates(0, 0)).pieces[0]
+        torch.manual_seed(5)
+        losses[weight] = float(lesson.loss(model.train(), piece).detach())
+        torch.manual_seed(5)
+        one, other = (model.label(states(model, piece), piece.real).detach() for _ in range(2))
+        if not weight:
+            assert losses[0.0] == pytest.approx(float(usual(one)), rel=1e-4)
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    both = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))) / 2
+    assert both > 1e-4
+    assert losses[3.0] == pytest.approx(float(usual(one) + usual(other)) / 2 + 3 * float(both), rel=1e-4)
+    model.eval()  # without dropout nothing is apart
+    plain = usual(model.label(states(model, piece), piece.real))
+    assert float(lesson.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
 
 
 def test_the_room_is_the_smaller_of_both():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Mistake
-from ..sections import Data, TagData, Train
+from ..sections import Data, LabelData, TagData, Train
 from . import Examples
 from .batches import Ids, Numbers, Places, Updates
 from .labels import Labels
@@ -65,10 +65,21 @@ def between(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
 class TextUpdates(Updates):
     """Texts with a label each. Texts that are too long are cut, and counted."""
 
+    data: LabelData
+
     def __init__(
-        self, examples: Examples, tokenizer: Tokenizer, labels: Labels, data: Data, train: Train, context: int | None
+        self,
+        examples: Examples,
+        tokenizer: Tokenizer,
+        labels: Labels,
+        data: LabelData,
+        train: Train,
+        context: int | None,
     ) -> None:
         super().__init__(examples, data, train)
+        self.mask: int | None = getattr(tokenizer, "mask", None)
+        if data.hide and self.mask is None:
+            raise Mistake("data.hide puts pieces behind <mask> and the tokenizer has none; leave it out")
         self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
         self.cut: set[int] = set()
 
@@ -78,6 +89,18 @@ class TextUpdates(Updates):
             if len(ids) > self.room:
                 self.cut.add(i)
             yield between(self.tokenizer, ids[: self.room]), np.array([self.labels.numbers[label]])
+
+    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
+        if not self.data.hide:
+            return items
+        return [(self._hidden(ids, chance), label) for ids, label in items]
+
+    def _hidden(self, ids: Ids, chance: np.random.Generator) -> Ids:
+        """Some pieces behind <mask>; START and END stay."""
+        hit = chance.random(len(ids)) < self.data.hide
+        hit[[0, -1]] = False
+        assert self.mask is not None
+        return np.where(hit, self.mask, ids).astype(np.int32)
 
     def piece(self, items: list[Numbers]) -> Rows:
         rows = [ids for ids, _ in items]

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy (Szegedy et al., 1512.00567), summed over the predicted positions."""
+"""Label-smoothed cross-entropy (Szegedy et al., 1512.00567), summed over the predicted positions; answers apart."""
 
 from typing import Any
 
@@ -20,6 +20,12 @@ def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smooth
         targets = targets.masked_fill(~real, 0)  # what stands there may be no word at all
     losses: Tensor = _Smoothed.apply(logits, targets, smoothing)  # type: ignore[no-untyped-call]  # (rows)
     return losses.sum() if real is None else losses.masked_fill(~real, 0.0).sum()
+
+
+def apart(one: Tensor, other: Tensor) -> Tensor:
+    """The mean of both Kullback-Leibler divergences between what two tables of logits say, summed over their rows."""
+    one, other = (each.float().log_softmax(-1) for each in (one, other))
+    return ((one.exp() - other.exp()) * (one - other)).sum() / 2
 
 
 class _Smoothed(torch.autograd.Function):

@@ -17,7 +17,7 @@ from ..data.marks import marks
 from ..data.phrases import phrases
 from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
-from ..parts.losses import smoothed
+from ..parts.losses import apart, smoothed
 from . import encoder
 from .course import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
@@ -99,10 +99,13 @@ class Lesson(Course):
         )
 
     def loss(self, model: Model, batch: Rows) -> Tensor:
-        """Summed over the texts."""
+        """Summed over the texts; with data.agree, the mean of two readings, and how far these are apart besides."""
         batch = batch.to(self.system.device)
         assert batch.labels is not None
-        return smoothed(model.label(states(model, batch), batch.real), batch.labels, smoothing=self.run.train.smoothing)
+        agree, smoothing = self.run.data.agree, self.run.train.smoothing
+        found = [model.label(states(model, batch), batch.real) for _ in range(2 if agree else 1)]
+        loss = torch.stack([smoothed(each, batch.labels, smoothing=smoothing) for each in found]).mean()
+        return loss + agree * apart(*found) if agree else loss
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
