@@ -108,6 +108,7 @@ def peak(module: nn.Module, x: Tensor) -> int:
     """The most bytes that a pass holds at one time, beside weights and input. On a CPU these are summed up over what
     torch's allocator notes; what the process itself takes would hold much that has nothing to do with it."""
     if x.is_cuda:
+        once(module, x)  # the first product of all brings its workspace along
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         once(module, x)
