@@ -254,14 +254,21 @@ def test_window_has_the_gradient_of_dense() -> None:
 def test_flex_window_is_the_window() -> None:
     """What FlexAttention is told on a GPU: the same pairs, and blocks that hold just those."""
     marks, segments = torch.tensor([[3, 300], [-1, 7]]), (torch.arange(333) > 200).long().expand(2, -1)
-    keys = ragged([333, 150], 333)
+    keys, texts = ragged([333, 150], 333), torch.tensor([[300, 33], [30, 303]])
+    packed = {
+        "segments": torch.stack([torch.arange(2).repeat_interleave(each) for each in texts]),
+        "at": torch.stack([torch.cat([torch.arange(n) for n in each.tolist()]) for each in texts]),
+    }
     for words in ({}, {"causal": True}, {"globals": marks}, {"keys": keys, "globals": marks, "others": True},
-                  {"segments": segments}, {"causal": True, "globals": marks, "keys": keys}):  # fmt: skip
+                  {"segments": segments}, {"causal": True, "globals": marks, "keys": keys}, packed,
+                  {"causal": True, **packed}, {"causal": True, "at": 2 * torch.arange(333).expand(2, -1)}):  # fmt: skip
         for radius, dilation in ((20, 1), (240, 1), (255, 1), (7, 3)):
             mask, kernel = Mask(**words), Band(radius, dilation)
             blocks = kernel._flexed(mask, 333, torch.device("cpu"))
             seen = kernel._dense(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
             flexed(blocks, seen, mask)
+            if words is packed and radius == 255:  # inside a text most is plain
+                assert int(blocks.full_kv_num_blocks.sum()) > 0 and len(blocks.kv_num_blocks) == 2
 
 
 def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:

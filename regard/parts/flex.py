@@ -70,6 +70,16 @@ def any_in_blocks(words: Tensor) -> Tensor:
     return torch.unflatten(F.pad(words, (0, -words.size(1) % BLOCK)), 1, (-1, BLOCK)).any(-1)
 
 
+def alike(words: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, tokens) whole numbers: in which two blocks some may be equal, and in which all are; (batch, 1, blocks,
+    blocks) each."""
+    extra, most = (0, -words.size(1) % BLOCK), torch.iinfo(words.dtype).max
+    low, high = (torch.unflatten(F.pad(words, extra, value=value), 1, (-1, BLOCK)) for value in (most, -most))
+    low, high = low.amin(-1)[:, None], high.amax(-1)[:, None]
+    met = (low[..., None] <= high[..., None, :]) & (low[..., None, :] <= high[..., None])
+    return met, (low[..., None] == high[..., None, :]) & (low[..., None, :] == high[..., None])
+
+
 def coarse(seen: Tensor, size: int, tokens: int) -> Tensor:
     """(…, n, n) by blocks of `size` tokens: in which of our blocks, larger or smaller, something is seen."""
     begin = torch.arange(blocks(tokens), device=seen.device) * BLOCK
@@ -90,5 +100,5 @@ def sparse(part: Tensor, full: Tensor, visible: Any, tokens: int) -> BlockMask:
     whole = torch.arange(part.size(-1), device=part.device) < tokens // BLOCK  # the last block may be cut off
     full = full & whole[:, None] & whole[None]
     return BlockMask.from_kv_blocks(
-        *listed(part & ~full), *listed(full.expand_as(part)), BLOCK, visible, seq_lengths=(tokens, tokens)
+        *listed(part & ~full), *listed(part & full), BLOCK, visible, seq_lengths=(tokens, tokens)
     )

@@ -205,9 +205,14 @@ class Band(Kernel):
         gap = (i[:, None] - i[None]) * flex.BLOCK  # from the beginning of one block to that of another
         onwards = gap >= 0 if causal and not self._sides(mask)[1] else torch.ones_like(gap, dtype=torch.bool)
         part = (gap.abs() - flex.BLOCK < reach) & onwards
-        plain = step == 1 and not others and all(word is None for word in (at, keys, segments))
+        plain = step == 1 and not others and keys is None
         full = (gap.abs() + flex.BLOCK <= reach + 1) & (gap > 0 if causal else True) & plain
         part, full = part[None, None], full[None, None]
+        if segments is not None:
+            met, same = flex.alike(segments)
+            part, full = part & met, full & same
+        if at is not None:  # blocks of one text, in which places go on as the tokens do
+            full = full & flex.alike(at - torch.arange(tokens, device=device))[1]
         if marks is not None:
             part = part | (flex.any_in_blocks(marks)[:, None, None] & onwards)
         return flex.sparse(part, full, visible, tokens)
