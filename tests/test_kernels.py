@@ -599,7 +599,7 @@ def test_lowrank_is_its_formula(sharing: str) -> None:
     """softmax(q (E k)ᵀ/√d) F v, with what is hidden zero before the maps, and every token at its own place."""
     kernel, (q, k, v), real = LowRank(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
     for weight in kernel.parameters():
-        weight.normal_(std=13**0.5)
+        weight.normal_(std=13 / 4)
     places = torch.stack([torch.arange(9), torch.randperm(13)[:9]])
     maps = 3 if sharing == "none" else 1
     assert kernel.keys.weight.shape == kernel.values.weight.shape == (maps, 4, 13)
@@ -609,7 +609,7 @@ def test_lowrank_is_its_formula(sharing: str) -> None:
         want, shown = torch.zeros(2, 3, 9, 8).double(), torch.ones(2, 9).bool() if mask.keys is None else mask.keys
         for b, h in product(range(2), range(3)):
             rows = shown[b].nonzero()[:, 0]
-            e, f = (m.weight[h % maps][:, at[b, rows]].double() / 13**0.5 for m in (kernel.keys, kernel.values))
+            e, f = (m.weight[h % maps][:, at[b, rows]].double() * (4 / 13) for m in (kernel.keys, kernel.values))
             looks = (q[b, h].double() @ (e @ k[b, h, rows].double()).T / 8**0.5).softmax(-1)
             want[b, h] = looks @ (f @ v[b, h, rows].double())
         close(kernel(q, k, v, mask).double(), want, 1e-5)

@@ -68,15 +68,16 @@ class Places(nn.Module):
     """A linear map over places: (batch, heads, tokens, head_width) -> (batch, heads, rank, head_width).
 
     It begins as means over neighbours, the same for keys and values, so that what is found by a key is the value of the
-    same tokens; with as many places as tokens it begins as dense attention. Its numbers are kept √tokens times as
-    large: a step of Adam, as long for each of them, else grows with the text and drowns the few that matter.
+    same tokens; with as many places as tokens it begins as dense attention. Its numbers are kept tokens / rank times as
+    large, so that a mean begins as ones: Adam's steps, as long for small numbers as for large, would drown it.
     """
 
     def __init__(self, maps: int, rank: int, tokens: int) -> None:
         super().__init__()
         near = torch.nn.functional.one_hot(torch.arange(tokens) * rank // tokens, rank).T.float()  # (rank, tokens)
         means = near / near.sum(1, keepdim=True).clamp(min=1)
-        self.weight, self.scale = nn.Parameter(means.repeat(maps, 1, 1) * tokens**0.5), tokens**-0.5
+        self.scale = min(rank / tokens, 1.0)
+        self.weight = nn.Parameter(means.repeat(maps, 1, 1) / self.scale)
 
     def map(self, tokens: int) -> Tensor:
         """(maps, rank, tokens)"""
