@@ -110,11 +110,30 @@ def test_the_bench_trains_each_way(capsys) -> None:
     told = json.loads(capsys.readouterr().out)
     assert [each["way"] for each in told["ways"]] == only and told["tokens"] == 34
     assert all(0.3 < each["accuracy"] < 0.7 and each["examples"] == 1000 for each in told["ways"])
-    assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "--json", *few, *shorter]) == 0
-    both = json.loads(capsys.readouterr().out)  # what was learnt on short texts is where the long ones begin
-    assert both["short"] == 34 and both["ways"][0]["accuracy"] > 0.3
     seen = {way: bench.settings(way, 4096, {}) for way in bench.WAYS}
     assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
+
+
+def test_long_texts_begin_where_short_ones_ended(capsys, monkeypatch) -> None:
+    seen = []
+
+    def fit(lesson, model, folder, **others):
+        weights = [{name: each.clone() for name, each in model.state_dict().items()}]
+        outcome = bench_fit(lesson, model, folder, **others)
+        weights.append({name: each.clone() for name, each in model.state_dict().items()})
+        seen.append((lesson.run.data.max_tokens, lesson.system.tokenizer.backend.to_str(), *weights))
+        return outcome
+
+    bench_fit = bench.fit
+    monkeypatch.setattr(bench, "fit", fit)
+    few = ["model.width=32", "model.heads=4", "model.inner=64", "train.steps=2", "train.batch=8", "data.examples=100"]
+    assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "device=cpu", *few]) == 0
+    assert "68 tokens after 34, 1,000 texts" in capsys.readouterr().out
+    (short, words, first, learnt), (long, same, begun, _) = seen
+    assert (short, long) == (34, 68) and words == same
+    assert all(begun[name].equal(learnt[name]) for name in learnt) and not all(
+        first[name].equal(learnt[name]) for name in learnt
+    )
 
 
 @pytest.mark.parametrize("wrong", [["--tokens", "20"], ["train.stepz=3"], ["foo"]])

@@ -25,7 +25,7 @@ from regard.tasks import masked
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return reads.trained("masked", tmp_path_factory.mktemp("masked"), train__steps=150, train__eval_every=150)
+    return reads.trained("masked", tmp_path_factory.mktemp("masked"), train__steps=300, train__eval_every=300)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_it_learns_and_is_measured(run, system):
     figures = system.evaluate()
     fresh = masked.restore(system.run, run, torch.device("cpu"))
     assert figures["loss"] < 0.75 * fresh.evaluate()["loss"] and figures["examples"] == 50
-    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and 0.1 < figures["accuracy"] < 1
+    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and 0.2 < figures["accuracy"] < 1
     assert system.evaluate() == figures  # masked always in the same way
 
 

@@ -97,7 +97,8 @@ def answer(asked: argparse.Namespace) -> str:
     if asked.json:
         how = {"tokens": asked.tokens, "short": asked.short, "settings": others}
         return json.dumps({"bench": "marks", **how, "ways": told})
-    rows = [[f"{asked.tokens:,} tokens, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
+    after = f" after {asked.short:,}" if asked.short else ""
+    rows = [[f"{asked.tokens:,} tokens{after}, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
     rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
     return "\n".join(aligned(rows))
 

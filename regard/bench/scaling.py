@@ -108,7 +108,6 @@ def peak(module: nn.Module, x: Tensor) -> int:
     """The most bytes that a pass holds at one time, beside weights and input. On a CPU these are summed up over what
     torch's allocator notes; what the process itself takes would hold much that has nothing to do with it."""
     if x.is_cuda:
-        once(module, x)  # the first product of all brings its workspace along
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         once(module, x)
@@ -129,8 +128,8 @@ def measured(plan: Plan, part: str, tokens: int, rounds: int, device: torch.devi
     for name, way in WAYS.items():
         module = way.build(plan, tokens)
         module = (module if part == "attention" else Whole(plan, module)).to(device, plan.dtype)
+        once(module, x)  # the first product of all brings its workspace along
         modules[name], bytes[name] = module, peak(module, x)
-        once(module, x)
     for _ in range(rounds):
         for name, module in modules.items():
             if sum(spent[name]) < ENOUGH:

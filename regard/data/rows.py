@@ -91,16 +91,14 @@ class TextUpdates(Updates):
             yield between(self.tokenizer, ids[: self.room]), np.array([self.labels.numbers[label]])
 
     def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
+        """With data.hide, some pieces of each text behind <mask>; START and END stay."""
         if not self.data.hide:
             return items
-        return [(self._hidden(ids, chance), label) for ids, label in items]
-
-    def _hidden(self, ids: Ids, chance: np.random.Generator) -> Ids:
-        """Some pieces behind <mask>; START and END stay."""
-        hit = chance.random(len(ids)) < self.data.hide
-        hit[[0, -1]] = False
-        assert self.mask is not None
-        return np.where(hit, self.mask, ids).astype(np.int32)
+        flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
+        ends, hit = lengths.cumsum(), chance.random(len(flat)) < self.data.hide
+        hit[ends - lengths] = hit[ends - 1] = False
+        flat[hit] = self.mask
+        return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
     def piece(self, items: list[Numbers]) -> Rows:
         rows = [ids for ids, _ in items]
