@@ -33,6 +33,7 @@ from regard.parts import (
     slots,
 )
 from regard.parts.efficient import Band, Blocks, GlobalAttention, LowRank, RandomFeatures
+from regard.parts.efficient.blocks import picked
 from regard.parts.efficient.features import draw
 
 
@@ -275,6 +276,7 @@ def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
     """`seen` (batch, tokens, tokens) is what the block mask says, wherever it asks."""
     tokens = seen.size(1)
     i = torch.arange(tokens)
+    in_order(blocks)
     for row in range(len(seen)):
         told = blocks.mask_mod(torch.tensor(row), torch.tensor(0), i[:, None], i[None]).expand(tokens, tokens)
         rest = torch.ones(tokens, dtype=torch.bool) if mask.globals is None else ~mask.marked(tokens)[row]
@@ -290,6 +292,12 @@ def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
         assert table.all(3).all(1)[full].all()
         if all(word is None for word in (mask.keys, mask.segments)) and not mask.causal:
             assert (part | full).sum() <= some.sum() + len(some)
+
+
+def in_order(blocks: Any) -> None:
+    """FlexAttention's kernels take no notice of strides."""
+    names = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
+    assert all(getattr(blocks, f"{full}{name}").is_contiguous() for name in names for full in ("", "full_"))
 
 
 def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
@@ -350,6 +358,7 @@ def test_drawn_blocks_are_others_and_stay() -> None:
     assert not picks.equal(Blocks(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
     spread = torch.bincount(Blocks(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40)[8:39]
     assert (spread > 0).all()  # every other block is drawn by some head
+    torch.library.opcheck(picked, (torch.tensor([12, 40]), 40, 4, 3, 7))  # compilers take it as one step
 
 
 @torch.no_grad()
@@ -401,6 +410,7 @@ def test_flex_blocks_are_the_blocks() -> None:
         kernel, q = Blocks(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
         for keys in (None, ragged([tokens, tokens - 130])):
             blocks, score = kernel._flexed(Mask(keys=keys), q)
+            in_order(blocks)
             seen, more = kernel._table(Mask(keys=keys), q)
             i = torch.arange(tokens)
             for row, head in product(range(2), range(2)):

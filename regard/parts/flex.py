@@ -94,6 +94,7 @@ def sparse(part: Tensor, full: Tensor, visible: Any, tokens: int) -> BlockMask:
     """`part` and `full` (batch or 1, heads or 1, blocks, blocks): where `visible` is asked, where all is visible."""
 
     def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = chosen.contiguous()  # with gradients, FlexAttention reads the lists as if they were, whatever they are
         order = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 

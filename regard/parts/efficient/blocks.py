@@ -70,17 +70,8 @@ class Blocks(Kernel):
         Blocks that it does not see anyway are cut into `random` runs and one is taken of each, so none comes twice.
         What is taken is a function of the seed, the head, the block and the text's length, of nothing else.
         """
-        i = torch.arange(most, device=blocks.device)[:, None]
-        k = torch.arange(self.random, device=blocks.device)
-        head = torch.arange(heads, device=blocks.device)[:, None, None]
-        luck = scrambled(scrambled(scrambled(scrambled(k + self.seed) + i) + head) + self.seed)  # (heads, most, random)
-        last = blocks[:, None, None, None] - 1
-        low, high = (i - 1).clamp(min=1), torch.minimum(i + 1, last - 1)
-        near = high - low + 1
-        free = (last - 1 - near).clamp(min=1)
-        begin, end = free * k // self.random, free * (k + 1) // self.random
-        place = 1 + begin + luck % (end - begin).clamp(min=1)
-        return torch.where(place < low, place, place + near)
+        found: Tensor = picked(blocks, most, heads, self.random, self.seed)
+        return found
 
     def _table(self, mask: Mask, q: Tensor) -> tuple[Tensor, Tensor]:
         """By blocks, (rows, heads or 1, blocks, blocks): what is seen, and what is added to the scores."""
@@ -190,6 +181,25 @@ class Blocks(Kernel):
         part = flex.coarse(seen, size, tokens)
         blocks = flex.sparse(part, torch.zeros_like(part), visible, tokens)
         return blocks, score if self.random and not self.drawn else None
+
+
+@torch.library.custom_op("regard::picked", mutates_args=())  # a compiler that looked inside would need minutes
+def picked(blocks: Tensor, most: int, heads: int, random: int, seed: int) -> Tensor:
+    i, k = torch.arange(most, device=blocks.device)[:, None], torch.arange(random, device=blocks.device)
+    head = torch.arange(heads, device=blocks.device)[:, None, None]
+    luck = scrambled(scrambled(scrambled(scrambled(k + seed) + i) + head) + seed)  # (heads, most, random)
+    last = blocks[:, None, None, None] - 1
+    low, high = (i - 1).clamp(min=1), torch.minimum(i + 1, last - 1)
+    near = high - low + 1
+    free = (last - 1 - near).clamp(min=1)
+    begin, end = free * k // random, free * (k + 1) // random
+    place = 1 + begin + luck % (end - begin).clamp(min=1)
+    return torch.where(place < low, place, place + near)
+
+
+@picked.register_fake
+def _(blocks: Tensor, most: int, heads: int, random: int, seed: int) -> Tensor:
+    return blocks.new_empty(len(blocks), heads, most, random)
 
 
 def scrambled(x: Tensor) -> Tensor:
