@@ -44,6 +44,14 @@ def replacing(path: Path) -> Iterator[Path]:
         remove(draft)
 
 
+def room_for(path: Path) -> Path:
+    """The path of a picture, if it can be one: to be asked before the work that it will show."""
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "cannot be made, for its folder is not there"
+        raise Mistake(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
+    return path
+
+
 def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -107,6 +107,19 @@ def test_a_ring_writes_no_slot_twice() -> None:
 
 
 @torch.no_grad()
+def test_a_ring_is_no_larger_than_the_text() -> None:
+    it, held = stepped("wide window"), []
+    for capacity in (None, 40):
+        cache = it.start(capacity)
+        for tokens in (7, 1, 22):
+            it.model.step(torch.randint(50, (3, tokens)), cache)
+        held.append(cache.layers[0].k.size(2))
+        cache.branch(2, steps=6)
+        assert cache.layers[0].k.size(2) <= held[-1] + 16
+    assert held == [64, 48]
+
+
+@torch.no_grad()
 def test_sums_forget_their_units() -> None:
     """Features are kept in units of the largest so far; in an old text's units a new one of small ones would be nothing."""
     kernel, mask = RandomFeatures(8, 32), Mask(causal=True)

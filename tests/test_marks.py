@@ -75,7 +75,7 @@ FEW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["window", "favor", "lowrank"])
+@pytest.mark.parametrize("kind", ["window", "blocks", "favor", "lowrank"])
 def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
     """From the recipe to a folder and back: labels of new texts, alone as in a batch."""
     own = {"model.attention.kind": kind} | ({"model.attention.tokens": 96} if kind == "lowrank" else {})

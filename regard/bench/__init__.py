@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Mistake
+from ..files import room_for
 
 BENCHES = ("encode", "generate", "long", "scaling", "translate", "tune")
 
@@ -27,9 +28,10 @@ def bench(
         raise Mistake(f"--rounds {rounds} times nothing; expected 1 or more")
     if out is not None and what != "scaling":
         raise Mistake(f"--out takes a picture and the bench {what} has none; leave it out, or use scaling")
+    picture = None if out is None else room_for(Path(out))
     report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
-    if out is not None:
-        report.draw(Path(out))
+    if picture is not None:
+        report.draw(picture)
     return report
 
 

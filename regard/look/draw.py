@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import Mistake
-from ..files import replacing
+from ..files import replacing, room_for
 
 CELL, LARGEST = 0.34, 24.0  # inches: a cell, and all of them where they are many
 NAME = 0.2  # inches that a name needs; of cells that are smaller not every one has its name
@@ -20,10 +19,7 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "cannot be made, for its folder is not there"
-        raise Mistake(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
+    path = room_for(Path(path))
     cell = min(CELL, LARGEST / max(len(keys), len(queries), 1))
     step = math.ceil(NAME / cell)
     wide, font = 1.9 + cell * len(keys), min(9.0, 9 * cell * step / CELL)

@@ -186,22 +186,29 @@ class Ring(Slots):
     book: "RingBook"
 
     def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.fit()
         seen = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)  # read before writing: a prompt may lap the ring
         self.write(k, v)
         return seen
 
 
 class RingBook(SlotBook):
-    """The last `window` keys and values, each with its position; constant memory however long the text."""
+    """The last `window` keys and values, each with its position; constant memory however long the text.
 
-    def __init__(self, rows: int, device: torch.device, window: int) -> None:
-        self.window, self.slots = window, rounded(window + 1)
+    A text shorter than the window needs no more slots than it has tokens: `capacity` of them, or what it grows to.
+    """
+
+    def __init__(self, rows: int, device: torch.device, window: int, capacity: int | None = None) -> None:
+        self.window, self.capacity, self.used = window, capacity, 0
+        self.slots = rounded(min(window, capacity or 15) + 1)
         self.at = torch.full((rows, self.slots), FAR, device=device)
 
     def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
         assert mask.at is not None
         if self.beams:
             return mask, self._open_beams(mask)
+        if self.capacity is None:
+            self._make_room(mask.at.size(1))
         real = torch.ones_like(mask.at, dtype=torch.bool) if mask.keys is None else mask.keys
         after = lengths + real.sum(1)
         # What the same call will lap is not written at all: on a GPU the order of such writes is undefined.
@@ -211,9 +218,15 @@ class RingBook(SlotBook):
         self.at[:, 0] = FAR
         return mask, seen
 
+    def _make_room(self, tokens: int) -> None:
+        self.used += tokens  # an upper bound that needs no look at the device
+        if self.used >= self.slots <= self.window:
+            slots = rounded(min(2 * self.used, self.window) + 1)
+            self.at, self.slots = F.pad(self.at, (0, slots - self.slots), value=FAR), slots
+
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None:
         self.base = self.slots  # the common past stays in its ring and fades; the beams share a second one
-        self.at = self.begin_beams(beams, self.at, rounded(self.base + self.window * beams))
+        self.at = self.begin_beams(beams, self.at, rounded(self.base + min(self.window, steps) * beams))
 
     def _open_beams(self, mask: Mask) -> Mask:
         assert mask.at is not None

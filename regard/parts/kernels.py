@@ -117,7 +117,7 @@ class Recent(Softmax):
         self.window = window
 
     def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return RingBook, self.window
+        return RingBook, self.window, capacity
 
     def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
         return Ring(book, rows, heads, head_width, like)

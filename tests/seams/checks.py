@@ -69,6 +69,7 @@ ALONE = {  # fillings of gpt, half of them with key heads that are shared
     "rotary": {"positions": "rotary", "key_heads": 2},
     "buckets": {"positions": "buckets", "key_heads": 2},
     "window": {"attention": WINDOW, "key_heads": 2},
+    "wide window": {"attention": {**WINDOW, "radius": 10**8}},
     "favor": {"attention": FAVOR, "key_heads": 2},
 }
 OLDER = {  # what attention replaced, with a source and alone

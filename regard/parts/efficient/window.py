@@ -65,7 +65,7 @@ class Band(Kernel):
             self._dense(mask, queries, keys, device).visible(queries, keys, device)
 
     def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return RingBook, self.radius * self.dilation
+        return RingBook, self.radius * self.dilation, capacity
 
     def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
         return Ring(book, rows, heads, head_width, like)
