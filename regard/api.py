@@ -236,12 +236,17 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
     run against the first."""
     systems: list[dict[str, Any]] = []
     answers: list[Any] = []
+    tasks: list[str] = []
     for name in (name for path in paths for name in _names(path)):
         _ours(Path(name))  # a name that is wrong stops before any work
     for path in paths:
         compared = load(path, overrides)
         figures, *said = compared.examine(data)
+        tasks.append(compared.run.task)
         if answers and said[1] != answers[0][1]:
+            if tasks[0] != tasks[-1]:
+                what = f"{paths[0]} is of the task {tasks[0]} and {path} of the task {tasks[-1]}"
+                raise Mistake(f"{what}; what is compared must be asked the same")
             how = "name one for all with --data, to be read in one way (data.document, data.format)"
             raise Mistake(f"{paths[0]} and {path} have different test data; {how}")
         systems.append({"run": str(path), **figures})

@@ -24,6 +24,7 @@ from .console import (
     print_continuation,
     print_figures,
     print_records,
+    ranked,
     refuse_two,
     refuse_without_data,
     sorted_out,
@@ -140,7 +141,7 @@ def predict(
     ] = None,
     details: Details = False,
     top: Annotated[
-        int | None, typer.Option(metavar="K", help="The K likeliest labels with their probabilities.")
+        int | None, typer.Option(metavar="K", help="The K likeliest labels or words with their probabilities.")
     ] = None,
     embed: Annotated[bool, typer.Option("--embed", help="A vector for every line, as a JSON list.")] = False,
     similar: Annotated[
@@ -154,16 +155,15 @@ def predict(
     from .vectors import answers
 
     changes, files = sorted_out(arguments or [])
-    changes |= {} if top is None else {"decode.top": str(top)}
     refuse_two(prompt=prompt is not None, embed=embed, similar=similar is not None)
     refuse_two(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
         if files:
             raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
-        print_continuation(loaded(run, changes, tune, force), prompt, details)
+        print_continuation(ranked(run, changes, top, tune, force), prompt, details)
         return
     sources, others = opened(files), [] if similar is None else opened([similar])
-    system = loaded(run, changes, tune, force)
+    system = ranked(run, changes, top, tune, force)
     lines = (line for source in sources for line in source)
     if embed or similar is not None:
         answer = answers(system, None if similar is None else [line for other in others for line in other])
@@ -189,7 +189,8 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="FILE|KEY=VALUE",
-            help="SOURCE and TARGET (else stdin: source, tab, target), for a language model files of lines; settings.",
+            help="SOURCE and TARGET, of a classifier its labels (else stdin: source, tab, target); of a language model "
+            "files of lines; settings.",
         ),
     ] = None,
     details: Details = False,

@@ -6,6 +6,7 @@ import json
 import lzma
 import re
 import sys
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
@@ -26,6 +27,19 @@ def loaded(run: str, changes: dict[str, str], tunes: list[str] | None, force: bo
             "(regard.load(base, tune=[…]))"
         )
     return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
+
+
+def ranked(run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool) -> Any:
+    """`loaded`, to tell the `top` likeliest, if it chooses among some."""
+    if top is None:
+        return loaded(run, changes, tunes, force)
+    try:
+        return loaded(run, {**changes, "decode.top": str(top)}, tunes, force)
+    except Mistake as error:
+        if not str(error).startswith("decode.top is not a key"):
+            raise
+        how = "leave it out, or ask for several texts with decode.nbest=K"
+        raise Mistake(f"--top is for runs that choose among labels or words, and {run} writes texts; {how}") from error
 
 
 def refuse_without_data(runs: list[str]) -> None:
@@ -159,9 +173,12 @@ def print_continuation(system: Any, prompt: str, details: bool) -> None:
     else:
         if sys.stderr.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        for piece in system.stream(prompt):
-            print(piece, end="", flush=True)
-        print()
+        with warnings.catch_warnings(record=True) as late:  # what is to be said of a text stands below it
+            for piece in system.stream(prompt):
+                print(piece, end="", flush=True)
+        print(flush=True)
+        for each in late:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -218,6 +218,11 @@ def test_prompts_that_cannot_be(run, capsys, monkeypatch, tmp_path):
     refused(capsys, "predict", run, stdin=b"\xff\n", monkeypatch=monkeypatch, words="is not UTF-8")
     code, _, err = said(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")
     assert code == 0 and err == "regard: the text ends where the model's context of 64 tokens does\n"
+    with monkeypatch.context() as patch:  # on a terminal both come to one place, the sentence on a line of its own
+        patch.setattr(sys, "stderr", sys.stdout)
+        both = said(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")[1]
+        assert both.endswith(f"\n{err}")
+    refused(capsys, "predict", run, "--prompt", "x", "--top", "3", words="--top is for runs that choose among labels")
     code, out, _ = said(capsys, "predict", run, "--prompt", "", "decode.max_tokens=5")
     assert code == 0 and out.strip()
 

@@ -13,6 +13,7 @@ import torch
 
 import regard
 from regard import cli
+from regard.api import compare
 from regard.config import resolve
 from regard.data.made import Made
 from regard.data.masking import FOLLOWS, STRANGE, Masker, MaskUpdates, lines, neighbours, shared
@@ -214,7 +215,7 @@ def test_marks_are_filled(system):
     assert len(record["masks"]) == 2 and [len(each) for each in record["masks"]] == [3, 3]
     assert record["masks"][0][0][1] >= record["masks"][0][1][1]
     with pytest.warns(UserWarning, match="1 of 2 texts have no <mask> and stay as they are"):
-        assert system.predict(["the cat", "a <mask>"])[0] == "the cat"
+        assert system.predict(["The  cat", "a <mask>"])[0] == "The  cat"
     with pytest.warns(UserWarning, match="more than 126 tokens and was cut|no <mask>"):
         system.predict("a " * 300 + "<mask> <mask>")
 
@@ -300,6 +301,20 @@ def test_pairs_need_two_kinds(tmp_path):
     with pytest.raises(Mistake, match=r"data.follow reads two texts in a row and the model knows one kind"):
         regard.train("masked", settings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_no_text_is_scored(run, tmp_path, capsys, monkeypatch):
+    (tmp_path / "lines").write_text("a day\n")
+    code, _, err = said(capsys, monkeypatch, "", "score", run, tmp_path / "lines")
+    assert code == 2 and "task masked gives no probability of one text given another; use eval or predict" in err
+
+
+def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
+    (tmp_path / "lines").write_text("a day\nthe cat\n")
+    regard.train("language", {"model.size": "tiny", "data.train": str(tmp_path / "lines"), "train.steps": 1,
+                              "train.tensorboard": False, "data.max_tokens": 8}, out=tmp_path / "lm")  # fmt: skip
+    with pytest.raises(Mistake, match="is of the task masked and .*lm of the task language; what is compared"):
+        compare([run, tmp_path / "lm"], data=((str(tmp_path / "lines"),),))
 
 
 def test_on_the_command_line(run, system, tmp_path, capsys, monkeypatch):

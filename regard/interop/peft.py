@@ -199,7 +199,7 @@ def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: 
     if left:
         raise Mistake(
             f"{folder} holds {', '.join(sorted(left)[:3])}, for which this base has no place (of that shape); "
-            "load it over the base that it was trained with"
+            "load it over a base with a head for as many labels, such as a run of the same task"
         )
     return found
 

@@ -26,6 +26,8 @@ VERBS = ("encode", "label")  # what a family must have for this task
 
 
 class Classifier(Labeller):
+    sides = 2  # a text and its label
+
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
         """The label of every text; one text gives one. With decode.top, so many labels with their probabilities, the
         likeliest first. An empty text has none."""

@@ -33,7 +33,7 @@ CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps 
 class Reader:
     """A model with its tokenizer. It makes no difference to a text which others are read with it."""
 
-    sides = 2  # of an example: a text and what is asked of it
+    sides = 1  # of an example that is scored
 
     def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device

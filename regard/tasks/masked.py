@@ -41,8 +41,8 @@ class Masked(Reader):
             warnings.warn(f"{plain} of {len(rows)} texts have no <mask> and stay as they are", stacklevel=2)
         found = self.asked(rows, lambda states, _: self.model.logits(states).float().log_softmax(-1))
         return [
-            self._filled(row, logprobs[: len(row)], how.top, details, masker.mask)
-            for row, logprobs in zip(rows, found, strict=True)
+            self._filled(text, row, logprobs[: len(row)], how.top, details, masker.mask)
+            for text, row, logprobs in zip(texts, rows, found, strict=True)
         ]
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
@@ -87,12 +87,13 @@ class Masked(Reader):
             warnings.warn(f"a text has more than {self.room} tokens and was cut there (data.max_tokens)", stacklevel=4)
         return between(self.tokenizer, ids[: self.room])
 
-    def _filled(self, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
+    def _filled(self, text: str, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
         places = np.flatnonzero(row == mask)
         best = logprobs[places].topk(min(max(top, 1), logprobs.shape[-1]), dim=-1)
         filled = row.copy()
         filled[places] = best.indices[:, 0].numpy()
-        (text,) = self.tokenizer.decode([filled.tolist()])
+        if len(places):
+            (text,) = self.tokenizer.decode([filled.tolist()])
         if not details and not top:
             return text
         marks = [
