@@ -7,10 +7,10 @@ __all__ = ["Mistake", "build", "convert", "load", "resolve", "train"]
 
 if TYPE_CHECKING:
     from .api import build, convert, load, train
-    from .config import resolve
+    from .config.run import resolve
     from .errors import Mistake
 
-_PLACES = {"build": "api", "convert": "api", "load": "api", "train": "api", "resolve": "config", "Mistake": "errors"}
+_PLACES = dict.fromkeys(("build", "convert", "load", "train"), "api") | {"resolve": "config.run", "Mistake": "errors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import __version__
-from .begin import Origin
-from .config import USE, Resolved, Run, change, difference, family_of, read, resolve
+from .config.merge import flat, split
+from .config.run import USE, Resolved, Run, change, difference, family_of, read, resolve
 from .errors import Mistake
 from .files import read_json, remove, replacing, write_json
-from .settings import flat, split
+from .pretrained import Origin
 
 FORMAT = 1  # of run.json
 FIXED: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
@@ -37,9 +37,10 @@ def train(
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
-    from . import tuning
+    from .adapt import tuned_run
+    from .device import resolve_device
     from .tasks import prepare
-    from .training import device, fit
+    from .training import fit
 
     out, wanted = Path(out), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     resolved = resolve(recipe, wanted)
@@ -48,10 +49,10 @@ def train(
     run = _taken_up(out, recipe, resolved, wanted) if resume else resolved.run
     origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.start else None
     with _tokenizers(out if resume else None, origin) as folder:
-        lesson, tokenizers, run = prepare(run, folder, device(run.device))
+        lesson, tokenizers, run = prepare(run, folder, resolve_device(run.device))
         notes = origin.give(lesson.model) if origin else []
         if origin and run.tune.kind != "none":
-            notes += tuning.prepare(lesson.model, run, origin, tokenizers)
+            notes += tuned_run.prepare(lesson.model, run, origin, tokenizers)
         begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
         begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
         if resume:
@@ -96,7 +97,7 @@ def load(
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if _ours(path):
         return _loaded(change(_run(path), changes), path)
-    from .interop.huggingface import load_folder
+    from .formats.huggingface.folder import load_folder
 
     return _precise(load_folder(path, changes))
 
@@ -125,24 +126,24 @@ def _names(path: str | Path) -> list[str]:
 
 
 def _loaded(run: Run, path: Path) -> Any:
-    from . import tuning
+    from .adapt import tuned_run
+    from .device import resolve_device
     from .tasks import restore
-    from .training import device
     from .training.checkpoint import load_model
 
-    system = restore(run, path, device(run.device))
+    system = restore(run, path, resolve_device(run.device))
     if run.tune.kind != "none":
-        return tuning.restore(system, path, Origin(tuning.base_of(run, path), lambda base: load(base, PLAIN)))
+        return tuned_run.restore(system, path, Origin(tuned_run.base_of(run, path), lambda base: load(base, PLAIN)))
     load_model(system.model, path / "model.safetensors")
     return _precise(system)
 
 
 def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
     """What tuned runs are over this base, which is loaded once."""
-    from . import tuning
-    from .interop import peft
+    from .adapt import tuned_run
+    from .device import resolve_device
+    from .formats import peft
     from .tasks import restore
-    from .training import device
 
     if len(_names(base)) > 1:
         raise Mistake(f"--tune goes over one base, and {base} are several; give one of them")
@@ -156,9 +157,9 @@ def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any
         run = change(_run(folder), changes)
         if run.tune.kind == "none":
             raise Mistake(f"{folder} is no tuned run but a whole one; load it by itself")
-        return tuning.restore(restore(run, folder, device(run.device)), folder, origin(), force)
+        return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, origin(), force)
 
-    return tuning.over(tunes, read)
+    return tuned_run.over(tunes, read)
 
 
 def _precise(system: Any) -> Any:
@@ -184,7 +185,7 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     """What would be trained: every tensor's shape, how many numbers, how much memory."""
     import torch
 
-    from . import tuning
+    from .adapt import tuned_run
 
     run = resolve(recipe, overrides).run
     origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
@@ -192,8 +193,8 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
         model = build(recipe, overrides)
         if origin:
             origin.shared(model)
-            tuning.refuse(model, run)
-            tuning.attach(model, run, origin.whole)
+            tuned_run.refuse(model, run)
+            tuned_run.attach(model, run, origin.whole)
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
@@ -226,7 +227,7 @@ def convert(
 
     It is checked before it appears at `out`; what was checked is told. `data` are examples to measure it on.
     """
-    from .interop.convert import convert as converted
+    from .formats.convert import convert as converted
 
     return converted(Path(path), Path(out), lambda folder: load(folder, PLAIN), to, average, precision, data, merge)
 

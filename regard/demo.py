@@ -10,7 +10,7 @@ SHOWN = 3  # translations before the user's eyes
 
 def demo(out: Path) -> None:
     from .api import train
-    from .data.made import make
+    from .synthetic.dates import make
 
     began = time.monotonic()
     folder = free(out)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..sections import Adapter
-from .graft import Graft, senseless, some
+from ..config.schema import Adapter
+from .injection import Graft, senseless, some
 
 PLACES = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..config.schema import Lora
 from ..errors import Mistake
 from ..parts import Positions
-from ..sections import Lora
-from .graft import Graft, graft_of, matching, senseless
+from .injection import Graft, graft_of, matching, senseless
 from .precision import Int8
 
 

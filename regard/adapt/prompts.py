@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..config.schema import Prefix, Prompt
 from ..errors import Mistake
 from ..parts import Cache, Mask, Memory, Stack
-from ..parts.books import DenseBook
+from ..parts.cache.base import Book
+from ..parts.cache.slots import DenseBook
 from ..parts.efficient import GlobalAttention
 from ..parts.masks import EVERY
-from ..parts.memory import Book
-from ..sections import Prefix, Prompt
-from .graft import Graft, senseless
+from .injection import Graft, senseless
 
 ARGUMENTS = ("x", "mask", "cross", "cache", "where")  # of a stack
 Pairs = list[tuple[Tensor, Tensor]]  # of every layer its keys and values, (1, heads, length, head_width)

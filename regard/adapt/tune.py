@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from ..config.schema import Adapter, Lora, Prefix, Prompt
 from ..errors import Mistake
-from ..sections import Adapter, Lora, Prefix, Prompt
 from . import adapters, lora, prompts
-from .graft import NAME, Graft, graft_of
+from .injection import NAME, Graft, graft_of
 
 
 def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: Sequence[int] = ()) -> nn.Module:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..config.schema import TextData, Train
 from ..errors import Mistake
-from ..sections import TextData, Train
-from .batches import Update
+from ..processors.tokenizers import Tokenizer
 from .documents import Documents
-from .store import stored
-from .tokenizers import Tokenizer
+from .sampler import Update
+from .token_cache import stored
 
 SEEN = 1 << 14  # tokens of a batch in evaluation
 

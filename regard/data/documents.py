@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from ..config.schema import Sides, TextData
 from ..errors import Mistake
-from ..sections import Sides, TextData
-from . import source
+from ..synthetic import stdlib
 from .readers import UNPACKERS, opened, wrong
-from .seams import ANY, Part
+from .split_points import ANY, Part
 
 BLOCK = 1 << 18  # bytes read together
 SAMPLE = 1 << 26  # characters that a tokenizer is learnt from, at most
@@ -300,7 +300,7 @@ def documents(data: TextData, part: str, sides: Sides | None = None) -> Document
     """The part train, valid or test of the data: the files named for it, what is held out of data.train, or else the
     embedded sources. `sides` names other files."""
     if sides is None and not getattr(data, part) and not data.train:
-        return Documents(source.files(part), data.model_copy(update=source.READ), source.name(part))
+        return Documents(stdlib.files(part), data.model_copy(update=stdlib.READ), stdlib.name(part))
     half = None
     if sides is None and part != "test" and data.holdout and not data.valid:
         half, sides = Half(part == "valid", data.holdout), data.train

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..config.schema import MaskData, Train
 from ..errors import Mistake
-from ..sections import MaskData, Train
-from . import Examples
-from .batches import Ids, Numbers, Updates
+from ..processors.tokenizers import Text
+from .examples import Examples
 from .readers import Lines, Pairs
 from .rows import NONE, Rows, laid, real, room, word_pieces
-from .tokenizers import Text
+from .sampler import Ids, Numbers, Updates
 
 HIDDEN, RANDOM = 0.8, 0.1  # of the chosen pieces: replaced by MASK, by any piece; the rest stays as it is
 FOLLOWS, STRANGE = 0, 1  # the two answers of the next-sentence head, in BERT's order

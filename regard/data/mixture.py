@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..config.schema import MixData, PairData
 from ..errors import Mistake
-from ..sections import MixData, PairData
-from . import Examples
-from .made import make
-from .phrases import phrases
+from ..synthetic.dates import make
+from ..synthetic.language_id import phrases
+from .examples import Examples
 from .readers import Pairs, named_kind, pairs
 
 

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..config.schema import PairData
 from ..errors import Mistake
-from ..sections import PairData
-from . import Examples, Lazy
+from .examples import Examples, Lazy
 
 BLOCK = 1 << 24  # bytes looked at together while a file is scanned
 HANDLES = 64  # files kept open at a time, far below any system's limit

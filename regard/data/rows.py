@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..config.schema import Data, LabelData, TagData, Train
 from ..errors import Mistake
-from ..sections import Data, LabelData, TagData, Train
-from . import Examples
-from .batches import Ids, Numbers, Places, Updates
-from .labels import Labels
-from .tokenizers import Tokenizer
+from ..processors.tokenizers import Tokenizer
+from .examples import Examples
+from .labeled import Labels
+from .sampler import Ids, Numbers, Places, Updates
 
 NONE = -1  # where no label is asked for
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..config.schema import SpanData, Train
 from ..errors import Mistake
-from ..sections import SpanData, Train
-from . import Examples
-from .batches import Batcher, Ids, Numbers
-from .tokenizers import Text
+from ..processors.tokenizers import Text
+from .examples import Examples
+from .sampler import Batcher, Ids, Numbers
 
 SHORTEST = 4  # tokens of a target
 

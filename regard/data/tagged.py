@@ -10,11 +10,11 @@ from itertools import chain
 from sys import intern
 from typing import Any, NamedTuple
 
+from ..config.merge import one_of
+from ..config.schema import TagData
 from ..errors import Mistake
-from ..sections import TagData
-from ..settings import one_of
-from . import Examples
-from .labels import Labels, in_order
+from .examples import Examples
+from .labeled import Labels, in_order
 from .readers import BLANK, FINE, Lines, named_kind, wrong
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

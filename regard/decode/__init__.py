@@ -1,7 +1,8 @@
 """Turning a model's next-token scores into texts. Shared by every family that can `start` and `step`."""
 
-from .beams import Hypothesis, Settings
-from .constraints import Must, Phrase
+from .beam import Hypothesis, Settings
+from .constrained_beam import Must, Phrase
+from .cuda_graph import Decodable
 from .ensemble import Ensemble
 from .filters import (
     Filter,
@@ -16,10 +17,9 @@ from .filters import (
     TopK,
     TopP,
 )
-from .record import Decodable
 from .sample import Draw
 from .search import search, steps
-from .stops import Stops
+from .stop_strings import Stops
 
 __all__ = [
     "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "MinP", "Must", "Opening",

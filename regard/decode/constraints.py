@@ -1,242 +1,222 @@
-"""Phrases that must be said. The beam is shared out among hypotheses by how many tokens of the phrases they still lack,
-so that those which have begun or said a phrase are not lost to likelier ones that have not (1804.06609, in spirit).
-"""
+"""What is asked of one text: how it begins, which phrases it says and which it does not; and how a vocabulary spells
+them. Phrases are meant as strings: `cat` is in `category`."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from .beams import Beams, Past, Settings, extend
-from .filters import Moment
-from .pool import even, top
+from ..errors import Mistake
+from ..processors.tokenizers import Tokenizer
+from .constrained_beam import Must, Phrase, must
+from .filters import NOTHING, Filter, Forbid, Opening
 
-NONE = 2**20  # more than any phrases have
+ROUNDS = 16  # of searching again, at most: an avoided phrase can be spelt in many ways
+Spelling = tuple[int, ...]
+OPENING = "([{<„“‘‚«\"'-–—/"
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True)
-class Phrase:
-    text: str
-    forms: tuple[tuple[int, ...], ...]  # each says it
-    times: int = 1
-    glued: bool = False  # the last form has no space before it, where there should be one
+class Wish:
+    prefix: Spelling = ()
+    spaced: bool = False  # what follows the prefix begins with a space
+    must: tuple[Phrase, ...] = ()
+    avoid: tuple[str, ...] = ()
+    banned: tuple[Spelling, ...] = ()  # the spellings of what is to be avoided, as far as they are known
 
     @property
     def tokens(self) -> int:
-        """How many it takes at least."""
-        return self.times * min(map(len, self.forms))
+        """That it takes at least to say all phrases."""
+        return sum(phrase.tokens for phrase in self.must)
+
+    def missing(self, text: str) -> list[str]:
+        """The phrases that the text does not say, or not often enough."""
+        return [phrase.text for phrase in self.must if text.count(phrase.text) < phrase.times]
+
+    def allows(self, text: str) -> bool:
+        return not any(phrase in text for phrase in self.avoid)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What each hypothesis has said of its row's phrases."""
+class Wording:
+    """How a vocabulary spells what people ask for."""
 
-    match: Tensor  # (rows, beams, forms, longest) bool: do the last k + 1 tokens equal the form's first k + 1?
-    times: Tensor  # (rows, beams, phrases) how often each was said
+    def __init__(self, speller: Tokenizer) -> None:
+        self.speller = speller
 
-    def pick(self, beams: Tensor) -> "Progress":
-        """beams (rows, new): which hypothesis each new one is."""
-        into = beams[:, :, None, None].expand(-1, -1, *self.match.shape[2:])
-        return Progress(
-            self.match.gather(1, into), self.times.gather(1, beams[:, :, None].expand(-1, -1, self.times.size(2)))
-        )
+    def wish(self, prefix: str, must: Sequence[str], avoid: Sequence[str]) -> Wish:
+        spaced = prefix.endswith(" ")  # pieces bring the space before them along, so the next one has to bring this one
+        spelt = self._spelt("decode.prefix", prefix[: len(prefix) - spaced]) if prefix.strip() else ()
+        asked = Counter(self.heard(text.strip(), "decode.must") for text in must)
+        phrases = [self._phrase(text, times) for text, times in asked.items()]
+        heard = list(dict.fromkeys(self.heard(text.strip(), "decode.avoid", spelt=False) for text in avoid))
+        banned = [spelling for text in heard for spelling in self._known(text)]
+        wish = Wish(spelt, spaced and bool(spelt), tuple(phrases), tuple(heard), tuple(banned))
+        _refuse_contradiction(wish, self.speller.decode([spelt])[0])
+        return wish
 
-    def select(self, rows: Tensor) -> "Progress":
-        return Progress(self.match[rows], self.times[rows])
+    def _spelt(self, key: str, text: str) -> Spelling:
+        spelling = self.speller.encode([text])[0]
+        if self.speller.unk in spelling:
+            raise Mistake(f"{key}: {text!r} has a part that the target's vocabulary cannot spell; ask for another")
+        return tuple(spelling)
 
+    def heard(self, text: str, key: str, spelt: bool = True) -> str:
+        """As it comes back: a vocabulary may write all in small letters, and leave letters out that nobody sees."""
+        spelling = self._spelt(key, text) if spelt else self.speller.encode([text])[0]
+        heard = self.speller.decode([spelling])[0]
+        if not heard.strip():
+            raise Mistake(f"{key}: nothing is left of {text!r} in the target's vocabulary; ask for another")
+        return heard
 
-@dataclass(frozen=True)
-class Must:
-    """The phrases of every row, as tables."""
+    def _phrase(self, text: str, times: int) -> Phrase:
+        """Within a text a space comes before it, at the beginning none, nor in scripts that are written without."""
+        bare, spaced = map(tuple, self.speller.encode([text, f" {text}"]))
+        if bare == spaced or self._pieces[bare[0]].startswith(" "):  # the vocabulary puts the space there by itself
+            return Phrase(text, (bare,), times)
+        glued = (text[0].isalnum() or text[0] in OPENING) and not UNSPACED.match(text)
+        return Phrase(text, (spaced, bare), times, glued)
 
-    forms: Tensor  # (rows, forms, longest) tokens, -1 behind
-    lengths: Tensor  # (rows, forms)
-    owner: Tensor  # (rows, forms, phrases) bool: whose form it is
-    times: Tensor  # (rows, phrases) how often each is wanted
-    shortest: Tensor  # (rows, phrases) tokens of its shortest form
-    glued: Tensor  # (rows, forms) bool: begun only where a text begins, or where `apart` says so
-    apart: Tensor | None = None  # (vocab,) bool: tokens that need no space behind them; None: all
-    given: Tensor | None = None  # (rows, tokens) what stands before the first token; NOTHING where nothing does
+    def _known(self, text: str) -> list[Spelling]:
+        control = (self.speller.pad, self.speller.start, self.speller.end)
+        single = [(i,) for i, piece in enumerate(self._pieces) if text in piece and i not in control]
+        spellings = map(tuple, self.speller.encode([text, f" {text}"]))
+        return single + [each for each in dict.fromkeys(spellings) if len(each) > 1 and self.speller.unk not in each]
 
-    @property
-    def tokens(self) -> Tensor:
-        """(rows,) that it takes at least to say all."""
-        return (self.times * self.shortest).sum(1)
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [piece.replace("▁", " ") for piece in self.speller.pieces(range(self.speller.size))]
 
-    def select(self, rows: Tensor) -> "Must":
-        names = ("forms", "lengths", "owner", "times", "shortest", "glued")
-        return replace(self, given=None, **{name: getattr(self, name)[rows] for name in names})
+    @cached_property
+    def apart(self) -> Tensor:
+        """(vocab,) bool: the pieces behind which a word may stand without a space."""
+        ends = [piece[-1:] for piece in self._pieces]
+        return torch.tensor([end.isspace() or end in OPENING or bool(UNSPACED.match(end)) for end in ends])
 
-    def begin(self) -> Progress:
-        """One hypothesis per row, which has said what is given."""
-        rows, forms, longest = self.forms.shape
-        match = torch.zeros(rows, 1, forms, longest, dtype=torch.bool, device=self.forms.device)
-        progress = Progress(match, self.times.new_zeros(rows, 1, self.times.size(1)))
-        for token in () if self.given is None else self.given.unbind(1):
-            progress = self.read(progress, token[:, None])
-        return progress
+    @cached_property
+    def spaced(self) -> Tensor:
+        """(vocab,) bool: the pieces that begin with a space."""
+        return torch.tensor([piece.startswith(" ") for piece in self._pieces])
 
-    def read(self, progress: Progress, token: Tensor) -> Progress:
-        """After the next token (rows, beams): every form is matched at all its places at once (Shift-And)."""
-        fits = token[:, :, None, None] == self.forms[:, None]  # (rows, beams, forms, longest)
-        match = fits & F.pad(progress.match, (1, -1), value=True)
-        last = (self.lengths - 1).clamp(min=0)[:, None, :, None].expand(*match.shape[:3], 1)
-        whole = match.gather(3, last)  # (rows, beams, forms, 1)
-        said = (whole & self.owner[:, None]).any(2)  # (rows, beams, phrases)
-        spent = (said[:, :, None] & self.owner[:, None]).any(3, keepdim=True)  # said twice means: one after the other
-        return Progress(match & ~spent, progress.times + said)
+    # --- after a search ----------------------------------------------------------------------------------------
 
-    def unsaid(self, progress: Progress) -> Tensor:
-        """(rows, beams, phrases) how often each must still be said."""
-        return (self.times[:, None] - progress.times).clamp(min=0)
+    def again(self, wish: Wish, found: Sequence[Sequence[int]]) -> Wish | None:
+        """What to ask instead after these texts (of which the first is the best); None: they are what was asked for.
 
-    def lacking(self, progress: Progress) -> Tensor:
-        """(rows, beams) tokens that are still to be said, at least."""
-        rest = (self.lengths[:, None] - reached(progress))[..., None]  # (rows, beams, forms, 1)
-        rest = torch.where(self.owner[:, None], rest, NONE).amin(2)  # (rows, beams, phrases)
-        unsaid = self.unsaid(progress)
-        return torch.where(unsaid > 0, (unsaid - 1) * self.shortest[:, None] + rest, 0).sum(2)
+        A phrase that could not be said is given up, and a new spelling of an avoided one is added to those known.
+        """
+        if not found or not (wish.must or wish.avoid):
+            return None
+        texts = self.speller.decode(found)
+        spellings = [
+            self._spelling(phrase, tokens)
+            for text, tokens in zip(texts, found, strict=True)
+            for phrase in wish.avoid
+            if phrase in text
+        ]
+        missing = wish.missing(texts[0])
+        if not spellings and not missing:
+            return None
+        kept = tuple(phrase for phrase in wish.must if phrase.text not in missing)
+        return replace(wish, must=kept, banned=tuple(dict.fromkeys(wish.banned + tuple(spellings))))
 
-    def next(self, progress: Progress, otherwise: Tensor, before: Tensor | None) -> Tensor:
-        """(rows, beams, forms) the token that begins or continues each form of an unsaid phrase, else `otherwise`
-        (rows, beams). `before` (rows, beams) is the last token; None: the text begins."""
-        forms, count = self.forms[:, None].expand_as(progress.match), reached(progress)
-        token = forms.gather(3, count[..., None])[..., 0]
-        wanted = ((self.unsaid(progress) > 0)[:, :, None] & self.owner[:, None]).any(3)
-        if before is not None and self.apart is not None:
-            close = (before >= 0) & ~self.apart[before.clamp(min=0)]  # (rows, beams)
-            wanted &= ~(close[:, :, None] & self.glued[:, None] & (count == 0))
-        return torch.where(wanted, token, otherwise[:, :, None])
-
-
-def reached(progress: Progress) -> Tensor:
-    """(rows, beams, forms) how many tokens of each form have been said just now; a whole form has been counted."""
-    counts = torch.arange(1, progress.match.size(3) + 1, device=progress.match.device)
-    return (progress.match * counts).amax(3)
-
-
-def must(
-    rows: Sequence[Sequence[Phrase]],
-    device: torch.device,
-    given: Tensor | None = None,
-    apart: Tensor | None = None,
-) -> Must:
-    """The tables for these rows of phrases."""
-    forms = [[(i, form) for i, phrase in enumerate(phrases) for form in phrase.forms] for phrases in rows]
-    most, phrases = max(map(len, forms)), max(map(len, rows))
-    longest = max(len(form) for row in forms for _, form in row)
-    shape = len(rows), most
-    tokens = torch.full((*shape, longest), -1)
-    lengths, owner = torch.zeros(shape, dtype=torch.long), torch.zeros(*shape, phrases, dtype=torch.bool)
-    glued = torch.zeros(shape, dtype=torch.bool)
-    times, shortest = torch.zeros(2, len(rows), phrases, dtype=torch.long)
-    for row, own in enumerate(forms):
-        for place, (phrase, form) in enumerate(own):
-            tokens[row, place, : len(form)] = torch.tensor(form)
-            lengths[row, place], owner[row, place, phrase] = len(form), True
-            glued[row, place] = rows[row][phrase].glued and form == rows[row][phrase].forms[-1]
-        for i, each in enumerate(rows[row]):
-            times[row, i], shortest[row, i] = each.times, min(map(len, each.forms))
-    tables = {"forms": tokens, "lengths": lengths, "owner": owner, "times": times, "shortest": shortest, "glued": glued}
-    return Must(**{name: table.to(device) for name, table in tables.items()}, apart=apart, given=given)
+    def _spelling(self, phrase: str, tokens: Sequence[int]) -> Spelling:
+        """The tokens in which the phrase is said."""
+        heads = self.speller.decode([tokens[: end + 1] for end in range(len(tokens))])
+        end = next(i for i, text in enumerate(heads) if phrase in text) + 1
+        tails = self.speller.decode([tokens[begin:end] for begin in range(end)])
+        begin = max(i for i, text in enumerate(tails) if phrase in text)
+        return tuple(tokens[begin:end])
 
 
-class Constrained(Beams):
-    """Beam search for texts that say all phrases. It is wider than asked by one hypothesis for each of their tokens.
+def _refuse_contradiction(wish: Wish, prefix: str) -> None:
+    said = [("prefix", prefix)] + [("must", phrase.text) for phrase in wish.must]
+    for key, text in said:
+        for avoided in wish.avoid:
+            if avoided in text:
+                raise Mistake(
+                    f"decode.{key} {text!r} says {avoided!r}, which decode.avoid forbids; take one of the two out"
+                )
 
-    Where no text can, those that say most of the phrases are kept.
+
+# --- from the settings ---------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """For one text, in plain words."""
+
+    prefix: str = ""
+    must: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+
+
+def asked(count: int, decode: Mapping[str, Any], settle: Callable[[Mapping[str, Any]], Any]) -> tuple[list[Asked], Any]:
+    """What is asked of each text, and the settings as `settle` makes them of decode.*.
+
+    prefix, must and avoid may hold an entry for each text; `settle` then sees all of their phrases, to check them.
     """
-
-    blind = spreads = False
-
-    def __init__(self, settings: Settings, must: Must, cache: Past, limits: Tensor) -> None:
-        self.widths = settings.beam + must.tokens  # (rows,) each row's own
-        super().__init__(settings, cache, limits, int(self.widths.max()))
-        self.must, self.progress = must, must.begin()
-
-    def select(self, rows: Tensor) -> None:
-        super().select(rows)
-        self.widths, self.must, self.progress = self.widths[rows], self.must.select(rows), self.progress.select(rows)
-
-    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor]:
-        end, exact = self.settings.end, self.settings.stop == "exact"
-        before, lacked, ending = self.said, self._unsaid(), scores[:, :, end].clone()
-        scores[:, :, end] = ending.masked_fill((lacked > 0) | exact, -torch.inf)
-        best, token, origin, progress = self._in_turn(scores)
-        ended, place = token == end, torch.arange(token.size(1), device=token.device)
-        if exact:  # all that have said everything may end, however unlikely
-            self.pool.add(self.row, before, self.now - 1, ending.masked_fill(lacked > 0, -torch.inf), True)
-        else:  # as in plain search: twice as many candidates, of which those that end among the better half do end
-            better, said = ended & (place < self.widths[:, None]), extend(before, self.now, origin, token)
-            self.pool.add(self.row, said, self.now - 1, best.masked_fill(~better, -torch.inf), True)
-        best, order = best.masked_fill(ended, -torch.inf), ended.long().argsort(dim=1, stable=True)[:, : self.width]
-        self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
-        self.open = self.open.masked_fill(place[: self.width] >= self.widths[:, None], -torch.inf)
-        self.said, self.progress = extend(before, self.now, origin, token), progress.pick(order)
-        self._at_the_limit(before, ending, lacked, last)
-        return token, origin
-
-    def _unsaid(self) -> Tensor:
-        return (self.must.unsaid(self.progress) > 0).sum(2)  # (rows, beams) phrases
-
-    def _at_the_limit(self, before: Tensor, ending: Tensor, lacked: Tensor, last: Tensor) -> None:
-        """Keep what is cut off there and has said everything; where nothing has, what has said most."""
-        cut, lacks = self.open.masked_fill(~last[:, None], -torch.inf), self._unsaid()
-        self.pool.add(self.row, self.said, self.now, cut.masked_fill(lacks > 0, -torch.inf), False)
-        in_need = last & (self.pool.scores[self.row].amax(1) == -torch.inf)
-        if not in_need.any():
-            return
-        offers = (before, self.now - 1, ending, lacked, True), (self.said, self.now, cut, lacks, False)
-        counts = [unsaid.masked_fill(scores == -torch.inf, NONE) for _, _, scores, unsaid, _ in offers]
-        least = torch.cat(counts, 1).amin(1)[:, None]
-        for said, length, scores, unsaid, ended in offers:
-            chosen = in_need[:, None] & (unsaid == least)
-            self.pool.add(self.row, said, length, scores.masked_fill(~chosen, -torch.inf), ended)
-
-    def _in_turn(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Progress]:
-        """The candidates in the order in which the beam is shared out, twice as many as it has places."""
-        best, token, origin = self._candidates(scores)
-        progress = self.must.read(self.progress.pick(origin), token)
-        order = shared_out(best, self.must.lacking(progress))[:, : 2 * self.width]
-        best, token, origin = (each.gather(1, order) for each in (best, token, origin))
-        return best, token, origin, progress.pick(order)
-
-    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, tokens and origins, each (rows, candidates), every continuation once: the best of each hypothesis,
-        what continues or begins a phrase, and the best of all."""
-        rows, beams, vocab = scores.shape
-        first, likeliest = scores.max(2)
-        forced = self.must.next(self.progress, likeliest, self._before())
-        best, token, origin = top(scores, 2 * self.width)
-        best = best.masked_fill(torch.arange(best.size(1), device=best.device) >= 2 * self.widths[:, None], -torch.inf)
-        own = torch.arange(beams, device=scores.device)
-        pressed = own[None, :, None].expand_as(forced).flatten(1)
-        best = torch.cat([first, scores.gather(2, forced).flatten(1), best], 1)
-        token = torch.cat([likeliest, forced.flatten(1), token], 1)
-        origin = torch.cat([own.expand(rows, -1), pressed, origin], 1)
-        key, order = (origin * vocab + token).sort(dim=1, stable=True)
-        again = F.pad(key[:, 1:] == key[:, :-1], (1, 0))
-        best = best.gather(1, order).masked_fill(again, -torch.inf)
-        return best, token.gather(1, order), origin.gather(1, order)
-
-    def _before(self) -> Tensor | None:
-        """(rows, beams) the last token."""
-        if self.step > 1:  # this one counted
-            return self.said[:, :, self.step - 2]
-        return None if self.must.given is None else self.must.given[:, -1:]
+    own = {name: _own(name, decode[name], count) for name in Asked._fields if _per_text(name, decode.get(name))}
+    seen = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in own.items()}
+    how = settle({**decode, **seen})
+    columns = [own.get(name) or [getattr(how, name)] * count for name in Asked._fields]
+    return [Asked(*each) for each in zip(*columns, strict=True)], how
 
 
-def shared_out(scores: Tensor, lacking: Tensor) -> Tensor:
-    """An order of candidates (rows, candidates): the best of each number of lacking tokens in turn, the least first."""
-    lacking = lacking.masked_fill(scores == -torch.inf, NONE)
-    best, index = scores.sort(dim=1, descending=True, stable=True)
-    order = index.gather(1, even(best, index, scores.size(1)))  # by score
-    order = order.gather(1, lacking.gather(1, order).argsort(dim=1, stable=True))  # by what they lack, then by score
-    lacking = lacking.gather(1, order)
-    place = torch.arange(scores.size(1), device=scores.device).expand_as(order)
-    begins = F.pad(lacking[:, 1:] != lacking[:, :-1], (1, 0))
-    rank = place - torch.where(begins, place, 0).cummax(1).values  # among those that lack as much
-    rank = rank.masked_fill(lacking == NONE, scores.size(1))
-    return order.gather(1, (rank * (NONE + 1) + lacking).argsort(dim=1, stable=True))
+def _per_text(name: str, value: Any) -> bool:
+    listed = isinstance(value, list | tuple)
+    return listed and (name == "prefix" or any(isinstance(each, list | tuple) for each in value))
+
+
+def _own(name: str, entries: Sequence[Any], count: int) -> list[Any]:
+    if len(entries) != count:
+        raise Mistake(f"decode.{name} has {len(entries)} entries and there are {count} texts; give one for each")
+    own = [each if name == "prefix" or not isinstance(each, str) else (each,) for each in entries]
+    for each in own:
+        if not all(isinstance(text, str) for text in (each if name != "prefix" else (each,))):
+            raise Mistake(f"decode.{name} has the entry {each!r}; expected text")
+    return own if name == "prefix" else [tuple(each) for each in own]
+
+
+# --- the wishes of a batch, as a search takes them -----------------------------------------------------------------
+
+
+def prompts(wishes: Sequence[Wish], start: int, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """START and the prefixes (rows, tokens), and which of it is real, where they differ in length."""
+    rows = [[start, *wish.prefix] for wish in wishes]
+    longest = max(map(len, rows))
+    prompt = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], device=device)
+    if all(len(row) == longest for row in rows):
+        return prompt, None
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return prompt, torch.arange(longest, device=device) < lengths[:, None]
+
+
+def filters(wishes: Sequence[Wish], wording: Wording, device: torch.device) -> tuple[Filter, ...]:
+    found: list[Filter] = []
+    if any(wish.banned for wish in wishes):
+        found.append(Forbid([wish.banned for wish in wishes], given(wishes, device)))
+    if any(wish.spaced for wish in wishes):
+        spaced = torch.tensor([wish.spaced for wish in wishes], device=device)
+        found.append(Opening(spaced, wording.spaced.to(device)))
+    return tuple(found)
+
+
+def phrases(wishes: Sequence[Wish], wording: Wording, device: torch.device) -> Must | None:
+    if not any(wish.must for wish in wishes):
+        return None
+    return must([wish.must for wish in wishes], device, given(wishes, device), wording.apart.to(device))
+
+
+def given(wishes: Sequence[Wish], device: torch.device) -> Tensor | None:
+    """(rows, tokens): the prefixes, at the right."""
+    longest = max(len(wish.prefix) for wish in wishes)
+    rows = [[NOTHING] * (longest - len(wish.prefix)) + list(wish.prefix) for wish in wishes]
+    return torch.tensor(rows, device=device) if longest else None

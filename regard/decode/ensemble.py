@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .beams import Past
+from .beam import Past
 
 
 class Bundle:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .beams import Hypothesis, Past, Settings, Walk, hold
+from .beam import Hypothesis, Past, Settings, Walk, hold
 from .filters import Moment
 from .pool import TIE
 

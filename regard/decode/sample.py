@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .beams import Hypothesis, Past, Settings, Walk, extend
+from .beam import Hypothesis, Past, Settings, Walk, extend
 from .filters import Filter, MinP, Moment, Temperature, TopK, TopP
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .beams import Beams, Hypothesis, Past, Settings, Walk
-from .constraints import Constrained
+from .beam import Beams, Hypothesis, Past, Settings, Walk
+from .constrained_beam import Constrained
+from .cuda_graph import LOOK, Decodable, Plain, Recorded
 from .greedy import Greedy
-from .record import LOOK, Decodable, Plain, Recorded
 from .sample import Samples
 
 

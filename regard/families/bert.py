@@ -12,11 +12,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..interop.weights import Rule, first, under
+from ..config.schema import Base, Count, Positive, Share
+from ..formats.huggingface.weight_names import Rule, first, under
 from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import as_built, initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[
     slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Lowrank | slots.Additive,

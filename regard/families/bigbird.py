@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..interop.weights import Rule
+from ..formats.huggingface.weight_names import Rule
 from ..parts import slots
 from . import bert
 from .bert import HEADS, LABELS, Model

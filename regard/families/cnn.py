@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
+from ..config.schema import Positive
 from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, zeros
 from ..parts.recurrent import Convolved
-from ..sections import Positive
-from . import forms
-from .forms import HEADS, LABELS
+from . import generic
+from .generic import HEADS, LABELS
 
 __all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
 
@@ -21,7 +21,7 @@ Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
 
 
-class Config(forms.Shape):
+class Config(generic.Shape):
     family: Literal["cnn"] = "cnn"
     size: str = "small"
     near: Positive = 3  # tokens that a convolution reads at once: of a decoder that one and those before it
@@ -81,7 +81,7 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> nn.Module:
-    return forms.Build(encoder, decoder, initial(c), c.width**0.5)(c)
+    return generic.Build(encoder, decoder, initial(c), c.width**0.5)(c)
 
 
-FORMS = forms.FORMS
+FORMS = generic.FORMS

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]

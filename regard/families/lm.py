@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, Feed, Layer, Mask, Residual, Sinusoid, Stack, slots
 from ..parts.init import glorot, initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ..interop.weights import Rule, first, skipping, under
+from ..formats.huggingface.weight_names import Rule, first, skipping, under
 from ..parts import slots
 from . import bert
 from .bert import HEADS, LABELS, Model

@@ -11,19 +11,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import nn
 
+from ..config.schema import Positive
 from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, open_gate, orthogonal, zeros
 from ..parts.recurrent import Cell, Recurrence, halved
-from ..sections import Positive
-from . import forms
-from .forms import HEADS, LABELS
+from . import generic
+from .generic import HEADS, LABELS
 
 __all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
 
 
-class Config(forms.Shape):
+class Config(generic.Shape):
     family: Literal["rnn"] = "rnn"
     size: str = "small"
     cell: Cell = "lstm"
@@ -83,7 +83,7 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> nn.Module:
-    return forms.Build(encoder, decoder, initial(c))(c)
+    return generic.Build(encoder, decoder, initial(c))(c)
 
 
-FORMS = forms.FORMS
+FORMS = generic.FORMS

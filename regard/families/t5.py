@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..interop.weights import Rule, first, under
+from ..config.schema import Base, Count, Positive, Share
+from ..formats.huggingface.weight_names import Rule, first, under
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule as Start
 from ..parts.init import initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Buckets | slots.Sinusoid | slots.Learned | slots.Rotary, Field(discriminator="kind")]

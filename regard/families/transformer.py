@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..interop.weights import Rule, first, row, under
+from ..config.schema import Base, Count, Positive, Share
+from ..formats.huggingface.weight_names import Rule, first, row, under
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import glorot, initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ..config.schema import Base, Count, Positive, Share
 from ..parts import (
     Attention,
     Cache,
@@ -26,7 +27,6 @@ from ..parts import (
     slots,
 )
 from ..parts.init import initialise, normal, ones, zeros
-from ..sections import Base, Count, Positive, Share
 
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..adapt.graft import Graft, graft_of
+from ..adapt.injection import Graft, graft_of
 from ..parts import Attention, Stack
 
 

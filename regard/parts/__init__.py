@@ -2,13 +2,13 @@
 
 from . import slots
 from .attention import Attention
+from .cache.base import Cache, InputBook, Inputs, Memory
 from .dropout import Dropout
 from .feed import Convolution, Feed, Gated
 from .init import glorot, initialise, normal, ones, zeros
 from .kernels import Additive, Kernel, Recent, Softmax
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
-from .memory import Cache, InputBook, Inputs, Memory
 from .positions import Added, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, Where
 
 __all__ = [

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .cache.base import Fixed, Memory
 from .kernels import Kernel, Softmax
 from .masks import Mask
-from .memory import Fixed, Memory
 from .positions import NOWHERE, Where
 
 EVERYTHING = Mask()

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import flex
-from .books import DenseBook, DenseSlots, Ring, RingBook
+from .cache.base import Memory
+from .cache.slots import DenseBook, DenseSlots, Ring, RingBook
 from .masks import Mask
-from .memory import Memory
 
 # With a mask tensor, cuDNN breaks the law of zeros in bf16 and failed on decode steps: it is never asked.
 MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from . import flat
+from . import unpadded
+from .cache.base import Cache, Memory
 from .dropout import Dropout
 from .masks import Mask
-from .memory import Cache, Memory
 from .positions import Positions, Where
 
 
@@ -131,8 +131,8 @@ class Stack(nn.Module):
         where: Where | None = None,
     ) -> Tensor:
         plain = cross is None and cache is None and where is None
-        if self.flat and plain and flat.serves(x, mask) and self._knows_flat():
-            rows = flat.Flat(mask)
+        if self.flat and plain and unpadded.serves(x, mask) and self._knows_flat():
+            rows = unpadded.Flat(mask)
             return rows.back(self.forward(rows.laid(x), rows.mask))  # hooks have run
         last = x
         for last in self.walk(x, mask, cross, cache, where):  # noqa: B007

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from .cache.base import Book, Memory
 from .feed import neighbours
 from .masks import Mask
-from .memory import Book, Memory
 from .positions import Where
 
 Cell = Literal["lstm", "gru", "rnn"]

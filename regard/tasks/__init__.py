@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..config import Run
+from ..config.merge import one_of
+from ..config.run import Run
 from ..errors import Mistake
 from ..families import FAMILIES, family
-from ..settings import one_of
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
 TASKS = {name: f"regard.tasks.{name}" for name in NAMES}

@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agreement import figures
-from ..config import Run, Sides
-from ..data import Examples
-from ..data.labels import labelled, learnt
-from ..data.marks import marks
-from ..data.phrases import phrases
+from ..config.run import Run
+from ..config.schema import Sides
+from ..data.examples import Examples
+from ..data.labeled import labelled, learnt
 from ..data.rows import Rows, TextUpdates
 from ..errors import Mistake
+from ..metrics.labels import figures
 from ..parts.losses import apart, smoothed
+from ..synthetic.language_id import phrases
+from ..synthetic.matching import marks
 from . import encoder
-from .course import Course, built, opened, part_of
+from .base import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "label")  # what a family must have for this task

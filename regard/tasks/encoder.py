@@ -9,19 +9,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..agreement import paired
-from ..config import Run, change
-from ..data import Examples
-from ..data.batches import Ids, sorted_batches
-from ..data.labels import Labels
+from ..config.run import Run, change
+from ..config.schema import Reading
+from ..data.examples import Examples
+from ..data.labeled import Labels
 from ..data.rows import Rows, between, laid, real, room
-from ..data.tokenizers import MASK, Text, Tokenizer, learn, load
+from ..data.sampler import Ids, sorted_batches
 from ..errors import Mistake
 from ..look import Glance, recording
+from ..metrics.labels import paired
 from ..parts import Mask
 from ..parts.pooling import pooled
-from ..sections import Reading
-from .course import built, with_model
+from ..processors.tokenizers import MASK, Text, Tokenizer, learn, load
+from .base import built, with_model
 
 Model = Any  # an encoder: encode, and what its head says
 
@@ -202,12 +202,12 @@ def tokenizer_of(run: Run, folder: Path | None, train: Examples) -> Text:
 
 def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run, torch.device]:
     """The run that would have made a Hugging Face folder, and the device to use it on."""
-    from ..training.optimise import device
+    from ..device import resolve_device
 
     decode = {"pooling": folder.pooling, "normalised": folder.normalised}
     run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
     run = change(run, overrides)
-    return run, device(run.device)
+    return run, resolve_device(run.device)
 
 
 def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:

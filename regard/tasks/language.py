@@ -10,19 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Run, Sides
-from ..data.batches import Update
+from ..config.run import Run
+from ..config.schema import Sides
 from ..data.corpus import Carried, Corpus, Window, Windows, corpus
 from ..data.documents import documents
-from ..data.tokenizers import Text, Tokenizer, learn, load
+from ..data.sampler import Update
 from ..decode import Ensemble, Filter, Suppress
 from ..errors import Mistake
 from ..look import Glance, recording
 from ..parts import Cache
 from ..parts.losses import smoothed
-from .compose import Composer, Said
-from .course import built, headed, with_model
-from .reading import figures, logprobs, measured, states
+from ..processors.tokenizers import Text, Tokenizer, learn, load
+from .base import built, headed, with_model
+from .lm_scoring import figures, logprobs, measured, states
+from .prompt_generator import Composer, Said
 
 Model = Any  # a language model: decode, logits, start, step, recall, context
 START, END = "□", "■"  # how details and pictures show these symbols

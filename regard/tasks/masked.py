@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import Run, Sides
-from ..data import Examples
-from ..data.batches import Ids, sorted_batches
+from ..config.run import Run
+from ..config.schema import Sides
+from ..data.examples import Examples
 from ..data.masking import Masker, MaskUpdates
 from ..data.rows import NONE, Rows, between
-from ..data.tokenizers import Text
+from ..data.sampler import Ids, sorted_batches
 from ..errors import Mistake
 from ..parts.losses import smoothed
+from ..processors.tokenizers import Text
 from . import encoder
-from .course import Course, built, lines_of, opened
+from .base import Course, built, lines_of, opened
 from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "logits", "follows")  # what a family must have for this task

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..decode import Hypothesis
+from ..decode.constraints import Wish
 from ..decode.texts import word_pairs
-from ..decode.wishes import Wish
 
 Record = dict[str, Any]
 

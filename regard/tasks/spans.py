@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import Run, Sides
-from ..data import Examples
+from ..config.run import Run
+from ..config.schema import Sides
+from ..data.examples import Examples
 from ..data.spans import Corruptor, SpanUpdates
-from ..data.tokenizers import Text, learn, load, sentinel
+from ..processors.tokenizers import Text, learn, load, sentinel
 from . import translate
-from .course import built, lines_of, opened
+from .base import built, lines_of, opened
 from .translate import JOINT, VERBS, Translator, sized, with_vocab
 
 __all__ = ["VERBS", "Lesson", "Restorer", "prepare", "restore", "sized"]

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agreement import figures, span_figures
-from ..config import Run, Sides
-from ..data import Examples
-from ..data.roles import roles
+from ..config.run import Run
+from ..config.schema import Sides
+from ..data.examples import Examples
 from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
 from ..data.tagged import Block, Format, beginning, format_of, learnt, tagged
 from ..errors import Mistake
+from ..metrics.labels import figures, span_figures
 from ..parts.losses import smoothed
+from ..synthetic.python_tags import roles
 from . import encoder
-from .course import Course, built, opened, part_of
+from .base import Course, built, opened, part_of
 from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "label")  # what a family must have for this task

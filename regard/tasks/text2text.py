@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from ..config import Run, Sides
-from ..data import Examples
+from ..config.run import Run
+from ..config.schema import Sides
+from ..data.examples import Examples
 from ..data.mixture import Mixture, made, mixture
-from ..data.tokenizers import Text
-from ..metrics import text_figures
+from ..metrics.text import text_figures
+from ..processors.tokenizers import Text
 from . import translate
-from .course import part_of
+from .base import part_of
 from .translate import VERBS, Lesson, Translator, sized
 
 __all__ = ["VERBS", "Writer", "prepare", "restore", "sized"]

@@ -9,25 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Decode, Run, Sides, change
-from ..data import Examples
-from ..data.batches import Batcher, Pair, sorted_batches
-from ..data.made import make
+from ..config.run import Run, change
+from ..config.schema import SHAPES, Decode, Sides
+from ..data.examples import Examples
 from ..data.readers import pairs, references
-from ..data.tokenizers import Text, Tokenizer, learn, load
+from ..data.sampler import Batcher, Pair, sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
+from ..decode.constraints import Wish, Wording, asked
 from ..decode.ensemble import mean
 from ..decode.texts import sentences
-from ..decode.wishes import Wish, Wording, asked
 from ..errors import Mistake
 from ..look import View, recording
-from ..metrics import paired, signature, text_figures
+from ..metrics.text import paired, signature, text_figures
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed
-from ..sections import SHAPES
-from .course import Course, built, headed, opened, part_of, with_model
+from ..processors.tokenizers import Text, Tokenizer, learn, load
+from ..synthetic.dates import make
+from .base import Course, built, headed, opened, part_of, with_model
 from .records import Record, Trace, joined, record
-from .seek import Seeker
+from .seq2seq_generator import Seeker
 
 Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 

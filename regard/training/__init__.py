@@ -1,8 +1,7 @@
 """Training: the loop, schedules, checkpoints, what is shown of them. `regard.train` is the verb, so the room is not."""
 
 from .checkpoint import load_model, save_model
-from .kinds import Outcome
 from .loop import fit
-from .optimise import device
+from .protocols import Outcome
 
-__all__ = ["Outcome", "device", "fit", "load_model", "save_model"]
+__all__ = ["Outcome", "fit", "load_model", "save_model"]

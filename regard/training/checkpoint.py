@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .. import files
-from ..adapt.graft import graft_of
+from ..adapt.injection import graft_of
 from ..errors import Mistake
 
 MODEL, OPTIMISER, TASK, STATE = "model.safetensors", "optimiser.safetensors", "task.safetensors", "state.json"

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from .. import files
-from ..adapt.graft import graft_of
+from ..adapt.injection import graft_of
+from ..device import resolve_device
 from ..errors import Mistake
-from . import average, checkpoint, curves, optimise, schedules
+from . import average, checkpoint, curves, schedules
+from . import optim as optim
 from .checkpoint import State
-from .kinds import Outcome, Remembering, Renewing, Seen, Task, Update
 from .progress import Journal, Record, Stop, display
+from .protocols import Outcome, Remembering, Renewing, Seen, Task, Update
 
 LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
 PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
@@ -39,7 +41,7 @@ def fit(
     """
     trainer = Trainer(task, model, folder)
     settings = task.run.train
-    with optimise.determinism(settings.deterministic), Stop() as stop:
+    with optim.determinism(settings.deterministic), Stop() as stop:
         notes = [*notes, *trainer.begin(resume)]
         shown = display() if progress else None
         with Journal(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
@@ -54,15 +56,15 @@ class Trainer:
     def __init__(self, task: Task, model: nn.Module, folder: Path):
         self.task, self.folder = task, folder
         self.settings = train = task.run.train
-        self.device = optimise.device(task.run.device)
+        self.device = resolve_device(task.run.device)
         self.model = model.to(self.device)
         self.rate = schedules.rate(train.schedule, train.lr, train.warmup, train.steps)
-        self.optimiser = optimise.optimiser(model, train.optimiser)
+        self.optimiser = optim.optimiser(model, train.optimiser)
         self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         frozen = graft_of(model) is not None  # a base that is tuned keeps what it has
         self.renewing = [] if frozen else [part for part in model.modules() if isinstance(part, Renewing)]
-        self.compiled = optimise.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
+        self.compiled = optim.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
         self.state = State(compiled=train.compile)
         self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
         self.unseen: list[Seen] = []  # updates whose figures nobody has looked at
@@ -83,7 +85,7 @@ class Trainer:
         if found and not resume:
             what = f"{self.folder} holds a training already, up to {found.name}"
             raise Mistake(f"{what}; add --resume to go on with it, or choose another --out")
-        optimise.seed(self.settings.seed)
+        optim.seed(self.settings.seed)
         if found:
             self.take_up(found)
             notes.append(f"going on after {self.state.step} updates")
@@ -152,7 +154,7 @@ class Trainer:
         for place, part in enumerate(self.renewing):
             part.renew(number, random.Random(f"{self.settings.seed} {number} {place}").getrandbits(63))
         loss = self.gradients(update)
-        norm = optimise.clip(self.parameters, self.settings.clip)
+        norm = optim.clip(self.parameters, self.settings.clip)
         behind = state.index if epoch == state.epoch else 0
         self.watch(Seen(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
         self.optimiser.step()
@@ -187,7 +189,7 @@ class Trainer:
     def backward(self, update: Update, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
         for piece in update.pieces:
-            with optimise.autocast(self.device, self.settings.precision):
+            with optim.autocast(self.device, self.settings.precision):
                 # The divisor is the whole update's, so that cutting it into pieces changes nothing.
                 loss = loss_of(self.model, piece.to(self.device)) / max(update.count, 1)
             loss.backward()
@@ -286,7 +288,7 @@ class Trainer:
     def figures(self) -> dict[str, float]:
         began, before = time.monotonic(), checkpoint.randomness()
         self.model.eval()
-        with torch.no_grad(), optimise.autocast(self.device, self.settings.precision):
+        with torch.no_grad(), optim.autocast(self.device, self.settings.precision):
             found = self.task.validate(self.model)
         self.model.train()
         checkpoint.restore_randomness(before)  # how often one looks must not change what is learnt

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
+from ..config.schema import Cosine, Linear, Noam, Schedule, Stable
 from ..errors import Mistake
-from ..sections import Cosine, Linear, Noam, Schedule, Stable
 
 
 def rate(schedule: Schedule, lr: float, warmup: int, steps: int) -> Callable[[int], float]:

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import flex
+from ..cache.base import Memory
 from ..kernels import Kernel, Softmax, normalised, spread
 from ..masks import Mask
-from ..memory import Memory
 from .blocked import Group, Piece, biases, group_sizes, mixed, pieces
 
 

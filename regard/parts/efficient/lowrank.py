@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..cache.base import Memory
 from ..kernels import Kernel, Softmax, spread
 from ..masks import Mask
-from ..memory import Memory
 
 Sharing = Literal["none", "heads", "key-value", "layers"]
 EVERYTHING = Mask()

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from .. import flex
 from ..attention import Attention
-from ..books import Ring, RingBook
+from ..cache.base import Book, Memory
+from ..cache.slots import Ring, RingBook
 from ..kernels import Kernel, Softmax
 from ..masks import FAR, Mask
-from ..memory import Book, Memory
 from ..positions import Where
-from .blocked import (
+from .blocked import (  # fmt: skip
     BLOCK,
     Group,
     Piece,
@@ -26,7 +26,7 @@ from .blocked import (
     group_sizes,
     mixed,
     pieces,
-)  # fmt: skip
+)
 
 
 class Band(Kernel):

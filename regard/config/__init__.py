@@ -1,0 +1,1 @@
+"""Run configuration: `schema` (what can be set), `merge` (layers of settings), `run` (a resolved run)."""

@@ -1,0 +1,135 @@
+"""A run as a CTranslate2 model, by that library's own specification: quick translation without torch."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config.run import Run
+from ..errors import Mistake
+from ..families import transformer
+from ..parts import slots
+from .huggingface.marian_export import positions, write_tokenizers
+
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # their names of precisions
+
+
+def package() -> Any:
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise Mistake("--to ctranslate2 needs ctranslate2; install it with: pip install 'regard[export]'") from error
+    return ctranslate2
+
+
+def misfits(c: Any) -> list[str]:
+    """What of a model CTranslate2 cannot be, in words; nothing where it fits."""
+    if not isinstance(c, transformer.Config):
+        return [f"model.family={c.family} (expected transformer)"]
+    found = {
+        f"model.attention.kind={c.attention.kind} (expected dense)": not isinstance(c.attention, slots.Dense),
+        f"model.positions.kind={c.positions.kind} (expected sinusoid or learned)": not isinstance(
+            c.positions, slots.Sinusoid | slots.Learned
+        ),
+    }
+    return [words for words, misfit in found.items() if misfit]
+
+
+def write(system: Any, draft: Path, precision: str) -> None:
+    """Everything of the folder but its README."""
+    converters = package().converters
+
+    class Converter(converters.Converter):  # type: ignore[name-defined, misc]
+        def _load(self) -> Any:
+            return specification(system)
+
+    with torch.no_grad():
+        Converter().convert(str(draft), quantization=TYPES[precision])
+    write_tokenizers(system, draft)
+
+
+def specification(system: Any) -> Any:
+    from ctranslate2.specs import TransformerSpec, common_spec
+
+    run: Run = system.run
+    c, model = run.model, system.model
+    acts = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+    spec = TransformerSpec.from_config(
+        (c.layers, c.decoder_layers or c.layers),
+        c.heads,
+        pre_norm=c.prenorm,
+        activation=common_spec.Activation[acts[c.feed.act]],
+        ffn_glu=isinstance(c.feed, slots.Gated),
+        rms_norm=isinstance(c.norm, slots.RMSNorm),
+    )
+    fill_stack(spec.encoder, model.encoder, model, model.source, run)
+    fill_stack(spec.decoder, model.decoder, model, model.target, run)
+    linear(spec.decoder.projection, model.head)
+    tell(spec, system, c)
+    return spec
+
+
+def tell(spec: Any, system: Any, c: transformer.Config) -> None:
+    """The vocabularies, and which of their entries mean START and END."""
+    target = vocabulary(system.target)
+    spec.register_source_vocabulary(vocabulary(system.source))
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = spec.config.decoder_start_token = target[system.target.start]
+    spec.config.eos_token, spec.config.unk_token = target[system.target.end], target[system.target.unk]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = c.norm.eps
+
+
+def vocabulary(tokenizer: Any) -> list[str]:
+    """The name of every number."""
+    return [tokenizer.backend.id_to_token(number) for number in range(tokenizer.size)]
+
+
+def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
+    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
+    spec.scale_embeddings = float(model.scale)
+    places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else positions(run)
+    spec.position_encodings.encodings = stack.place(torch.zeros(1, places, run.model.width))[0]
+    if run.model.prenorm:
+        norm(spec.layer_norm, stack.norm)
+    for theirs, ours in zip(spec.layer, stack.layers, strict=True):
+        fill_attention(theirs.self_attention, ours.attention, ours.attention_residual)
+        if ours.cross is not None:
+            fill_attention(theirs.attention, ours.cross, ours.cross_residual)
+        fill_feed(theirs.ffn, ours.feed, ours.feed_residual)
+
+
+def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
+    if len(spec.linear) == 2:  # self-attention, all of one input
+        linear(spec.linear[0], attention.query, attention.key, attention.value)
+    else:
+        linear(spec.linear[0], attention.query)
+        linear(spec.linear[1], attention.key, attention.value)
+    linear(spec.linear[-1], attention.out)
+    if attention.kernel.scale is not None:
+        spec.queries_scale = float(attention.kernel.scale)
+    norm(spec.layer_norm, residual.norm)
+
+
+def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
+    if hasattr(feed, "gate"):
+        linear(spec.linear_0, feed.gate)
+        linear(spec.linear_0_noact, feed.into)
+    else:
+        linear(spec.linear_0, feed.into)
+    linear(spec.linear_1, feed.out)
+    norm(spec.layer_norm, residual.norm)
+
+
+def linear(spec: Any, *maps: Any) -> None:
+    """Several maps of one input are one map there."""
+    spec.weight = torch.cat([each.weight for each in maps])
+    if maps[0].bias is not None:
+        spec.bias = torch.cat([each.bias for each in maps])
+
+
+def norm(spec: Any, ours: Any) -> None:
+    spec.gamma = ours.weight
+    if getattr(ours, "bias", None) is not None:
+        spec.beta = ours.bias

@@ -1,0 +1,1 @@
+"""Hugging Face folders: one module per family, read and written without `transformers`."""

@@ -1,0 +1,73 @@
+"""GPT-2 folders: the family `gpt` under other names, with matrices that lie the other way and three maps in one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...families import gpt
+from ...parts import slots
+from . import causal
+from .folder import understood, weights
+from .weight_names import Rule, first, load, transposed, under
+
+
+def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
+    """Their config.json as ours; what we cannot be is refused by name."""
+    causal.refuse(theirs, "scale_attn_by_inverse_layer_idx", "add_cross_attention")
+    return gpt.Config(
+        size="gpt2",
+        vocab=theirs["vocab_size"],
+        width=theirs["n_embd"],
+        heads=theirs["n_head"],
+        layers=theirs["n_layer"],
+        inner=theirs.get("n_inner") or 4 * theirs["n_embd"],
+        dropout=theirs.get("resid_pdrop", 0.1),
+        tied=theirs.get("tie_word_embeddings", True),
+        attention=slots.Dense(dropout=theirs.get("attn_pdrop", 0.1), scaled=theirs.get("scale_attn_weights", True)),
+        positions=slots.Learned(tokens=theirs["n_positions"]),
+        norm=slots.LayerNorm(eps=theirs.get("layer_norm_epsilon", 1e-5)),
+        feed=slots.Feed(act=causal.activation(theirs, "activation_function", "gelu_new")),
+    )
+
+
+LAYER: dict[str, str | Rule] = {
+    "attention.query": transposed("attn.c_attn", 0, 3),
+    "attention.key": transposed("attn.c_attn", 1, 3),
+    "attention.value": transposed("attn.c_attn", 2, 3),
+    "attention.out": transposed("attn.c_proj"),
+    "attention_residual.norm": "ln_1",
+    "feed.into": transposed("mlp.c_fc"),
+    "feed.out": transposed("mlp.c_proj"),
+    "feed_residual.norm": "ln_2",
+}
+BODY = "transformer."  # before all names but the head's; files of the bare model go without
+COMPUTED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, which older files hold
+
+
+def names(c: gpt.Config) -> dict[str, str | Rule]:
+    """Our names to theirs."""
+    table = f"{BODY}wte.weight"
+    head = first("lm_head.weight", *((table,) if c.tied else ()))
+    outer: dict[str, str | Rule] = {"embed.weight": table, "head.weight": head}
+    outer |= {"stack.positions.table": f"{BODY}wpe", "stack.norm": f"{BODY}ln_f"}
+    return outer | under("stack.layers.*", f"{BODY}h.*", LAYER)
+
+
+def with_body(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if any(name.startswith(BODY) for name in tensors):
+        return dict(tensors)
+    return {name if name.startswith("lm_head.") else f"{BODY}{name}": tensor for name, tensor in tensors.items()}
+
+
+def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
+    ours = understood(path, config, from_config)
+    model = gpt.Model(ours)
+    load(model, with_body(weights(path)), names(ours), COMPUTED)
+    return ours, model
+
+
+def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """The writer in a GPT-2 folder."""
+    return causal.writer(path, config, overrides, *read(path, config))

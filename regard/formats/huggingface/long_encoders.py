@@ -1,0 +1,52 @@
+"""Hugging Face's folders of encoders for long texts: Longformer's and BigBird's."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...errors import Mistake
+from ...families import bigbird, longformer
+from ...families.bert import label_names
+from .bert import TASKS, Folder
+from .folder import understood, weights
+from .vocabularies import bigbird_pieces, byte_pairs
+from .weight_names import load
+
+
+def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """What people use, by what the folder is for."""
+    folder = read(path, config)
+    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)
+
+
+def read(path: Path, config: Mapping[str, Any]) -> Folder:
+    folder = READERS[config["model_type"]](path, config)
+    if folder.tokenizer.size > folder.config.vocab:
+        raise Mistake(
+            f"{path} has {folder.tokenizer.size} tokens and its model {folder.config.vocab}; they belong to two models"
+        )
+    return folder
+
+
+def read_longformer(path: Path, config: Mapping[str, Any]) -> Folder:
+    theirs = {name.removeprefix("longformer."): tensor for name, tensor in weights(path).items()}
+    ours = understood(path, config, lambda said: longformer.from_huggingface(said, theirs))
+    names = longformer.names(ours, longformer.skipped(config))
+    model = load(longformer.Model(ours), theirs, names, longformer.unused(ours))
+    return folder_of(config, ours, model, byte_pairs(path))
+
+
+def read_bigbird(path: Path, config: Mapping[str, Any]) -> Folder:
+    theirs = {name.removeprefix("bert."): tensor for name, tensor in weights(path).items()}
+    ours = understood(path, config, lambda said: bigbird.from_huggingface(said, theirs))
+    model = load(bigbird.Model(ours), theirs, bigbird.names(ours), bigbird.unused(ours))
+    return folder_of(config, ours, model, bigbird_pieces(path))
+
+
+def folder_of(config: Mapping[str, Any], ours: Any, model: Any, tokenizer: Any) -> Folder:
+    labels = tuple(label_names(config)) if ours.labels else ()
+    return Folder(ours, model, tokenizer, labels, ours.positions.tokens)
+
+
+READERS = {"longformer": read_longformer, "big_bird": read_bigbird}

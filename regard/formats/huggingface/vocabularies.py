@@ -1,0 +1,257 @@
+"""Other people's vocabularies as ours: their numbers, and our names for control, so that a run can store them."""
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from ...errors import Mistake
+from ...files import read_json, read_table
+from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, Text, sentinel
+from .. import sentencepiece_proto
+
+ROLES = {
+    SPECIALS[PAD]: "pad_token", SPECIALS[UNK]: "unk_token", SPECIALS[START]: "cls_token", SPECIALS[END]: "sep_token",
+    MASK: "mask_token",
+}  # fmt: skip
+WORDPIECE = ("BertTokenizer", "BertTokenizerFast")
+PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
+
+
+def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Text:
+    """A tokenizer.json as one of ours; `roles` has their names for our control. What else is kept whole is a symbol."""
+    model, added = whole["model"], whole["added_tokens"]
+    vocab: dict[str, Any] | list[Any] = model["vocab"]
+    names = vocab if isinstance(vocab, dict) else [piece for piece, _ in vocab]
+    numbers = dict(vocab) if isinstance(vocab, dict) else {piece: number for number, piece in enumerate(names)}
+    numbers |= {token["content"]: token["id"] for token in added}
+    for name, theirs in roles.items():
+        if theirs not in numbers and name != MASK:
+            raise Mistake(f"{where} has no {theirs!r} in its vocabulary; the tokenizer of another model may lie there")
+        if name != theirs and name in numbers:
+            raise Mistake(f"{where} has an entry {name!r}, by which regard calls its {theirs!r}; rename that entry")
+    ours = {theirs: name for name, theirs in roles.items() if theirs in numbers}
+    renamed = [ours.get(name, name) for name in names]
+    rest = vocab.values() if isinstance(vocab, dict) else [score for _, score in vocab]
+    pairs = zip(renamed, rest, strict=True)
+    model["vocab"] = dict(pairs) if isinstance(vocab, dict) else list(pairs)
+    if "unk_token" in model:
+        model["unk_token"] = ours.get(model["unk_token"], model["unk_token"])
+    kept = [token | {"special": False} for token in added if token["content"] not in ours]
+    kept += [control(ours[theirs], numbers[theirs]) for theirs in ours]
+    whole["added_tokens"] = sorted(kept, key=lambda token: token["id"])
+    whole |= {"truncation": None, "padding": None, "post_processor": None}
+    try:
+        backend = Backend.from_str(json.dumps(whole))
+    except Exception as error:  # the library raises nothing more special
+        raise Mistake(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
+    return Text(guarded(backend, list(ours.values())))
+
+
+def guarded(backend: Backend, names: list[str]) -> Backend:
+    """No text is control: a vocabulary that could find `</s>` in a text, as any other entry, is shown it cut."""
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.BertPreTokenizer):
+        return backend  # these cut it anyway
+    begins = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+    steps = [
+        *([backend.pre_tokenizer] if backend.pre_tokenizer else []),
+        pre_tokenizers.Split(Regex(begins), "isolated"),
+    ]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return backend
+
+
+def control(name: str, number: int) -> dict[str, Any]:
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": number, "content": name, **plain, "special": True}
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """What a folder says of its tokenizer beside the vocabulary itself."""
+    said: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        said |= read_table(path / name)
+    return {
+        key: value["content"] if isinstance(value, dict) and "content" in value else value
+        for key, value in said.items()
+    }
+
+
+def stored(path: Path) -> dict[str, Any]:
+    whole: dict[str, Any] = read_json(path / "tokenizer.json")
+    model, added = whole.get("model"), whole.get("added_tokens")
+    if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
+        raise Mistake(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
+    return whole
+
+
+# --- BERT's wordpieces -----------------------------------------------------------------------------------------------
+
+
+def wordpieces(path: Path) -> Text:
+    """The tokenizer of a BERT folder: vocab.txt or tokenizer.json, cut up as transformers does it.
+
+    That is as tokenizer_config.json says, whatever tokenizer.json has, unless its class leaves all to tokenizer.json.
+    """
+    said = settings(path)
+    kind = said.get("tokenizer_class") or "BertTokenizer"
+    if kind not in (*WORDPIECE, *PLAIN):
+        raise Mistake(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE, *PLAIN))}")
+    file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
+    if file is None or (kind in PLAIN and file.name != "tokenizer.json"):
+        raise Mistake(
+            f"{path} has no {'tokenizer.json' if kind in PLAIN else 'vocab.txt'}; a BERT folder needs its tokenizer"
+        )
+    listed = file.name == "vocab.txt"
+    whole: dict[str, Any] = {"model": {"vocab": _lines(file)}, "added_tokens": []} if listed else stored(path)
+    roles = {name: said.get(key) or f"[{key[:-6].upper()}]" for name, key in ROLES.items()}
+    if kind in PLAIN:
+        return adopted(file, whole, roles)
+    if whole["model"].get("type", "WordPiece") != "WordPiece":
+        raise Mistake(f"{file} is of type {whole['model']['type']}; a {kind} has WordPiece")
+    backend = Backend(models.WordPiece(whole["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
+    backend.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=said.get("tokenize_chinese_chars", True),
+        strip_accents=said.get("strip_accents"),
+        lowercase=said.get("do_lower_case", True),
+    )
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return adopted(file, json.loads(backend.to_str()) | {"added_tokens": whole["added_tokens"]}, roles)
+
+
+def _lines(file: Path) -> dict[str, int]:
+    try:
+        lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{file} is not UTF-8 text ({error}); fetch the folder again") from error
+    return {line.rstrip("\r"): number for number, line in enumerate(lines)}
+
+
+# --- RoBERTa's byte pairs --------------------------------------------------------------------------------------------
+
+BYTE_PAIRS = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
+
+
+def byte_pairs(path: Path) -> Text:
+    """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
+    said = settings(path)
+    kind = said.get("tokenizer_class") or BYTE_PAIRS[0]
+    if kind not in (*BYTE_PAIRS, *PLAIN):
+        raise Mistake(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_PAIRS, *PLAIN))}")
+    usual = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
+    roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in ROLES.items()}
+    if (path / "tokenizer.json").is_file():
+        return adopted(path / "tokenizer.json", stored(path), roles)
+    vocab, merges = path / "vocab.json", path / "merges.txt"
+    if kind in PLAIN or not (vocab.is_file() and merges.is_file()):
+        raise Mistake(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
+    try:
+        backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:  # the library raises nothing more special
+        raise Mistake(f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again") from error
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=said.get("add_prefix_space", False))
+    backend.decoder = decoders.ByteLevel()
+    return adopted(vocab, json.loads(backend.to_str()), roles)
+
+
+# --- T5's sentencepieces ---------------------------------------------------------------------------------------------
+
+
+def sentencepieces(path: Path) -> Text:
+    """The tokenizer of a T5 folder: tokenizer.json, or made from spiece.model."""
+    said = settings(path)
+    roles = {
+        SPECIALS[PAD]: said.get("pad_token") or "<pad>",
+        SPECIALS[END]: said.get("eos_token") or "</s>",
+        SPECIALS[UNK]: said.get("unk_token") or "<unk>",
+    }
+    if said.get("bos_token"):  # the first T5 has none
+        roles[SPECIALS[START]] = said["bos_token"]
+    if (path / "tokenizer.json").is_file():
+        return adopted(path / "tokenizer.json", stored(path), roles)
+    file = path / "spiece.model"
+    if not file.is_file():
+        raise Mistake(f"{path} has neither tokenizer.json nor spiece.model; a T5 folder needs its tokenizer")
+    return adopted(file, unigram(file, said.get("extra_ids", 100)), roles)
+
+
+def unigram(file: Path, extra: int) -> dict[str, Any]:
+    """A sentencepiece model as T5's tokenizer.json, with `extra` sentinels behind it, the first one last."""
+    pieces, charsmap = _sentencepiece(file)
+    marks = [sentinel(number) for number in reversed(range(extra))]
+    backend = _unigram_of(pieces, [(mark, 0.0) for mark in marks])
+    if charsmap:
+        backend.normalizer = normalizers.Precompiled(charsmap)
+    space = {"replacement": "▁", "prepend_scheme": "always"}
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]  # type: ignore[arg-type]
+    )
+    backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
+    backend.add_tokens(marks)
+    whole: dict[str, Any] = json.loads(backend.to_str())
+    return whole
+
+
+Pieces = list[tuple[str, float, int]]
+
+
+def _sentencepiece(file: Path) -> tuple[Pieces, bytes]:
+    try:
+        pieces, kind, charsmap = sentencepiece_proto.read(file.read_bytes())
+    except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
+        raise Mistake(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
+    if not pieces or kind != 1:
+        raise Mistake(f"{file} is no unigram model of sentencepiece, which its model has; fetch the folder again")
+    return pieces, charsmap
+
+
+def _unigram_of(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
+    unk = next(number for number, (_, _, kind) in enumerate(pieces) if kind == 2)
+    vocab = [(piece, score) for piece, score, _ in pieces] + more
+    return Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
+
+
+# --- BigBird's sentencepieces ----------------------------------------------------------------------------------------
+
+
+def bigbird_pieces(path: Path) -> Text:
+    """The tokenizer of a BigBird folder: tokenizer.json, or made from spiece.model.
+
+    START and END are its [CLS] and [SEP]. Its own <s> and </s>, which no text of it has, get other names here.
+    """
+    said = settings(path)
+    usual = {
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    roles = {name: said.get(key) or usual[key] for name, key in ROLES.items()}
+    file = next((path / name for name in ("tokenizer.json", "spiece.model") if (path / name).is_file()), None)
+    if file is None:
+        raise Mistake(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
+    whole = stored(path) if file.name == "tokenizer.json" else _bigbird(file, said.get("add_prefix_space", True))
+    aside = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
+    model = whole["model"]
+    model["vocab"] = [[aside.get(piece, piece), score] for piece, score in model["vocab"]]
+    whole["added_tokens"] = [
+        token | {"content": aside.get(token["content"], token["content"])} for token in whole["added_tokens"]
+    ]
+    return adopted(file, whole, roles)
+
+
+def _bigbird(file: Path, prefixed: bool) -> dict[str, Any]:
+    pieces, _ = _sentencepiece(file)
+    backend = _unigram_of(pieces, [])
+    backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
+    space = {"replacement": "▁", "prepend_scheme": "always" if prefixed else "never", "split": True}
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]
+    backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
+    whole: dict[str, Any] = json.loads(backend.to_str())
+    return whole

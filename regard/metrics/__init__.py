@@ -1,0 +1,1 @@
+"""Metrics: of labels and spans, and of texts against references."""

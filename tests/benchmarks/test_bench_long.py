@@ -1,0 +1,29 @@
+"""`regard bench long`: every program has its row, and what is not equal is not timed."""
+
+import pytest
+
+from benchmarks import bench, long
+from benchmarks.__main__ import main
+from regard.errors import Mistake
+
+
+def test_long(capsys):
+    assert main(["long", "--device", "cpu", "--size", "tiny", "--rounds", "2"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split("  ")[0] for line in out.splitlines()]
+    assert rows.count("HF") == 3 and rows.count("regard") == 3 and "regard, blocks drawn" in rows
+    assert "Longformer, first token global" in rows and "BigBird" in rows
+    assert out.count("outputs apart by") == 3 and "in fp32" in out
+
+
+def test_what_is_not_equal_is_not_timed(monkeypatch):
+    right = long.load
+
+    def worse(*arguments):
+        model = right(*arguments)
+        model.encoder.layers[0].attention.near.kernel.radius += 1
+        return model
+
+    monkeypatch.setattr(long, "load", worse)
+    with pytest.raises(Mistake, match="Longformer: outputs are .* apart in fp32, so nothing was timed"):
+        bench("long", "cpu", "tiny", 1, "longformer")

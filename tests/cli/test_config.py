@@ -1,0 +1,418 @@
+"""Settings: where they come from, how they are written, and a sentence for every mistake."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from regard import recipes
+from regard.config import run as config
+from regard.config.merge import flat, split
+from regard.config.run import change, difference, read, resolve
+from regard.config.schema import TASKS, Adam, AdamW, Cosine, Decode, Noam, Stable, Tokenizer, Train
+from regard.config.schema import PairData as Data
+from regard.errors import Mistake
+from regard.families import FAMILIES
+
+
+def mistakes(recipe: str = "translate", **overrides: object) -> list[str]:
+    with pytest.raises(Mistake) as caught:
+        resolve(recipe, {key.replace("__", "."): value for key, value in overrides.items()})
+    return str(caught.value).splitlines()
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_defaults_are_the_published_ones():
+    train = Train()
+    assert (train.lr, train.warmup, train.tokens, train.smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
+    assert train.schedule == Noam()
+    assert (train.optimiser.betas, train.optimiser.eps, train.optimiser.decay) == ((0.9, 0.98), 1e-9, 0.0)
+    assert (AdamW().betas, AdamW().eps, AdamW().decay) == ((0.9, 0.999), 1e-8, 0.01)
+    assert (Stable().decay, Cosine().floor) == (0.2, 0.0)
+    assert Data().locales == ("en", "de")
+    assert Tokenizer().vocab == 8000
+    assert (Decode().beam, Decode().stop) == (5, "exact")
+
+
+def test_values_are_frozen_and_strangers_are_refused():
+    with pytest.raises(ValidationError):
+        Train().steps = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        Train(stepz=3)  # type: ignore[call-arg]
+
+
+# --- layers and their origins ----------------------------------------------------------------------------------------
+
+
+def test_text_from_the_command_line_becomes_what_the_key_wants():
+    run = resolve(
+        "translate",
+        {
+            "train.steps": "1_000",
+            "train.lr": "1e-4",
+            "train.compile": "True",
+            "train.tensorboard": "false",
+            "train.optimiser.betas": "0.8,0.9",
+            "train.minutes": "3",
+            "data.columns": "2,3",
+            "data.locales": "fr,it",
+            "tokenizer.symbols": '["<a>", "b,c"]',
+            "train.precision": "bf16",
+            "model.dropout": "0",
+        },
+    ).run
+    assert run.train.steps == 1000
+    assert run.train.lr == 1e-4
+    assert run.train.compile is True
+    assert run.train.tensorboard is False
+    assert run.train.optimiser.betas == (0.8, 0.9)
+    assert run.train.minutes == 3.0
+    assert run.data.columns == ("2", "3")
+    assert run.data.locales == ("fr", "it")
+    assert run.tokenizer.symbols == ("<a>", "b,c")
+    assert run.train.precision == "bf16"
+    assert run.model.dropout == 0.0
+
+
+def test_python_values_nested_or_dotted_mean_the_same():
+    dotted = resolve("translate", {"model.size": "tiny", "train.steps": 300, "train.schedule.kind": "wsd"}).run
+    nested = resolve("translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": {"kind": "wsd"}}}).run
+    values = resolve("translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": Stable()}}).run
+    assert dotted == nested == values
+    assert (dotted.model.width, dotted.train.steps, dotted.train.schedule) == (128, 300, Stable())
+
+
+def test_origin_of_every_key(tmp_path):
+    path = written(tmp_path, "mine.toml", 'base = "translate"\n[train]\nseed = 7\nsteps = 9\n')
+    resolved = resolve(path, {"train.steps": "5"})
+    assert resolved.origin["train.steps"] == "command line"
+    assert resolved.origin["train.seed"] == f"recipe {path}"
+    assert resolved.origin["task"] == "recipe translate"
+    assert resolved.origin["model.width"] == "size small"
+    assert resolved.origin["decode.stop"] == "default"
+    assert list(resolved.origin) == [key for key, _ in flat(resolved.run.dump())]
+
+
+def test_shown_lines_are_a_recipe_of_the_same_run(tmp_path):
+    awkward = {"data.train": 'a\\,b "c"\\d,é*.de', "train.schedule": "wsd", "tokenizer.symbols": ["\x7f", "#", "\t"]}
+    resolved = resolve("dates", {**awkward, "model.positions": "learned"})
+    shown = resolved.show()
+    assert re.search(r'^train\.schedule\.kind = "wsd" +# command line$', shown, re.MULTILINE)
+    assert re.search(r"^model\.width = 128 +# size tiny$", shown, re.MULTILINE)
+    assert resolve(written(tmp_path, "again.toml", shown)).run == resolved.run
+
+
+def test_a_size_stands_below_the_keys_beside_it_and_above_earlier_layers(tmp_path):
+    path = written(tmp_path, "mine.toml", 'base = "translate"\nmodel.size = "base"\nmodel.width = 64\n')
+    assert resolve(path).run.model.width == 64
+    assert resolve(path).run.model.inner == 2048
+    again = resolve(path, {"model.size": "tiny"})
+    assert (again.run.model.width, again.run.model.inner, again.origin["model.inner"]) == (128, 256, "size tiny")
+    big = resolve("translate", {"model.size": "big"}).run
+    assert big.model.dropout == 0.3
+    assert resolve(written(tmp_path, "b.toml", big_recipe), {"model.size": "tiny"}).run.model.dropout == 0.1
+
+
+big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # whose dropout must not stay behind when the size changes
+
+
+def test_another_kind_sweeps_away_the_settings_of_the_former(tmp_path):
+    path = written(tmp_path, "a.toml", 'base = "translate"\n[train.schedule]\nkind = "wsd"\ndecay = 0.5\n')
+    assert resolve(path).run.train.schedule == Stable(decay=0.5)
+    assert resolve(path, {"train.schedule": "cosine"}).run.train.schedule == Cosine()
+    assert resolve(path, {"train.schedule.decay": "0.1"}).run.train.schedule == Stable(decay=0.1)
+    assert resolve(path, {"train.schedule": "wsd"}).run.train.schedule == Stable(decay=0.5)
+    inline = resolve(path, {"train.schedule": '{kind = "linear", floor = 0.25}'}).run.train.schedule
+    assert (inline.kind, inline.floor) == ("linear", 0.25)
+
+
+def test_another_family_sweeps_away_the_model_of_the_former(tmp_path):
+    path = written(tmp_path, "a.toml", 'base = "language"\n[model]\nfamily = "lm"\nheads = 2\n')
+    own = resolve(path).run.model
+    assert (own.family, own.size, own.width, own.heads) == ("lm", "base", 256, 2)
+    other = resolve(path, {"model.family": "xl", "model.layers": 3})
+    assert (other.run.model.family, other.run.model.layers, other.run.model.width) == ("xl", 3, 410)
+    assert other.run.train == resolve("language").run.train and other.origin["model.layers"] == "command line"
+    same = resolve("language", {"model.family": "gpt"}).run
+    assert same == resolve("language").run
+    assert "model.key_heads is not a key" in mistakes(path, model__key_heads=1)[0]
+
+
+def test_settings_of_a_section_survive_another_kind():
+    run = resolve("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
+    assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
+
+
+def test_a_setting_without_a_kind_belongs_to_the_default_kind():
+    assert resolve("translate", {"train.optimiser.decay": 0.5}).run.train.optimiser == Adam(decay=0.5)
+    assert Train.model_validate({"optimiser": {"decay": 0.5}}).optimiser == Adam(decay=0.5)
+    assert Train.model_validate({"optimiser": "adamw"}).optimiser == AdamW()
+
+
+# --- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_packaged_recipe_resolves_and_has_a_header():
+    assert {"translate", "dates"} <= set(recipes.names())
+    for name in recipes.names():
+        assert resolve(name).run.task
+        assert len(recipes.header(name)) > 20
+
+
+@pytest.mark.parametrize("name", ["translate", "language"])
+def test_an_annotated_recipe_names_every_key_with_its_default(name):
+    text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    body = re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE)
+    described = dict(flat(tomllib.loads(body)))
+    resolved = resolve(name)
+    actual = dict(flat(resolved.run.dump()))
+    own = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
+    assert {key: actual[key] for key in described} == described
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "masked", "text2text", "spans"])
+def test_the_recipe_of_a_task_is_the_manual_of_its_keys(name):
+    text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    described = dict(flat(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
+    actual = dict(flat(resolve(name).run.dump()))
+    kinds = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
+    assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
+    assert {key: actual[key] for key in described} == described
+
+
+def test_bases_are_followed_beside_the_recipe(tmp_path):
+    written(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
+    path = written(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')
+    run = resolve(path).run
+    assert (run.train.seed, run.train.steps, run.task) == (3, 5, "translate")
+
+
+def test_recipes_of_one_name_in_two_folders_are_no_circle(tmp_path):
+    for folder, base in (("a", "a/r.toml"), ("a/a", "translate")):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, "r.toml", f'base = "{base}"\n')
+    assert resolve(written(tmp_path, "r.toml", 'base = "a/r.toml"\n')).run == resolve("translate").run
+
+
+def test_recipes_in_a_circle(tmp_path):
+    written(tmp_path, "a.toml", 'base = "b.toml"\n')
+    path = written(tmp_path, "b.toml", 'base = "a.toml"\n')
+    assert "stands on itself" in mistakes(path)[0]
+
+
+def test_recipes_in_a_circle_by_another_spelling(tmp_path):
+    path = written(tmp_path, "a.toml", 'base = "./a.toml"\n')
+    assert "stands on itself" in mistakes(path)[0]
+
+
+def test_recipes_that_cannot_be_read(tmp_path):
+    assert mistakes("translat") == ["there is no recipe 'translat'; did you mean translate?"]
+    assert ", ".join(recipes.names()) in mistakes("xyzzy")[0]
+    assert "is not a file" in mistakes(str(tmp_path / "none.toml"))[0]
+    assert "is not a file" in mistakes(written(tmp_path, "a.toml", 'base = "none.toml"\n'))[0]
+    assert "line 2" in mistakes(written(tmp_path, "b.toml", "x = 1\ny =\n"))[0]
+    assert "base in recipe" in mistakes(written(tmp_path, "c.toml", "base = 3\n"))[0]
+    (tmp_path / "d.toml").write_bytes(b"\xff\xfe\x00")
+    assert "not valid TOML" in mistakes(str(tmp_path / "d.toml"))[0]
+
+
+def test_a_mistake_names_the_recipe_it_is_in(tmp_path):
+    path = written(tmp_path, "a.toml", 'base = "translate"\ntrain.step = 3\ntrain.lr = -1\n')
+    assert mistakes(path) == [
+        f"train.step is not a key; did you mean train.steps? (in recipe {path})",
+        f"train.lr is -1; expected more than 0 (in recipe {path})",
+    ]
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+SENTENCES = {
+    "unknown key": ("train.step=3", "train.step is not a key; did you mean train.steps?"),
+    "key without its group": ("lr=3", "lr is not a key; did you mean train.lr?"),
+    "nothing near": ("qqq=3", "qqq is not a key; `regard train RECIPE --show` lists the keys"),
+    "model key": ("model.num_layers=3", "model.num_layers is not a key; did you mean model.layers?"),
+    "a group": ("train=5", 'train is a group of settings, not "5"; set train.steps, '),
+    "text for a whole number": ("train.seed=abc", 'train.seed is "abc"; expected a whole number'),
+    "fraction": ("train.steps=1.5", "train.steps is 1.5; expected a whole number"),
+    "true for a number": ("tokenizer.vocab=true", "tokenizer.vocab is true; expected a whole number"),
+    "text for a number": ("train.lr=fast", 'train.lr is "fast"; expected a number'),
+    "not finite": ("train.lr=nan", "train.lr is nan; expected a number"),
+    "too many digits": ("train.seed=" + "9" * 5000, "train.seed is "),
+    "number for a boolean": ("train.compile=3", "train.compile is 3; expected true or false"),
+    "negative steps": ("train.steps=-5", "train.steps is -5; expected at least 0"),
+    "negative minutes": ("train.minutes=-1", "train.minutes is -1; expected at least 0"),
+    "lr of zero": ("train.lr=0", "train.lr is 0; expected more than 0"),
+    "smoothing of one": ("train.smoothing=1", "train.smoothing is 1; expected less than 1"),
+    "negative smoothing": ("train.smoothing=-0.1", "train.smoothing is -0.1; expected at least 0"),
+    "a seed that torch cannot hold": (
+        "train.seed=9223372036854775808",
+        "train.seed is 9223372036854775808; expected less than",
+    ),
+    "no beam": ("decode.beam=0", "decode.beam is 0; expected at least 1"),
+    "no budget": ("train.tokens=0", "train.tokens is 0; expected at least 1"),
+    "no checkpoint kept": ("train.keep=0", "train.keep is 0; expected at least 1"),
+    "a beta of one": ("train.optimiser.betas=0.9,1.0", "train.optimiser.betas is 1.0; expected less than 1"),
+    "decay share": ("train.schedule.decay=2", "train.schedule.decay does not belong to train.schedule=noam"),
+    "one option of several": ("train.precision=fp16", 'train.precision is "fp16"; expected one of fp32, bf16'),
+    "task": ("task=translat", f'task is "translat"; expected one of {", ".join(TASKS)}; did you mean translate?'),
+    "device": ("device=gpu", "device is 'gpu'; expected auto, cpu, cuda, cuda:1 (a number) or mps"),
+    "kind": ("train.schedule=cosin", 'train.schedule.kind is "cosin"; expected one of noam, cosine, linear'),
+    "setting of another kind": (
+        "model.positions.tokens=9",
+        "model.positions.tokens does not belong to model.positions=",
+    ),
+    "n-best above the beam": ("decode.nbest=9", "decode.nbest is 9, above decode.beam=5; raise the beam"),
+    "no end": ("train.steps=0", "nothing says when the training ends; set train.steps, train.epochs or train.minutes"),
+    "an empty side": ("data.train=a,,b", "data.train: 'a,,b' has nothing on one side of a comma"),
+    "three locales": ("data.locales=a,b,c", "data.locales is "),
+    "uneven heads": ("model.width=100", "width 100 does not divide into 8 heads; use 96 or 104 (model.width)"),
+    "size": ("model.size=smal", 'model.size is "smal"; expected one of tiny, small, base, big; did you mean small?'),
+    "family": (
+        "model.family=transfomer",
+        f'model.family is "transfomer"; expected one of {", ".join(FAMILIES)}; did you mean transformer?',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_each_mistake_has_its_sentence(case):
+    setting, sentence = SENTENCES[case]
+    key, _, value = setting.partition("=")
+    (line,) = mistakes(**{key: value}, **({"model.heads": "8"} if case == "uneven heads" else {}))
+    assert line.startswith(sentence)
+    assert len(line) < 400
+
+
+def test_more_mistakes():
+    assert mistakes(train__schedule="cosine", train__steps=0, train__epochs=2) == [
+        "train.schedule=cosine falls towards the last update and train.steps is 0; "
+        "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
+    ]
+    assert "use decode.kind=beam" in mistakes(decode="greedy", decode__nbest=2)[0]
+    assert mistakes(train__schedule="cosine", train__schedule__decay="0.2") == [
+        "train.schedule.decay does not belong to train.schedule=cosine, which has floor"
+    ]
+    assert "data.train is 3" in mistakes(data__train=3)[0]
+    assert "model.size is [1]" in mistakes(model__size=[1])[0]
+    assert "model.family is [1]" in mistakes(model__family=[1])[0]
+
+
+def test_all_mistakes_are_told_at_once():
+    lines = mistakes(
+        train__step="3",
+        train__lr="-1",
+        model__width="100",
+        model__heads="8",
+        decode__beam="0",
+        device="gpu",
+        model__foo="1",
+    )
+    text = "\n".join(lines)
+    for part in ("train.step ", "train.lr ", "width 100", "decode.beam", "device", "model.foo"):
+        assert part in text
+    assert len(lines) == 6
+
+
+def test_an_unknown_family_does_not_hide_the_other_mistakes():
+    lines = mistakes(model__family="rnnn", model__cells="3", train__step="3")
+    assert len(lines) == 2
+    assert lines[0].startswith("model.family")
+    assert lines[1].startswith("train.step")
+
+
+def test_a_recipe_without_family_or_task(tmp_path):
+    lines = mistakes(written(tmp_path, "a.toml", "train.steps = 3\n"))
+    families = ", ".join(FAMILIES)
+    assert lines == [f"model.family is missing; expected one of {families}", "task is missing; give it a value"]
+
+
+# --- sides -----------------------------------------------------------------------------------------------------------
+
+
+def test_sides():
+    assert Data(train="a.en,a.de").train == (("a.en",), ("a.de",))  # type: ignore[arg-type]
+    assert Data(train=r"a\,b.tsv").train == (("a,b.tsv",),)  # type: ignore[arg-type]
+    assert Data(train=["a,b.en", ["c.de", "d*.de"]]).train == (("a,b.en",), ("c.de", "d*.de"))  # type: ignore[arg-type]
+    assert Data(train=[Path("a.en"), "b"]).train == (("a.en",), ("b",))  # type: ignore[arg-type, list-item]
+    assert Data(train='["a.en", ["b.de", "c.de"]]').train == (("a.en",), ("b.de", "c.de"))  # type: ignore[arg-type]
+    assert Data(train="[ab].en,[ab].de").train == (("[ab].en",), ("[ab].de",))  # type: ignore[arg-type]
+    assert Data(train="").train == ()  # type: ignore[arg-type]
+    assert config.sides("a,b") == (("a",), ("b",))
+    with pytest.raises(Mistake, match="nothing on one side"):
+        config.sides("a,")
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\\[")).filter(bool), min_size=1))
+def test_split_gives_back_what_was_joined(parts):
+    assert split(",".join(part.replace(",", "\\,") for part in parts)) == parts
+
+
+# --- kept runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_dumped_run_is_read_back_through_json():
+    run = resolve("dates", {"model.positions": "rotary", "data.train": "a,b", "train.schedule": "cosine"}).run
+    dumped = run.dump()
+    assert read(json.loads(json.dumps(dumped))) == run
+    assert dumped["train"]["schedule"] == {"kind": "cosine", "floor": 0.0}
+
+
+def test_a_kept_run_is_not_filled_from_its_size():
+    dumped = resolve("translate", {"model.size": "big"}).run.dump()
+    del dumped["model"]["dropout"]
+    assert read(dumped).model.dropout == 0.1
+    assert (
+        read({**dumped, "model": {**dumped["model"], "size": "of another version"}}).model.size == "of another version"
+    )
+
+
+def test_a_damaged_run_is_a_mistake():
+    dumped = resolve("translate").run.dump()
+    with pytest.raises(Mistake, match=r"train\.colour is not a key; .* \(in x/run\.json\)"):
+        read({**dumped, "train": {**dumped["train"], "colour": 1}}, "x/run.json")
+    with pytest.raises(Mistake, match="model.positions.colour is not a key"):
+        read({**dumped, "model": {**dumped["model"], "positions": {"kind": "learned", "colour": 1}}})
+    with pytest.raises(Mistake, match="model.family is missing"):
+        read({**dumped, "model": {}})
+    with pytest.raises(Mistake, match="train is a group"):
+        read({**dumped, "train": None})
+    with pytest.raises(Mistake, match="model is a group"):
+        read({**dumped, "model": [1], "model.family": "transformer"})
+
+
+def test_difference_names_keys():
+    old = resolve("translate").run
+    assert difference(old, old) == []
+    new = resolve("translate", {"model.width": 128, "data.train": "a,b", "train.schedule": "wsd"}).run
+    assert difference(old, new) == ["model.width", "data.train", "train.schedule.kind", "train.schedule.decay"]
+
+
+def test_change():
+    run = resolve("translate").run
+    assert change(run, {"decode.beam": "7"}).decode.beam == 7
+    assert change(run, {"decode.beam": "7"}).model == run.model
+    assert change(run, {}) == run
+    with pytest.raises(Mistake, match="train.steps has no effect on a finished run"):
+        change(run, {"train.steps": "7"})
+    with pytest.raises(Mistake, match="did you mean decode.beam"):
+        change(run, {"decode.bean": "7"})
+
+
+def test_config_does_not_import_torch():
+    code = "import sys, regard.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

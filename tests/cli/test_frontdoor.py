@@ -1,0 +1,513 @@
+"""Every verb end to end, from files to results, and what a user may do wrong on the way."""
+
+import gzip
+import io
+import json
+import lzma
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import marian
+
+import regard
+from regard.cli import main
+from regard.cli.app import out_of_memory
+
+TINY = (
+    "model.size=tiny",
+    "model.width=64",
+    "model.layers=1",
+    "model.inner=128",
+    "tokenizer.vocab=300",
+    "train.tensorboard=false",
+)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory) -> Path:
+    """Sentences and the same in capitals: train, valid, test."""
+    folder = tmp_path_factory.mktemp("files")
+    for seed, (name, count) in enumerate({"train": 400, "valid": 40, "test": 60}.items()):
+        texts = marian.sentences(count, seed)
+        (folder / f"{name}.low").write_text("\n".join(texts) + "\n")
+        (folder / f"{name}.up").write_text("\n".join(text.upper() for text in texts) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(files, tmp_path_factory) -> Path:
+    """A run that has learnt a little, made by the command line."""
+    out = tmp_path_factory.mktemp("runs") / "upper"
+    code = main([
+        "train", "translate", f"data.train={files}/train.low,{files}/train.up", f"data.valid={files}/valid.low,{files}/valid.up",
+        *TINY, "train.steps=160", "train.lr=4e-3", "train.warmup=40", "train.tokens=1500", "train.eval_every=80", "train.save_every=80",
+        "train.metric=bleu", "--out", str(out),
+    ])  # fmt: skip
+    assert code == 0
+    return out
+
+
+def said(capsys, *arguments: str, stdin: bytes = b"", monkeypatch=None) -> tuple[int, str, str]:
+    if monkeypatch is not None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refused(capsys, *arguments: str, words: str) -> None:
+    code, out, err = said(capsys, *arguments)
+    assert code == 2 and words in err and "Traceback" not in err and len(err.splitlines()) <= 4, err
+
+
+# --- what works ----------------------------------------------------------------------------------------------------
+
+
+def test_the_run_folder_is_whole(run):
+    about = json.loads((run / "run.json").read_text())
+    assert about["format"] == 1 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
+    assert about["weights"]["metric"] == "bleu"
+    names = {path.name for path in run.iterdir()}
+    assert {"model.safetensors", "tokenizer.json", "metrics.jsonl", "curves.png", "checkpoints"} <= names
+    assert not any(path.suffix in (".pt", ".bin", ".pkl", ".pth") for path in run.rglob("*"))
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"train", "valid"} <= {event["event"] for event in events}
+    assert [event["bleu"] for event in events if event["event"] == "valid"][-1] > 20
+
+
+def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
+    lines = (files / "test.low").read_text().splitlines()[:6]
+    text = "\n".join([lines[0], "", *lines[1:]]) + "\n"
+    code, out, err = said(capsys, "predict", run, stdin=text.encode(), monkeypatch=monkeypatch)
+    found = out.split("\n")
+    assert (
+        code == 0
+        and len(found) == 8
+        and found[1] == ""
+        and found[-1] == ""
+        and all(found[i] for i in (0, 2, 3, 4, 5, 6))
+    )
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(text.encode()))
+    code, again, _ = said(capsys, "predict", run, tmp_path / "in.txt.gz", "decode.batch=2")
+    assert (code, again) == (0, out)
+    code, out, _ = said(capsys, "predict", run, tmp_path / "in.txt.gz", "--details", "decode.nbest=2", "decode.beam=4")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and records[1]["text"] == "" and len(records[0]["nbest"]) == 2
+    assert records[0]["score"] >= records[0]["nbest"][1]["score"] and records[0]["text"]
+    assert len(records[0]["alignment"]) == len(records[0]["pieces"])
+    assert "".join(records[0]["pieces"]).replace("▁", " ") == records[0]["text"]
+
+
+def test_the_text_of_a_sentence_is_its_own(run, files):
+    """At batch 1, 7, 64, shuffled, greedy and beam: the same texts, and scores to 1e-5."""
+    system = regard.load(run)
+    texts = (files / "test.low").read_text().splitlines()[:51]
+    for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "stop": "first"}):
+        whole = system.predict(texts, batch=64, **how)
+        assert whole == system.predict(texts, batch=7, **how) == [system.predict(text, **how) for text in texts]
+        order = torch.randperm(len(texts)).tolist()
+        shuffled = system.predict([texts[i] for i in order], batch=16, **how)
+        assert shuffled == [whole[i] for i in order]
+        long = " ".join(texts[:6])
+        assert system.predict([*texts[:3], long], **how)[:3] == whole[:3]  # any padding
+    one = [system.predict([text], details=True)[0]["score"] for text in texts[:9]]
+    many = [record["score"] for record in system.predict(texts[:9], details=True)]
+    assert one == pytest.approx(many, abs=1e-5)
+
+
+def test_score_is_the_probability(run, files, capsys, monkeypatch, tmp_path):
+    system = regard.load(run)
+    texts = (files / "test.low").read_text().splitlines()[:5]
+    records = system.predict(texts, details=True)
+    forced = system.score(texts, [record["text"] for record in records], details=True)
+    for record, each in zip(records, forced, strict=True):
+        assert each["score"] == pytest.approx(sum(each["logprobs"]), abs=1e-4)
+        if record["ended"] and each["pieces"][:-1] == record["pieces"]:
+            assert each["score"] == pytest.approx(record["logprob"], abs=1e-3)
+    lines = "".join(f"{text}\t{record['text']}\n" for text, record in zip(texts, records, strict=True))
+    code, out, _ = said(capsys, "score", run, stdin=lines.encode(), monkeypatch=monkeypatch)
+    assert code == 0 and [float(line) for line in out.split()] == pytest.approx(
+        [each["score"] for each in forced], abs=1e-4
+    )
+    code, out, _ = said(capsys, "score", run, files / "test.low", files / "test.up")
+    assert code == 0 and len(out.splitlines()) == 60
+    assert system.score("the cat.", "THE CAT.") > system.score("the cat.", "QUICKLY THE TREE NEVER")
+
+
+def test_eval_prints_figures_with_signatures(run, files, capsys, tmp_path):
+    code, out, _ = said(capsys, "eval", run, "--data", f"{files}/test.low,{files}/test.up", "--json")
+    figures = json.loads(out)
+    assert code == 0 and figures["examples"] == 60 and "version:" in figures["bleu signature"]
+    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    found = regard.load(run).predict((files / "test.low").read_text().splitlines())
+    import sacrebleu
+
+    right = [(files / "test.up").read_text().splitlines()]
+    assert figures["bleu"] == pytest.approx(sacrebleu.corpus_bleu(found, right).score)
+    assert figures["chrf"] == pytest.approx(sacrebleu.corpus_chrf(found, right).score)
+    assert figures["ter"] == pytest.approx(sacrebleu.corpus_ter(found, right).score)
+    several = tmp_path / "several.up"
+    several.write_text("".join(f"NO SUCH WORD\t{text}\n" for text in found))
+    code, out, _ = said(capsys, "eval", run, "--data", f"{files}/test.low,{several}")
+    lines = dict(line.rsplit(" ", 1) for line in out.splitlines())
+    assert code == 0 and float(lines["exact"]) == 1.0 and float(lines["bleu"]) > 99 and "nrefs:2" in out
+
+
+def test_look_draws_a_picture(run, capsys, tmp_path):
+    code, out, _ = said(capsys, "look", run, "the cat sees the dog.", "--out", tmp_path / "a.png")
+    assert code == 0 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    view = regard.load(run).look("the cat.", "THE CAT.")
+    assert view.cross().shape == (len(view.target), len(view.source))
+    assert (view.cross().sum(1) - 1).abs().max() < 1e-5
+
+
+def test_list_show_and_dry(capsys):
+    code, out, _ = said(capsys, "list")
+    assert code == 0 and "translate" in out and "dates" in out and "tiny, small, base, big" in out
+    code, out, _ = said(capsys, "train", "translate", "train.lr=1e-3", "--show")
+    assert code == 0 and "train.lr = 0.001" in out and "# command line" in out and "# size" in out
+    code, out, _ = said(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
+    assert code == 0 and "parameters 63,08" in out and "optimiser" in out  # the paper's 65M counts other norms
+    assert "encoder.layers.0.attention.query.weight" in out and "(512, 512)" in out
+
+
+def test_the_paper_sizes():
+    with torch.device("meta"):
+        base = regard.build("translate", {"model.size": "base", "model.vocab": 37000})
+        big = regard.build("translate", {"model.size": "big", "model.vocab": 37000})
+    counts = [sum(each.numel() for each in model.parameters()) / 1e6 for model in (base, big)]
+    assert counts == pytest.approx([63, 214], abs=1)
+
+
+@pytest.mark.parametrize("kind", ["tsv", "tsv.gz", "jsonl.xz", "text"])
+def test_every_form_of_data_trains_the_same(files, tmp_path, kind):
+    sides = [(files / f"train.{side}").read_text().splitlines()[:50] for side in ("low", "up")]
+    if kind == "text":
+        names = [tmp_path / "a", tmp_path / "b"]
+        for name, texts in zip(names, sides, strict=True):
+            name.write_text("\r\n".join(texts))
+        data = ",".join(map(str, names))
+    else:
+        rows = zip(*sides, strict=True)
+        form = (
+            (lambda a, b: f"{a}\t{b}\n")
+            if "tsv" in kind
+            else (lambda a, b: json.dumps({"source": a, "target": b}) + "\n")
+        )
+        pack = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.split(".")[-1], bytes)
+        data = tmp_path / f"pairs.{kind}"
+        data.write_bytes(pack("".join(form(a, b) for a, b in rows).encode()))
+    overrides = dict(each.split("=") for each in TINY) | {
+        "data.train": str(data),
+        "train.steps": 3,
+        "train.tokens": 300,
+    }
+    system = regard.train("translate", overrides, out=tmp_path / "run")
+    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert isinstance(system.predict("the cat."), str)
+    first = next(event["loss"] for event in losses if event["event"] == "train")
+    assert first == pytest.approx(test_every_form_of_data_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
+
+
+test_every_form_of_data_trains_the_same.seen = {}
+
+
+def test_python_front_door(tmp_path):
+    events = []
+    system = regard.train(
+        "dates", out=tmp_path / "x", on_event=events.append, model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
+        train={"steps": 4, "tokens": 500, "tensorboard": False},
+    )  # fmt: skip
+    assert {"train", "valid"} <= {event["event"] for event in events}
+    one = system.predict("January 1, 2024")
+    assert isinstance(one, str) and system.predict(["January 1, 2024", ""]) == [one, ""]
+    assert system.evaluate()["examples"] >= 500
+    packed = regard.train(
+        "dates", {"data.packed": True, "tokenizer.joint": False, "train.accumulate": 2}, out=tmp_path / "y", data={"examples": 300},
+        model={"size": "tiny", "width": 32, "heads": 2}, train={"steps": 3, "tokens": 500, "tensorboard": False, "precision": "bf16"},
+    )  # fmt: skip
+    assert (tmp_path / "y" / "source.tokenizer.json").exists() and isinstance(packed.predict("Jan 1, 2024"), str)
+    assert regard.load(tmp_path / "y", decode={"beam": 2}).run.decode.beam == 2
+
+
+def test_the_wheel_works_outside_the_checkout(tmp_path):
+    root, copy = Path(__file__).parents[2], tmp_path / "copy"
+    shutil.copytree(root / "regard", copy / "regard", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, copy)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, copy],
+        check=True, capture_output=True, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("regard-*.whl")
+    inside = zipfile.ZipFile(wheel).namelist()
+    assert "regard/recipes/translate.toml" in inside and "regard/py.typed" in inside
+    assert not any(name.startswith("tests") for name in inside)
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    there = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    code = "import regard, sys; print(regard.__file__); from regard.cli import main; sys.exit(main(['train', 'dates', '--show']))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=there, capture_output=True, text=True)
+    assert done.returncode == 0 and str(tmp_path) in done.stdout and "train.steps" in done.stdout, done.stderr
+
+
+# --- what does not -------------------------------------------------------------------------------------------------
+
+
+def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
+    data = f"data.train={files}/train.low,{files}/train.up"
+    refused(capsys, "train", "translate", data, "--out", run, words="holds a run already")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("years of work")
+    refused(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is no run")
+    assert (tmp_path / "other" / "thesis.txt").exists()
+    refused(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to go on with")
+    refused(
+        capsys,
+        "train",
+        "translate",
+        "model.layers=2",
+        "--resume",
+        "--out",
+        run,
+        words="model.layers was 1 and is now 2",
+    )
+    refused(capsys, "train", "translate", "train.seed=9", "--resume", "--out", run, words="train.seed")
+    refused(capsys, "train", "dates", "--resume", "--out", run, words="begun with recipe 'translate'")
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    about = json.loads((copy / "run.json").read_text())
+    about["data"]["train"] = "0" * 32
+    (copy / "run.json").write_text(json.dumps(about))
+    refused(capsys, "train", "translate", "--resume", "--out", copy, words="data.train is not what")
+    before = (run / "model.safetensors").read_bytes()
+    code, _, err = said(capsys, "train", "translate", "--resume", "--out", run)  # nothing left to do
+    assert code == 0 and (run / "model.safetensors").read_bytes() == before, err
+
+
+def test_resume_goes_further(run, capsys, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    code, _, err = said(capsys, "train", "translate", "train.steps=170", "--resume", "--out", copy)
+    assert code == 0, err
+    assert (copy / "checkpoints" / "step-170").is_dir() and json.loads((copy / "run.json").read_text())["config"][
+        "train"
+    ]["steps"] == 170
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda data: data.update({"train": "missing.low,missing.up"}), "missing.low"),
+        (lambda data: data.update({"train": "train.low,short.up"}), "399"),
+        (lambda data: data.update({"train": "empty.low,empty.up"}), "no example"),
+        (lambda data: data.update({"train": "binary.low,train.up"}), "binary.low:1"),
+        (lambda data: data.update({"train": "train.low"}), "two sides"),
+        (lambda data: data.update({"valid": "train.low,nothing.up"}), "nothing.up"),
+    ],
+    ids=["missing", "shorter", "empty", "binary", "one side", "valid"],
+)
+def test_bad_data_leaves_nothing_behind(files, capsys, tmp_path, monkeypatch, change, words):
+    for path in files.iterdir():
+        shutil.copy(path, tmp_path)
+    (tmp_path / "short.up").write_text("\n".join((files / "train.up").read_text().splitlines()[:-1]))
+    (tmp_path / "empty.low").write_text("")
+    (tmp_path / "empty.up").write_text("")
+    (tmp_path / "binary.low").write_bytes(b"\x00\xff" * 400)
+    monkeypatch.chdir(tmp_path)
+    data = {"train": "train.low,train.up", "valid": "valid.low,valid.up"}
+    change(data)
+    before = set(tmp_path.iterdir())
+    refused(
+        capsys,
+        "train",
+        "translate",
+        *[f"data.{key}={value}" for key, value in data.items()],
+        *TINY,
+        "--out",
+        "new/run",
+        words=words,
+    )
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_settings_that_are_wrong(capsys, tmp_path):
+    for setting, words in (
+        ("train.step=5", "did you mean train.steps"),
+        ("train.lr=fast", "train.lr"),
+        ("model.width=100 model.heads=8", "use 96 or 104"),
+        ("train.steps=-5", "train.steps"),
+        ("model.size=huge", "model.size"),
+        ("model.family=transfomer", "transformer"),
+        ("device=cuda:9", "cuda:9"),
+        ("tokenizer.vocab=100", "tokenizer.vocab"),
+        ("decode.beam=0", "decode.beam"),
+        ("model.attention.kind=windwo", "model.attention"),
+        ("data.locales=en,xx", "xx"),
+        ("model.attention.dropout=5", "model.attention.dropout is 5.0; expected at least 0"),
+        ("model.positions=learned model.positions.tokens=-1", "model.positions.tokens is -1"),
+        ("model.feed=gated model.feed.dropout=-0.1", "model.feed.dropout is -0.1"),
+        ("model.positions=buckets model.positions.buckets=1", "model.positions.buckets is 1"),
+    ):
+        refused(capsys, "train", "dates", *setting.split(), "--out", tmp_path / "x", words=words)
+        assert not (tmp_path / "x").exists()
+    refused(capsys, "train", "tranlate", "--out", tmp_path / "x", words="did you mean translate")
+    refused(capsys, "trian", words="did you mean train")
+
+
+def test_folders_that_are_no_run(run, capsys, tmp_path):
+    refused(capsys, "predict", tmp_path / "none", words="is not there")
+    refused(capsys, "predict", tmp_path, words="is no run")
+    copy = tmp_path / "copy"
+
+    def fresh() -> Path:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy)
+        return copy
+
+    text = (fresh() / "run.json").read_text()
+    (copy / "run.json").write_text(text[: len(text) // 2])
+    refused(capsys, "predict", copy, words="not whole JSON")
+    (copy / "run.json").write_text("{}")
+    refused(capsys, "predict", copy, words="run.json")
+    (copy / "run.json").write_text(text.replace('"format": 1', '"format": 99'))
+    refused(capsys, "predict", copy, words="format 99")
+    data = (fresh() / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(data[:-100])
+    refused(capsys, "predict", copy, words="cut off or damaged")
+    (copy / "model.safetensors").write_bytes(b"\xff" * 50 + data[50:])
+    refused(capsys, "predict", copy, words="cut off or damaged")
+    (copy / "model.safetensors").unlink()
+    refused(capsys, "predict", copy, words="is not there")
+    about = json.loads((fresh() / "run.json").read_text())
+    about["config"]["model"]["inner"] = 96
+    (copy / "run.json").write_text(json.dumps(about))
+    refused(capsys, "predict", copy, words="does not fit this model")
+    (fresh() / "tokenizer.json").write_text("{")
+    refused(capsys, "predict", copy, words="tokenizer.json")
+
+
+def test_a_broken_checkpoint_falls_back_to_an_older_one(run, capsys, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    newest = copy / "checkpoints" / "step-160" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-50])
+    code, _, err = said(capsys, "train", "translate", "--resume", "--out", copy)
+    assert code == 0 and "step-160" in err, err
+    assert newest.read_bytes() == (run / "checkpoints" / "step-160" / "model.safetensors").read_bytes()
+
+
+def test_predict_with_odd_input(run, capsys, monkeypatch):
+    code, out, _ = said(capsys, "predict", run, stdin=b"", monkeypatch=monkeypatch)
+    assert (code, out) == (0, "")
+    code, out, _ = said(
+        capsys, "predict", run, stdin="日本 👩‍👩‍👧 </s> <pad>\u202f!\r\n\n".encode(), monkeypatch=monkeypatch
+    )
+    assert code == 0 and len(out.split("\n")) == 3
+    code, _, err = said(capsys, "predict", run, stdin=b"\xff\xfe\n", monkeypatch=monkeypatch)
+    assert code == 2 and "stdin:1 is not UTF-8" in err
+    refused(capsys, "predict", run, "decode.bean=3", words="did you mean decode.beam")
+    refused(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
+    refused(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
+    refused(capsys, "eval", run, words="no test data")
+    refused(capsys, "eval", run, "--data", "", words="--data names no file; give some")
+
+
+def test_what_no_memory_holds(run, capsys, monkeypatch):
+    for more in ("decode.max_tokens=100000000000000000", "decode.beam=1000000000000"):
+        code, _, err = said(capsys, "predict", run, "decode.kind=beam", more, stdin=b"a cat\n", monkeypatch=monkeypatch)
+        assert code == 2 and err.startswith("regard: there is not enough memory for this; ask for less at a time")
+    assert out_of_memory(MemoryError()) and out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_names_that_cannot_be_written(run, capsys, tmp_path):
+    """People are told of the name that they gave, not of the temporary one."""
+    missing = tmp_path / "missing" / "a.png"
+    refused(
+        capsys, "look", run, "a cat", "--out", missing, words=f"{missing} cannot be made, for its folder is not there"
+    )
+
+
+def test_a_closed_stdin_and_a_closed_stdout(run):
+    """By real pipes: `predict` with no stdin at all, and into `head`, whose end closes the pipe."""
+    here = Path(__file__).parents[2]
+    done = subprocess.run(
+        f"'{sys.executable}' -m regard predict '{run}' <&-; echo code $?; (echo the cat.; echo the dog.) | "
+        f"'{sys.executable}' -m regard predict '{run}' | head -1; echo code ${{PIPESTATUS[1]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=here,
+    )  # fmt: skip
+    assert done.stdout.count("code 0") == 2 and "Traceback" not in done.stderr, (done.stdout, done.stderr)
+
+
+# --- what was promised ---------------------------------------------------------------------------------------------
+
+
+def test_runs_of_every_released_format_load():
+    system = regard.load(Path(__file__).parents[1] / "old" / "format-1")
+    assert isinstance(system.predict("January 1, 2024", max_tokens=5), str)
+    assert system.score("January 1, 2024", "1. Januar 2024") == pytest.approx(-45.2957, abs=1e-3)
+
+
+def blocks() -> list[str]:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    return [block.partition("\n")[2] for block in text.split("```")[1::2]]
+
+
+PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", "tokenizer.vocab=300"]
+SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
+
+
+def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
+    """As they stand there, on files and runs of those names, with a smaller model and fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    for name, ours in (("train", "train"), ("val", "valid"), ("test", "test")):
+        for side, own in (("en", "low"), ("de", "up")):
+            shutil.copy(files / f"{ours}.{own}", tmp_path / f"{name}.{side}")
+    (tmp_path / "in.txt").write_text("the cat.\n")
+    (tmp_path / "other.txt").write_text("a cat sleeps.\nthe dog runs far.\n" * 40)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("Once upon a time a dog ran home.\n" * 60)
+    (tmp_path / "reviews.tsv").write_text("the dog runs\tgood\na cat sleeps\tbad\n" * 20)
+    (tmp_path / "words.conllu").write_text(
+        "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
+    )
+    for name in ("a", "b"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    commands = [line for block in blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
+    assert len(commands) >= 8
+    for line in commands:
+        typed, _, command = line.rpartition("| ") if line.startswith("echo") else ("", "", line)
+        words = shlex.split(command, comments=True)[1:]
+        arguments, fed = (words[: words.index("<")], words[-1]) if "<" in words else (words, "")
+        if arguments[0] == "train":
+            begun = any(word.startswith("start=") for word in arguments)  # then the model is that one's
+            arguments += ["train.steps=5", "train.tokens=500", *([] if begun else SMALL[arguments[1]])]
+        stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
+        code, out, err = said(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
+        assert code == 0, (line, err)
+    assert (tmp_path / "attention.png").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
+    assert (tmp_path / "a-marian" / "config.json").exists()
+
+
+def test_the_python_of_the_readme(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    small = '{"steps": 3, "tokens": 500, "tensorboard": False}, data={"examples": 200}'
+    scope = {"texts": ["January 1, 2024"]}
+    for block in blocks():
+        if "import regard" in block or "from regard" in block:
+            exec(block.replace('{"steps": 300}', small), scope)
+    assert (tmp_path / "attention.png").exists() and scope["system"].model is not None
+
+
+def test_several_texts_stand_on_one_line(run, capsys, monkeypatch):
+    code, out, _ = said(capsys, "predict", run, "decode.nbest=3", stdin=b"the cat.\n\n", monkeypatch=monkeypatch)
+    assert code == 0 and len(out.splitlines()[0].split("\t")) == 3 and out.splitlines()[1] == ""

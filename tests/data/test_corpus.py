@@ -1,0 +1,915 @@
+"""Running text: read in blocks that do not show, encoded once and found again, cut into windows that lose nothing."""
+
+import gzip
+import json
+import lzma
+import os
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from benchmarks import corpus as encode
+from regard.config import run as config
+from regard.config import schema
+from regard.data import documents as reading
+from regard.data import split_points, token_cache
+from regard.data.corpus import Carried, Windows, corpus, evaluation, recalled
+from regard.data.documents import Documents, documents
+from regard.data.split_points import Encoder, Part
+from regard.errors import Mistake
+from regard.processors.tokenizers import END, START, Text, learn, unknown
+from regard.synthetic import stdlib
+
+TEXTS = [
+    "The animal didn't cross the street,  because it was too tired (or 'tis said: don't).\n\n\tself.x = f(a1, b_2)\n",
+    "Das Tier überquerte die Straße nicht! naïve e\u0301 ﬁ Ⅳ a\u00a0b\u202fPM +\x1c- \u3000 x\r\n ' 's 'll ''s ('s",
+    "你好，世界。早上好！ שלום 😀👩\u200d👩 <url> see <two words> ok <url>. tab\there\x0b\x85\u2028end \u0301b",
+]
+BITS = [
+    "a",
+    "Z",
+    "é",
+    "e\u0301",
+    "1",
+    "²",
+    "'",
+    "'s",
+    "(",
+    "_",
+    "+",
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    "\r",
+    "\u00a0",
+    "\x1c",
+    "\u3000",
+]
+BITS += [
+    "，",
+    "你",
+    "😀",
+    "\u200d",
+    "\u0338",
+    "=",
+    "¨",
+    "\x0b",
+    "\u2028",
+    "<url>",
+    "<two words>",
+    "<two",
+    "the",
+    " street",
+]
+# Every neighbourhood comes often enough to be learnt as one piece, where the tokenizer lets it be one.
+TEXTS.append(" ".join("".join(random.Random(seed).choices(BITS, k=4)) for seed in range(400)))
+SYMBOLS = ("<url>", "<two words>")
+KINDS = ("bpe", "unigram", "word", "space", "char", "byte")
+LEARNT = {
+    (kind, more): learn(config.Tokenizer(kind=kind, vocab=3000, **json.loads(more)), TEXTS)
+    for kind in KINDS
+    for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"}))
+}
+BYTES = LEARNT["byte", "{}"]
+CHARS = LEARNT["char", "{}"]
+
+
+def data(tmp_path: Path, **changes) -> schema.TextData:
+    return schema.TextData(**{"cache": str(tmp_path / "cache")} | changes)
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def units(texts: Documents) -> list[str]:
+    """Whole documents, put together from parts that end anywhere."""
+    found = [""]
+    for part in texts.parts(lambda text: len(text)):
+        assert part.inner == bool(found[-1])
+        found[-1] += part.text
+        found += [""] * part.last
+    assert found.pop() == ""
+    return found
+
+
+@pytest.fixture(params=[5, 16, 1 << 18], ids=lambda size: f"block{size}")
+def block(request, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", request.param)
+
+
+# --- seams -----------------------------------------------------------------------------------------------------------
+
+
+class Blocks(Documents):
+    """One document that comes in these blocks."""
+
+    def __init__(self, blocks: list[str]) -> None:
+        self.blocks = blocks
+
+    def _units(self):
+        yield from ((block, False) for block in self.blocks)
+        yield "", True
+
+
+@pytest.mark.parametrize("more", ["{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"})])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=80, deadline=None)
+@given(blocks=st.lists(st.lists(st.sampled_from(BITS), max_size=12).map("".join), min_size=1, max_size=6))
+@example(blocks=["the <url> street"])
+@example(blocks=["see <two words> ok"])
+@example(blocks=["the 'street 's ('s)"])
+def test_blocks_do_not_show(kind, more, blocks):
+    tokenizer = LEARNT[kind, more]
+    encoder = Encoder(tokenizer)
+    parts = list(Blocks(blocks).parts(encoder.seams.place))
+    assert "".join(part.text for part in parts) == "".join(blocks)
+    found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
+    assert found.tolist() == tokenizer.encode(["".join(blocks)])[0]
+
+
+def test_the_tests_of_blocks_do_cut():
+    for tokenizer in LEARNT.values():
+        assert len(list(Blocks(TEXTS * 3).parts(split_points.seams(tokenizer).place))) > 5
+
+
+def test_words_are_forgotten_and_found_again(monkeypatch):
+    monkeypatch.setattr(split_points, "KNOWN", 3)
+    tokenizer = LEARNT["bpe", "{}"]
+    encoder = Encoder(tokenizer)
+    for text in TEXTS * 3:
+        assert encoder.encode([Part(text, False, True)]) == Encoder(tokenizer).encode([Part(text, False, True)])
+    asked: list[str] = []
+    encode = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda texts: asked.extend(texts) or encode(texts))
+    fresh = Encoder(tokenizer)
+    fresh.encode([Part("one two one", False, True), Part(" two four", True, True)])
+    assert fresh.encode([Part("one two three", False, True)]) == [b"".join(fresh._plain(["one", " two", " three"]))]
+    assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
+
+
+def test_threads_share_an_encoder():
+    tokenizer = LEARNT["bpe", "{}"]
+    encoder = Encoder(tokenizer)
+
+    class Late(dict):
+        """Whenever it is asked for a word, another thread, that still holds it, adds that word a moment later."""
+
+        def __contains__(self, word):
+            return self.get(word) is not None
+
+        def get(self, word):
+            found = super().get(word)
+            self[word] = encoder._plain([word])[0]
+            return found
+
+    encoder._old = Late()
+    row = encoder.encode([Part("one two three two", False, True)])[0]
+    assert np.frombuffer(row, np.uint16).tolist() == tokenizer.encode(["one two three two"])[0]
+
+
+@pytest.mark.parametrize("text", ["ab12(cd)ef,gh" * 9, "你好。早上好！" * 20])
+def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
+    monkeypatch.setattr(split_points, "LIMIT", 40)
+    for kind in ("bpe", "unigram", "char", "byte"):
+        tokenizer = LEARNT[kind, "{}"]
+        encoder = Encoder(tokenizer)
+        parts = list(Blocks([text[i : i + 11] for i in range(0, len(text), 11)]).parts(encoder.seams.place))
+        assert len(parts) > 2 and max(len(part.text) for part in parts) < 60
+        found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
+        assert found.tolist() == tokenizer.encode([text])[0]
+
+
+def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
+    monkeypatch.setattr(split_points, "LIMIT", 40)
+    for kind in ("bpe", "unigram", "word", "space"):
+        tokenizer = LEARNT[kind, "{}"]
+        encoder = Encoder(tokenizer)
+        parts = list(Blocks(["a" * 30] * 9).parts(encoder.seams.place))
+        assert len(parts) > 3 and "".join(part.text for part in parts) == "a" * 270
+        found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
+        if kind in ("word", "space"):
+            assert len(found) == len(parts)
+        else:
+            assert tokenizer.decode([found.tolist()]) == ["a" * 270]
+
+
+def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
+    backend = Backend(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "▁a": 4, "▁b": 5}, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    assert split_points.seams(Text(backend)) is None
+    greedy = Backend.from_str(LEARNT["bpe", "{}"].backend.to_str())
+    greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
+    assert split_points.seams(Text(greedy)) is None
+
+    class Alien:
+        size, pad, start, end, unk = 70_000, 0, 1, 2, 3
+
+        def encode(self, texts):
+            return [[69_999, len(text)] for text in texts]
+
+        def pieces(self, ids):
+            return ["x" for _ in ids]
+
+    assert split_points.seams(Alien()) is None
+    found = corpus(documents(data(tmp_path, train=write(tmp_path / "a", "ab cd " * 10)), "train"), Alien())
+    assert found.ids.tolist() == [69_999, 60, END] and found.ids.dtype == np.uint32
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+MIXED = "one two\r\n\n  \nthree é\n😀 four\n\n\n\nfive\r\rsix"
+PLAIN = MIXED.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "document, expected",
+    [
+        ("file", [PLAIN]),
+        ("line", ["one two", "three é", "😀 four", "five\r\rsix"]),
+        ("blank", ["one two", "three é\n😀 four", "five\r\rsix"]),
+        ("stream", ["one two", "", "  ", "three é", "😀 four", "", "", "", "five\r\rsix"]),
+    ],
+)
+def test_documents_of_a_file(tmp_path, block, document, expected):
+    settings = data(tmp_path, train=write(tmp_path / "a.txt", "\ufeff" + MIXED), document=document)
+    assert units(documents(settings, "train")) == expected
+    ended = data(tmp_path, train=write(tmp_path / "b.txt", MIXED + "\n"), document=document)
+    assert units(documents(ended, "train")) == ([PLAIN + "\n"] if document == "file" else expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.lists(st.sampled_from(["a", "é", "😀", "你", " ", "\n", "\r\n", "\r", "word"]), max_size=40).map("".join),
+    size=st.integers(4, 20),
+)
+def test_blocks_of_bytes_do_not_show(tmp_path_factory, text, size):
+    folder = tmp_path_factory.mktemp("blocks")
+    plain = text.replace("\r\n", "\n")
+    lines = plain.split("\n") if plain else []
+    lines = lines[:-1] if lines and not lines[-1] else lines
+    expected = {"file": [plain] if plain else [], "stream": lines, "line": [line for line in lines if line.strip()]}
+    expected["blank"] = [""]
+    for line in lines:
+        last = expected["blank"]
+        last[-1:] = [last[-1] + "\n" * bool(last[-1]) + line] if line.strip() else [last[-1], ""] if last[-1] else [""]
+    expected["blank"] = [one for one in expected["blank"] if one]
+    path = write(folder / "a", text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK", size)
+        for document, wanted in expected.items():
+            assert units(documents(data(folder, train=path, document=document), "train")) == wanted
+
+
+@pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
+def test_long_lines_come_in_parts(tmp_path, monkeypatch, document):
+    monkeypatch.setattr(reading, "BLOCK", 16)
+    monkeypatch.setattr(split_points, "LIMIT", 100)
+    path = write(tmp_path / "a", "many short words in one line " * 20 + "x" * 500)
+    texts = documents(data(tmp_path, train=path, document=document), "train")
+    parts = list(texts.parts(split_points.ANY.place))
+    assert max(len(part.text) for part in parts) < 150 and len(parts) > 20
+    found = corpus(texts, BYTES)
+    assert found.words - (document == "stream") == 121 and BYTES.decode([found.ids.tolist()]) == [
+        Path(path).read_text()
+    ]
+
+
+def test_jsonl_records(tmp_path, block):
+    rows = [{"text": "one\ntwo"}, {"text": "  "}, {"id": 3, "text": "three é"}]
+    content = "\n".join(map(json.dumps, rows)) + "\n\n"
+    for name in ("a.jsonl", "b.ndjson"):
+        assert units(documents(data(tmp_path, train=write(tmp_path / name, content)), "train")) == [
+            "one\ntwo",
+            "three é",
+        ]
+    packed = write(tmp_path / "c.jsonl.gz", gzip.compress(content.encode()))
+    assert units(documents(data(tmp_path, train=packed), "train")) == ["one\ntwo", "three é"]
+    plain = data(tmp_path, train=str(tmp_path / "a.jsonl"), format="text")
+    assert units(documents(plain, "train")) == [content]
+
+
+@pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress), (".XZ", lzma.compress)])
+def test_archives(tmp_path, block, suffix, pack):
+    path = write(tmp_path / f"a.txt{suffix}", pack(MIXED.encode()))
+    assert units(documents(data(tmp_path, train=path), "train")) == [PLAIN]
+    whole = Path(path).read_bytes()
+    write(Path(path), whole[: len(whole) // 2])
+    with pytest.raises(Mistake, match=f"a.txt{suffix} is not a whole {suffix} archive"):
+        units(documents(data(tmp_path, train=path), "train"))
+
+
+def test_folders_and_globs(tmp_path):
+    for name in ("b/two.txt", "b/.hidden", ".git/config", "a.txt", "c.jsonl"):
+        write(tmp_path / "in" / name, json.dumps({"text": name}) if name.endswith("jsonl") else name)
+    write(tmp_path / "in/empty.txt", "")
+    texts = documents(data(tmp_path, train=str(tmp_path / "in")), "train")
+    assert units(texts) == ["a.txt", "b/two.txt", "c.jsonl"] and texts.counts["empty"] == 1
+    assert texts.name == f"{tmp_path / 'in/a.txt'} (and 3 more)"
+    for pattern in (f"{tmp_path}/in/*.txt,{tmp_path}/in/b", [[f"{tmp_path}/in/a.txt", f"{tmp_path}/in/b*"]]):
+        assert units(documents(data(tmp_path, train=pattern), "train")) == ["a.txt", "b/two.txt"]
+
+
+@pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
+@pytest.mark.parametrize(
+    "content, line, words",
+    [
+        (b"fine\nbad \xff byte\n", 2, "byte 5 of the line is 0xff, which is not valid UTF-8"),
+        (b"one\ntwo\nNUL \0 here\n", 3, "a NUL byte, so this looks like a binary file"),
+        ("héllo".encode("utf-16"), 1, "this is UTF-16"),
+        (b"cut off \xe4\xbd", 1, "not valid UTF-8"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_place(tmp_path, block, document, content, line, words):
+    path = write(tmp_path / "a.bin", content)
+    with pytest.raises(Mistake, match=words) as caught:
+        units(documents(data(tmp_path, train=path, document=document), "train"))
+    assert str(caught.value).startswith(f"{path}:{line}: ") and "data.invalid=skip" in str(caught.value)
+
+
+def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
+    write(tmp_path / "in/a", b"one\ntwo \xff\nthree\r\n\0\nfour")
+    write(tmp_path / "in/b", b"five\n")
+    write(tmp_path / "in/c.jsonl", b'{"text": "six"}\n{"text": 7}\n\xff\n[8]\n{"te\n{"text": "nine"}')
+    lines = documents(data(tmp_path, train=str(tmp_path / "in"), document="line", invalid="skip"), "train")
+    assert units(lines) == ["one", "three", "four", "five", "six", "nine"] and lines.counts["lines"] == 6
+    files = documents(data(tmp_path, train=str(tmp_path / "in"), invalid="skip"), "train")
+    assert units(files) == ["five\n", "six", "nine"] and files.counts["files"] == 1
+    found = corpus(lines, BYTES)
+    assert found.report() == [
+        "6 lines left out because they are not valid (data.invalid=skip)", "1 lines ended in CRLF; the CR was taken off",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ('{"txt": "a", "id": 1}', "no text under 'text'; there is txt, id"),
+        ("{}", "no text under 'text'; there is nothing"),
+        ('{"text": 5}', "no text under 'text' but 5;"),
+        ('["a"]', 'not a JSON object such as {"text": …}'),
+        ('{"text": "a"', "not one JSON object on one line"),
+        ('{"text": "a\\u0000"}', "a NUL or half a surrogate pair"),
+        ('{"text": "\\ud800"}', "a NUL or half a surrogate pair"),
+    ],
+)
+def test_jsonl_mistakes(tmp_path, row, words):
+    path = write(tmp_path / "a.jsonl", '{"text": "fine"}\n\n' + row)
+    with pytest.raises(Mistake) as caught:
+        units(documents(data(tmp_path, train=path), "train"))
+    assert str(caught.value).startswith(f"{path}:3: ") and words in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, words in (
+        ("missing.txt", "there is no file .*missing.txt"),
+        ("*.nothing", "no file matches .*nothing"),
+        ("empty", "empty holds no text file"),
+    ):
+        with pytest.raises(Mistake, match=words):
+            documents(data(tmp_path, train=str(tmp_path / name)), "train")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Mistake, match="pipe is no ordinary file, and text is read more than once"):
+        documents(data(tmp_path, train=str(tmp_path / "pipe")), "train")
+    some = data(tmp_path, train=write(tmp_path / "a", "a"))
+    with pytest.raises(Mistake, match="no test data; name some, such as data.test=folder$"):
+        documents(some, "test")
+    with pytest.raises(Mistake, match="no valid data; .*or hold out a share of data.train .data.holdout"):
+        documents(some, "valid")
+
+
+@pytest.mark.parametrize(
+    "content, document, why",
+    [("", "file", "1 texts left out because they are empty"), (" \n\n", "file", "there are only spaces"), ("\n \n", "stream", "only")],
+)  # fmt: skip
+def test_texts_without_a_word_are_refused(tmp_path, content, document, why):
+    texts = documents(data(tmp_path, train=write(tmp_path / "void.txt", content), document=document), "train")
+    tokenizer = learn(config.Tokenizer(kind="byte"), texts.sample())
+    with pytest.raises(Mistake, match=f"void.txt holds no text .*{why}"):
+        corpus(texts, tokenizer)
+
+
+@pytest.mark.parametrize("document", ["file", "line", "stream", "blank"])
+def test_holding_out(tmp_path, block, document):
+    content = "".join(f"line {i}\n" + "\n" * (i % 3 == 0) for i in range(40))
+    some = data(tmp_path, train=write(tmp_path / "a", content), document=document, holdout=0.1)
+    train, valid = (units(documents(some, part)) for part in ("train", "valid"))
+    whole = units(documents(data(tmp_path, train=some.train, document=document), "train"))
+    if document == "file":  # as long as all there is, so it is cut: at nine tenths of its characters
+        assert train == [content[: int(len(content) * 0.9)]] and train[0] + valid[0] == content
+    else:
+        assert train + valid == whole
+        held = sum(map(len, valid)) / sum(map(len, whole))
+        assert 0.1 <= held < 0.2
+    assert documents(some, "valid").name == f"the last 10 % of {tmp_path / 'a'}"
+    assert documents(some, "train").name == f"all but the last 10 % of {tmp_path / 'a'}"
+    named = data(tmp_path, train=some.train, valid=write(tmp_path / "v", "v"), document="file", holdout=0.1)
+    assert units(documents(named, "train")) == [content] and units(documents(named, "valid")) == ["v"]
+    assert units(documents(some, "valid", sides=named.valid)) == ["v"]
+    with pytest.raises(Mistake, match="no test data"):
+        documents(some, "test")
+
+
+def test_a_small_document_is_not_cut_by_holding_out(tmp_path):
+    for name, size in (("a", 500), ("b", 450), ("c", 50)):
+        write(tmp_path / "in" / name, name * size)
+    some = data(tmp_path, train=str(tmp_path / "in"), holdout=0.1)
+    assert units(documents(some, "train")) == ["a" * 500, "b" * 400]
+    assert units(documents(some, "valid")) == ["b" * 50, "c" * 50]
+    write(tmp_path / "in/b", "b" * 70)
+    assert units(documents(some, "train")) == ["a" * 500, "b" * 58]
+    assert units(documents(some, "valid")) == ["b" * 12, "c" * 50]
+    write(tmp_path / "in/b", "b" * 49)
+    write(tmp_path / "in/c", "c" * 20)
+    assert units(documents(some, "train")) == ["a" * 500] and units(documents(some, "valid"))[0] == "b" * 49
+    most = data(tmp_path, train=str(tmp_path / "in"), holdout=0.9)  # something is always left
+    assert units(documents(most, "train")) == ["a" * 56]
+
+
+def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", "".join(f"word{i} \n" for i in range(1000)))
+    some = documents(data(tmp_path, train=path, document="line"), "train")
+    whole = "".join(some.sample())
+    monkeypatch.setattr(reading, "SAMPLE", 1000)
+    sample = list(some.sample())
+    assert 700 < sum(map(len, sample)) <= 1000 and sample[1] != "word1 " and sample[-1] in whole
+    assert int(sample[-1][4:]) > 950  # to the very end
+    assert not isinstance(some.sample(), list)
+    learnt = learn(config.Tokenizer(kind="space", vocab=5000, symbols=("word0",)), some.sample())
+    assert learnt.size == 4 + len(sample) and learnt.encode(["word0"]) == [[learnt.size - 1]]
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
+    texts = ["one two\n", "drei é", "😀"]
+    for number, text in enumerate(texts):
+        write(tmp_path / f"in/{number}", text)
+    for tokenizer in (LEARNT["bpe", "{}"], CHARS, BYTES):
+        found = corpus(documents(data(tmp_path, train=str(tmp_path / "in")), "train"), tokenizer)
+        rows = [[*row, END] for row in tokenizer.encode(texts)]
+        assert found.ids.tolist() == [number for row in rows for number in row] and found.ids.dtype == np.uint16
+        assert found.ends.tolist() == np.cumsum([len(row) for row in rows]).tolist()
+        assert (found.bytes, found.characters, found.words) == (19, 15, 5)
+        assert len(found) == len(found.ids) and isinstance(found.ids, np.memmap) and found.ends.flags.aligned
+
+
+def test_a_stream_ends_its_lines(tmp_path):
+    content = " \n = Title = \n \n the <unk> @-@ cat </s> sat . \n"
+    path = write(tmp_path / "a", content)
+    texts = documents(data(tmp_path, train=path, document="stream"), "train")
+    words = learn(config.Tokenizer(kind="space", vocab=50), texts.sample())
+    found = corpus(texts, words)
+    kinds = {word: words.encode([word])[0][0] for word in content.split()}
+    assert words.size == 4 + 9 and sorted(kinds.values()) == list(range(4, 13))  # a text's <unk> and </s> are words
+    title, line = ([kinds[word] for word in content.split("\n")[number].split()] for number in (1, 3))
+    assert found.ids.tolist() == [END, *title, END, END, *line, END]
+    assert found.ends.tolist() == [len(found)] == [14] and found.report() == []
+    assert (found.bytes, found.characters, found.words) == (len(content), len(content), 14)
+    assert words.decode([found.ids.tolist()]) == ["= Title = the <unk> @-@ cat </s> sat ."]
+
+
+def test_encoded_once(tmp_path, monkeypatch):
+    some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
+    first = corpus(documents(some, "train"), BYTES)
+    (file,) = (tmp_path / "cache").iterdir()
+    monkeypatch.setattr(token_cache, "write", None)
+    again = corpus(documents(some, "train"), BYTES)
+    assert again.ids.tolist() == first.ids.tolist() and again.report() == []
+    assert again.fingerprint() == first.fingerprint() and again.counts == first.counts
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as tensors:
+        assert tensors.get_tensor("ids").tolist() == first.ids.tolist()
+        assert tensors.get_tensor("ends").tolist() == first.ends.tolist()
+
+
+def test_another_request_has_another_file(tmp_path):
+    path = write(tmp_path / "a", "text\n" * 4)
+    asks = [{}, {"document": "line"}, {"invalid": "skip"}, {"verify": True}, {"format": "text"}, {"holdout": 0.5}]
+    for count, ask in enumerate(asks, 1):
+        corpus(documents(data(tmp_path, train=path, **ask), "train"), BYTES)
+        assert len(list((tmp_path / "cache").iterdir())) == count
+    corpus(documents(data(tmp_path, train=path, holdout=0.5), "valid"), BYTES)
+    corpus(documents(data(tmp_path, train=path), "train"), CHARS)
+    corpus(documents(data(tmp_path, train=write(tmp_path / "b", "text\n" * 4)), "train"), BYTES)
+    assert len(list((tmp_path / "cache").iterdir())) == len(asks) + 3
+
+
+def test_fingerprints_stand_for_content(tmp_path):
+    def fingerprint(name, content, **more):
+        return corpus(
+            documents(data(tmp_path, train=write(tmp_path / name, content), **more), "train"), BYTES
+        ).fingerprint()
+
+    same = fingerprint("a.txt", "one\ntwo\n")
+    assert fingerprint("b.txt", "one\ntwo\n") == fingerprint("c.txt.gz", gzip.compress(b"one\ntwo\n")) == same
+    others = {fingerprint("d", "one\ntwp\n"), fingerprint("e", "one\ntwo\n", document="line"), same}
+    others.add(fingerprint("f", "one\ntwo\n", document="stream"))
+    assert len(others) == 4
+
+
+CHANGED = "the files have changed since they were last encoded; they were encoded anew"
+
+
+def test_changed_files_are_encoded_anew(tmp_path):
+    path = Path(write(tmp_path / "a", "abc " * 10))
+    some = data(tmp_path, train=str(path))
+    before = corpus(documents(some, "train"), BYTES)
+    held = before.ids.tolist()
+    times = path.stat()
+    write(path, "abd " * 10)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # only what is looked at tells them apart
+    after = corpus(documents(some, "train"), BYTES)
+    assert after.report() == [CHANGED] and BYTES.decode([after.ids.tolist()]) == ["abd " * 10]
+    assert before.ids.tolist() == held and after.fingerprint() != before.fingerprint()
+    assert corpus(documents(some, "train"), BYTES).report() == []
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    assert corpus(documents(some, "train"), BYTES).report() == [CHANGED]
+    write(path, "abd " * 11)
+    assert corpus(documents(some, "train"), BYTES).report() == [CHANGED]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_verifying_looks_at_everything(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LOOK", 4)
+    path = Path(write(tmp_path / "a", "abcdefgh" * 100))
+    quick, sure = (data(tmp_path, train=str(path), verify=verify) for verify in (False, True))
+    for some in (quick, sure):
+        assert corpus(documents(some, "train"), BYTES).report() == []
+    times = path.stat()
+    content = bytearray(path.read_bytes())
+    content[20] = ord("!")
+    write(path, bytes(content))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert corpus(documents(quick, "train"), BYTES).report() == []
+    assert corpus(documents(sure, "train"), BYTES).report() == [CHANGED]
+    assert corpus(documents(sure, "train"), BYTES).report() == []
+    for file in (tmp_path / "cache").iterdir():
+        content = bytearray(file.read_bytes())
+        content[token_cache.HEAD + 50] ^= 1
+        file.write_bytes(content)
+    assert corpus(documents(quick, "train"), BYTES).report() == []
+    assert "was damaged or cut off" in corpus(documents(sure, "train"), BYTES).report()[0]
+
+
+@pytest.mark.parametrize("keep", [0, 100, token_cache.HEAD - 1, token_cache.HEAD + 100, -1])
+def test_a_cut_off_cache_is_made_anew(tmp_path, keep):
+    some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
+    whole = corpus(documents(some, "train"), BYTES).ids.tolist()
+    (file,) = (tmp_path / "cache").iterdir()
+    content = file.read_bytes()
+    file.write_bytes(content[:keep])
+    found = corpus(documents(some, "train"), BYTES)
+    assert found.report() == [f"{file} was damaged or cut off; its texts were encoded anew"]
+    assert found.ids.tolist() == whole and file.read_bytes() == content
+    assert corpus(documents(some, "train"), BYTES).report() == []
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    write(tmp_path / "file", "")
+    some = schema.TextData(train=write(tmp_path / "a", "text"), cache=str(tmp_path / "file/cache"))
+    found = corpus(documents(some, "train"), BYTES, tmp_path / "run")
+    (told,) = found.report()
+    assert "file/cache cannot be written (Not a directory; data.cache); encoded texts are in" in told and "run" in told
+    assert len(list((tmp_path / "run").iterdir())) == 1
+    monkeypatch.setattr(token_cache, "write", None)
+    assert corpus(documents(some, "train"), BYTES, tmp_path / "run").report() == []
+    monkeypatch.undo()
+    alone = corpus(documents(some, "train"), BYTES)
+    assert "texts are encoded again in every run" in alone.report()[0]
+    assert alone.ids.tolist() == found.ids.tolist()
+    here = Path(alone.ids.filename).parent
+    assert here.exists()
+    del alone
+    assert not here.exists()
+
+
+def test_the_cache_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    corpus(documents(schema.TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
+    assert len(list((tmp_path / "xdg/regard").iterdir())) == 1
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert token_cache.folder_of("") == tmp_path / ".cache/regard" and token_cache.folder_of("~/x") == tmp_path / "x"
+
+
+def test_files_that_change_while_they_are_read(tmp_path, monkeypatch):
+    some = data(tmp_path, train=write(tmp_path / "a", "text"))
+    encode = token_cache._batch
+
+    def meanwhile(*args):
+        write(tmp_path / "a", "other text")
+        return encode(*args)
+
+    monkeypatch.setattr(token_cache, "_batch", meanwhile)
+    with pytest.raises(Mistake, match="was changed while it was being read"):
+        corpus(documents(some, "train"), BYTES)
+    monkeypatch.undo()
+    found = corpus(documents(some, "train"), BYTES)
+    assert BYTES.decode([found.ids.tolist()]) == ["other text"]
+
+
+TWICE = """
+import sys
+from pathlib import Path
+from regard.config import schema
+from regard.data import token_cache
+from regard.data.corpus import corpus
+from regard.data.documents import documents
+from regard.processors.tokenizers import load
+folder = Path(sys.argv[1])
+for turn in range(3):
+    some = schema.TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)
+    (folder / "a.txt").touch()  # the other must encode again, too
+    try:
+        found = corpus(documents(some, "train"), load(folder / "t.json"))
+    except token_cache.UserError as error:
+        assert "was changed while" in str(error)
+    else:
+        print(found.fingerprint(), len(found))
+"""
+
+
+def test_two_processes_at_once(tmp_path):
+    write(tmp_path / "a.txt", "some words and others\n" * 50_000)
+    LEARNT["bpe", "{}"].save(tmp_path / "t.json")
+    run = [sys.executable, "-c", TWICE, str(tmp_path)]
+    both = [subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate(timeout=100) for process in both]
+    assert not any(errors for _, errors in said), said
+    assert len(set(said[0][0].split(b"\n") + said[1][0].split(b"\n"))) == 2  # one line, and nothing after the last
+    assert len(list((tmp_path / "cache").iterdir())) == 1  # and no draft
+
+
+def test_what_is_unknown_is_named(tmp_path):
+    some = data(tmp_path, test=write(tmp_path / "a", "abc\tabβ\nγβ " * 3), train=write(tmp_path / "b", "a b\nc "))
+    letters = learn(config.Tokenizer(kind="char", vocab=50), documents(some, "train").sample())
+    assert letters.size == 4 + 5  # a newline is a character of its own
+    found = corpus(documents(some, "test"), letters)
+    assert found.report() == ["12 of 34 tokens are unknown to the tokenizer, such as '\\t', 'β', 'γ'"]
+    assert corpus(documents(some, "test"), letters).report() == found.report()
+    assert unknown(letters, "ab\tcβa β") == ["\t", "β"] and unknown(letters, "a\nb") == []
+    words = learn(config.Tokenizer(kind="word", vocab=50), ["the cat"])
+    assert unknown(words, "the dog and the dog's cat") == ["dog", "and", "'s"]
+    assert unknown(LEARNT["bpe", "{}"], "β") == []
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def made(tmp_path, *texts: str, **more):
+    """A corpus of these documents, as bytes."""
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    return corpus(documents(data(tmp_path, train=write(tmp_path / "made.jsonl", content), **more), "train"), BYTES)
+
+
+def train(**changes) -> schema.Train:
+    return schema.Train(**changes)
+
+
+LONG = ["".join(chr(97 + (i * i + j) % 26) for j in range(7 + i * 5 % 23)) for i in range(40)]
+
+
+def test_what_is_read_is_what_came_before(tmp_path):
+    found = made(tmp_path, *LONG)
+    seen: dict[int, int] = {}
+    heads = {0, *found.ends.tolist()}
+    for update in Windows(found, data(tmp_path, max_tokens=16), train(tokens=64)).updates(epoch=3):
+        (piece,) = update.pieces
+        assert update.tokens == update.count == piece.count == 64 and piece.full and len(update.examples) == 4
+        assert piece.tokens.dtype == piece.targets.dtype == torch.int64 and piece.real.all() and piece.fresh is None
+        for begin, row, target in zip(update.examples, piece.tokens.tolist(), piece.targets.tolist(), strict=True):
+            assert target == found.ids[begin : begin + 16].tolist()
+            for place, token in enumerate(row, begin):
+                assert token == (START if place in heads else found.ids[place - 1])
+                seen[place] = seen.get(place, 0) + 1
+    assert sum(seen.values()) > len(found) - 64 and set(seen) <= set(range(len(found)))
+
+
+def test_tokens_never_see_another_document(tmp_path):
+    found = made(tmp_path, *LONG)
+    for update in Windows(found, data(tmp_path, max_tokens=32), train(batch=3)).updates(0):
+        (piece,) = update.pieces
+        for row, begin in enumerate(update.examples):
+            documents = np.searchsorted(found.ends, np.arange(begin, begin + 32), side="right")
+            pieces = piece.segments[row].numpy()
+            assert ((documents[:, None] == documents) == (pieces[:, None] == pieces)).all()
+            starts = np.array([np.flatnonzero(documents == one)[0] for one in documents])
+            assert piece.at[row].tolist() == (np.arange(32) - starts).tolist()
+
+
+def test_a_row_without_a_border_has_nothing_to_say(tmp_path):
+    long = made(tmp_path, "x" * 500)
+    lines = documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
+    for found in (long, corpus(lines, BYTES)):
+        for update in Windows(found, data(tmp_path, max_tokens=32), train(batch=2)).updates(0):
+            assert update.pieces[0].segments is None and update.pieces[0].at is None
+    assert END in update.pieces[0].tokens  # in a stream it is read like any token
+    assert next(evaluation(found, 8)).tokens[0, 0] == END and next(evaluation(long, 8)).tokens[0, 0] == START
+
+
+def test_every_token_comes_in_every_epoch(tmp_path):
+    found = made(tmp_path, *LONG)
+    orders = []
+    for epoch in range(6):
+        updates = list(Windows(found, data(tmp_path, max_tokens=20), train(batch=1)).updates(epoch))
+        begins = [update.examples[0] for update in updates]
+        assert {place for begin in begins for place in range(begin, begin + 20)} == set(range(len(found)))
+        assert len(begins) <= len(found) // 20 + 2 and len(set(begins)) == len(begins)
+        assert [update.index for update in updates] == list(range(1, len(begins) + 1))
+        orders.append(begins)
+    assert len({min(set(begins) - {0}) for begins in orders}) > 3  # cut elsewhere
+    assert all(begins != sorted(begins) for begins in orders)
+    again = Windows(found, data(tmp_path, max_tokens=20), train(batch=1)).updates(2)
+    assert [update.examples[0] for update in again] == orders[2]
+    other = Windows(found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).updates(2)
+    assert [update.examples[0] for update in other] != orders[2]
+
+
+@pytest.mark.parametrize("way", [Windows, Carried])
+def test_going_on_where_an_update_ended(tmp_path, way):
+    found = made(tmp_path, *LONG)
+    cut = way(found, data(tmp_path, max_tokens=20), train(batch=3, accumulate=2))
+    whole = list(cut.updates(5))
+    assert len(whole) > 5
+    for number, update in enumerate(whole):
+        rest = list(cut.updates(5, update.index))
+        assert [one.examples for one in rest] == [one.examples for one in whole[number + 1 :]]
+        if rest:
+            for piece, other in zip(rest[0].pieces, whole[number + 1].pieces, strict=True):
+                assert torch.equal(piece.tokens, other.tokens) and piece.first == other.first
+                assert piece.fresh is None or torch.equal(piece.fresh, other.fresh)
+    for index in (1, whole[-1].index + 3):
+        with pytest.raises(Mistake, match=f"no update ends after {index} windows of the epoch: the data, train.tokens"):
+            list(cut.updates(5, index))
+
+
+def test_pieces_of_an_update(tmp_path):
+    found = made(tmp_path, *LONG)
+    for accumulate, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
+        asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty, and some tokens to spare
+        update = next(Windows(found, data(tmp_path, max_tokens=20), asked).updates(0))
+        assert [len(piece.tokens) for piece in update.pieces] == sizes and update.count == 100 == update.tokens
+        assert torch.equal(torch.cat([piece.targets for piece in update.pieces]), _rows(found, update.examples, 20))
+        assert [piece.first for piece in update.pieces] == np.cumsum([0, *sizes])[:-1].tolist()
+
+
+def _rows(found, begins, width):
+    return torch.stack([torch.from_numpy(found.ids[begin : begin + width].astype(np.int64)) for begin in begins])
+
+
+@pytest.mark.parametrize("way", [Windows, Carried])
+def test_a_text_shorter_than_a_window(tmp_path, way):
+    found = made(tmp_path, "ab")
+    for _ in range(2):
+        (update,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).updates(0)
+        assert update.pieces[0].targets.tolist() == [found.ids.tolist()] and update.count == 3
+        assert update.pieces[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
+        found = made(tmp_path, "ab", verify=True)
+    for context, rows in ((20, 4), (2, 4), (1, 1)):
+        assert sum(piece.count for piece in evaluation(found, context, rows=rows)) == 3
+        assert sum(piece.count for piece in recalled(found, context, rows=rows)) == 3
+
+
+def test_rows_go_on_with_their_own_text(tmp_path):
+    found = made(tmp_path, *LONG)
+    for epoch in range(3):
+        updates = list(Carried(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).updates(epoch))
+        assert len(updates) == len(found) // 4 // 20
+        for number, update in enumerate(updates):
+            assert [piece.fresh.tolist() for piece in update.pieces] == [[number == 0] * 2] * 2
+            assert [piece.first for piece in update.pieces] == [0, 2] and update.pieces[0].segments is None
+            assert update.index == 4 * (number + 1)
+        for before, after in pairwise(updates):
+            assert [begin + 20 for begin in before.examples] == after.examples
+        assert all(b - a == len(found) // 4 for a, b in pairwise(updates[0].examples))
+        assert updates[-1].examples[-1] + 20 <= len(found)
+    heads = torch.cat([piece.tokens for update in updates for piece in update.pieces]) == START
+    assert heads.any() and END not in torch.cat([piece.tokens for piece in updates[0].pieces])
+    assert (
+        updates[0].examples != next(Carried(found, data(tmp_path, max_tokens=20), train(batch=4)).updates(9)).examples
+    )
+
+
+@pytest.mark.parametrize("context, stride", [(16, 0), (16, 16), (16, 5), (16, 1), (1, 0), (10_000, 0), (10_000, 7)])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
+    found = made(tmp_path, *LONG)
+    predicted, contexts = [], []
+    for piece in evaluation(found, context, stride, rows):
+        assert piece.count == piece.real.sum() and len(piece.tokens) <= (rows or len(piece.tokens))
+        for row in range(len(piece.tokens)):
+            predicted += piece.targets[row][piece.real[row]].tolist()
+            contexts += piece.real[row].nonzero()[:, 0].tolist()
+    assert predicted == found.ids.tolist()
+    if stride and stride < context < len(found):
+        assert min(contexts[context:]) == context - stride
+
+
+def test_what_is_behind_the_end_is_padding(tmp_path):
+    found = made(tmp_path, "a", "b" * 9)  # twelve tokens
+    first, second = evaluation(found, 8, rows=1)
+    assert (
+        second.targets[0].tolist() == [*found.ids[8:].tolist(), 0, 0, 0, 0] and second.tokens[0, 4:].tolist() == [0] * 4
+    )
+    assert second.real[0].tolist() == [True] * 4 + [False] * 4 and not second.full and first.full
+    assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.at[0].tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert second.segments is None  # what is not shown is no border
+    (both,) = evaluation(found, 8, rows=2)
+    assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
+
+
+@pytest.mark.parametrize("rows", [1, 3, 60])
+@pytest.mark.parametrize("stream", [False, True])
+def test_memory_reads_in_the_order_of_the_text(tmp_path, rows, stream):
+    found = made(tmp_path, *LONG)
+    if stream:
+        path = write(tmp_path / "s", "\n".join(LONG))
+        found = corpus(documents(data(tmp_path, train=path, document="stream"), "train"), BYTES)
+    texts: list[list[int]] = []
+    open_rows: dict[int, list[int]] = {}
+    for piece in recalled(found, 16, rows):
+        for row in range(len(piece.tokens)):
+            own = piece.targets[row][piece.real[row]].tolist()
+            if piece.fresh[row] and own:
+                texts.append([])
+                open_rows[row] = texts[-1]
+                assert stream or piece.tokens[row, 0] == START
+            open_rows.get(row, []).extend(own)
+        assert piece.segments is None
+    if stream:
+        assert len(texts) == rows and sum(texts, []) == found.ids.tolist()
+    else:
+        assert sorted(texts) == sorted([*BYTES.encode([text])[0], END] for text in LONG)
+
+
+def test_windows_move_to_a_device(tmp_path):
+    piece = next(Carried(made(tmp_path, *LONG), data(tmp_path), train(batch=2)).updates(0)).pieces[0]
+    moved = piece.to("meta")
+    assert moved.tokens.is_meta and moved.real.is_meta and moved.fresh.is_meta and moved.at is None
+    assert (moved.first, moved.count, moved.full) == (piece.first, piece.count, piece.full)
+
+
+def test_a_stride_must_not_pass_over_tokens():
+    with pytest.raises(ValueError, match="data.stride is 300, above data.max_tokens=256, and would pass over tokens"):
+        schema.TextData(stride=300)
+
+
+# --- the embedded text -----------------------------------------------------------------------------------------------
+
+
+def test_the_standard_library_is_the_embedded_text(tmp_path):
+    parts = {part: stdlib.files(part) for part in ("train", "valid", "test")}
+    names = {part: {path.name for path in files} for part, files in parts.items()}
+    every = [path for files in parts.values() for path in files]
+    assert len(set(every)) == len(every) > 300 and parts["train"] == sorted(
+        parts["train"], key=lambda path: path.as_posix()
+    )
+    assert len(parts["train"]) > 10 * len(parts["valid"]) > 50 and len(parts["test"]) > 5
+    assert "argparse.py" in names["train"] and "datetime.py" in names["test"]  # everywhere
+    outside = {"test", "tests", "site-packages", "idle_test", "encodings"}
+    root = Path(os.__file__).parent
+    assert all(outside.isdisjoint(path.relative_to(root).parts) for path in every)
+    texts = documents(data(tmp_path, document="line", holdout=0.5, invalid="refuse"), "valid")
+    assert texts.files == parts["valid"] and texts.name.startswith(
+        "the valid part of the standard library of Python 3."
+    )
+    found = corpus(texts, BYTES)
+    assert len(found.ends) == len(texts.files) - texts.counts["empty"] - texts.counts["files"]
+    assert BYTES.decode([found.ids[: found.ends[0]].tolist()])[0] == parts["valid"][0].read_text()
+
+
+def test_without_a_standard_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(Mistake, match="the source of Python's standard library is not at .*name text files"):
+        documents(data(tmp_path), "train")
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_bench_of_encoding(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(encode, "VOCAB", 600)
+    monkeypatch.setattr(sys, "argv", ["encode", "--sizes", "1"])
+    encode.main()
+    said = capsys.readouterr().out
+    assert said.startswith("1 MB: ") and "MB/s" in said and said.count("\n") == 1
+    encode.text(tmp_path / "made", 1)
+    content = (tmp_path / "made").read_text()
+    assert 1_000_000 <= len(content) <= 1_100_000 and 10_000 < len(set(content.split())) < 60_000

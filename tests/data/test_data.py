@@ -1,0 +1,839 @@
+"""Readers, tokenizers and batches: nothing is lost, nothing is dropped silently, and the order is repeatable."""
+
+import gc
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.config import run as config
+from regard.config import schema
+from regard.data import readers, sampler
+from regard.data.readers import Lines, pairs, references
+from regard.data.sampler import Batcher, cut, pack, pair, share, sorted_batches
+from regard.errors import Mistake
+from regard.processors import tokenizers
+from regard.processors.tokenizers import END, MASK, PAD, START, UNK, learn, load
+from regard.synthetic.dates import Made, make
+
+HARD = [
+    "Hello  world", "a\u00a0b\u202fPM", "e\u0301 Å ﬁ Ⅳ", "你好，世界", "שלום עולם", "😀👩\u200d👩\u200d👧 ok",
+    "tab\there\x0b\x85\u2028end", "<pad><s></s><unk>", "</s>", " leading", "trailing  ", "x<url>y <url>",
+    "<café>é驚", "don't stop", "\ufeffbom \ufffd",
+]  # fmt: skip
+
+
+def data(**changes) -> schema.PairData:
+    return schema.PairData(**changes)
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_several_files_are_one_sequence(tmp_path):
+    write(tmp_path / "b.txt", "three\nfour")  # no newline at the end
+    write(tmp_path / "a.txt", "one\ntwo\n")
+    write(tmp_path / "c.txt", "")
+    lines = Lines([str(tmp_path / "*.txt")])
+    assert list(lines) == ["one", "two", "three", "four"]
+    assert lines[-1] == "four" and lines[1:3] == ["two", "three"]
+    assert lines.where(2) == f"{tmp_path / 'b.txt'}:1"
+    with pytest.raises(IndexError):
+        lines[4]
+
+
+def test_only_newlines_split_lines(tmp_path):
+    text = "a\u2028b\x0bc\x85d\x0ce\rf"
+    assert list(Lines([write(tmp_path / "a", f"{text}\nlast\n")])) == [text, "last"]
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 1 << 20])
+def test_blocks_do_not_show(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(readers, "BLOCK", block)
+    content = "\ufeffäöü\r\n\r\n😀 long line here\n\nend\r\n"
+    lines = Lines([write(tmp_path / "a", content)])
+    assert list(lines) == ["äöü", "", "😀 long line here", "", "end"]
+    assert lines.counts == {"crlf": 3, "bom": 1}
+    assert lines.marks.tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("pack_it, suffix", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (gzip.compress, ".GZ")])
+def test_archives_read_like_plain_files(tmp_path, pack_it, suffix):
+    content = b"one\r\ntwo\nthree"
+    plain = Lines([write(tmp_path / "a.txt", content)] * 2)
+    packed = Lines([write(tmp_path / f"a.txt{suffix}", pack_it(content))] * 2)
+    assert list(packed) == list(plain) == ["one", "two", "three"] * 2
+    assert packed.digest() == plain.digest()
+
+
+def test_a_pipe_can_be_read(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(b"one\ntwo\n",))
+    writer.start()
+    assert list(Lines([str(path)])) == ["one", "two"]
+    writer.join()
+
+
+def test_more_files_than_handles(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "HANDLES", 2)
+    for i in range(9):
+        write(tmp_path / f"{i}.txt", f"{i}\n")
+    lines = Lines([str(tmp_path / "*.txt")])
+    assert [lines[i] for i in (8, 0, 5, 8, 3)] == ["8", "0", "5", "8", "3"]
+    assert len(lines._open) == 2
+
+
+def test_threads_can_read_together(tmp_path):
+    lines = Lines([write(tmp_path / "a", "".join(f"line {i}\n" for i in range(2000)))])
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        for i in np.random.default_rng(seed).permutation(2000).tolist():
+            if lines[i] != f"line {i}":
+                wrong.append(i)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "content, line, words",
+    [
+        (b"fine\nna\xefve\n", 2, "byte 3 of the line is 0xef, which is not valid UTF-8"),
+        (b"fine\n\nPK\x00\x01\n", 3, "NUL byte"),
+        ("one\n".encode("utf-16"), 1, "UTF-16"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, words):
+    path = write(tmp_path / "a", content)
+    with pytest.raises(Mistake, match=words) as caught:
+        Lines([path])
+    assert f"{path}:{line}: " in str(caught.value) and "data.invalid=skip" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(os.urandom(999))[:-40], b"plain text", gzip.compress(b"x")[:-4]],
+    ids=["cut", "plain", "no check"],  # the bytes hold the time
+)
+def test_a_broken_archive_is_refused(tmp_path, content):
+    with pytest.raises(Mistake, match="a.gz is not a whole .gz archive"):
+        Lines([write(tmp_path / "a.gz", content)])
+    with pytest.raises(Mistake, match="a.xz is not a whole .xz archive"):
+        Lines([write(tmp_path / "a.xz", lzma.compress(b"text" * 99)[:-20])])
+
+
+def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(readers.shutil, "copyfileobj", full)
+    with pytest.raises(Mistake, match="cannot be unpacked into .*No space left.*TMPDIR"):
+        Lines([write(tmp_path / "a.gz", gzip.compress(b"x"))])
+
+
+def test_missing_files_folders_and_changed_files(tmp_path):
+    with pytest.raises(Mistake, match="there is no file .*nowhere.txt"):
+        Lines([str(tmp_path / "nowhere.txt")])
+    with pytest.raises(Mistake, match=r"no file matches .*\*.en"):
+        Lines([str(tmp_path / "*.en")])
+    with pytest.raises(Mistake, match=r"is a folder.*/\*.txt"):
+        Lines([f"{tmp_path}/"])
+    (tmp_path / "inner.en").mkdir()
+    with pytest.raises(Mistake, match="no file matches"):
+        Lines([str(tmp_path / "*.en")])
+    odd = write(tmp_path / "a[1].txt", "here\n")
+    assert list(Lines([odd])) == ["here"]
+    for after in (b"he", b"h\xff\xff\xff\n"):
+        lines = Lines([odd])
+        write(tmp_path / "a[1].txt", after)
+        with pytest.raises(Mistake, match="was changed while"):
+            lines[0]
+        write(tmp_path / "a[1].txt", "here\n")
+
+
+def test_a_file_that_cannot_be_opened_is_said(tmp_path, monkeypatch):
+    def locked(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path / "a", "x")
+    monkeypatch.setattr("builtins.open", locked)
+    with pytest.raises(Mistake, match="cannot be read .Permission denied."):
+        Lines([path])
+
+
+# --- pairs -----------------------------------------------------------------------------------------------------
+
+
+def two(tmp_path: Path, source: str | bytes, target: str | bytes) -> list[list[str]]:
+    return [[write(tmp_path / "x.en", source)], [write(tmp_path / "x.de", target)]]
+
+
+def test_text_pairs_leave_out_and_count(tmp_path):
+    found = pairs(two(tmp_path, "a\r\n\nc\n \u3000\ne\n", "A\nB\nC\nD\n\u00a0\n"), data())
+    assert list(found) == [("a", "A"), ("c", "C")]
+    assert found.counts == {"examples": 2, "empty": 3, "invalid": 0, "crlf": 1, "bom": 0}
+    assert found.where(1) == f"{tmp_path}/x.en:3, {tmp_path}/x.de:3"
+    assert [sentence.split()[0] for sentence in found.report()] == ["3", "1"]
+    assert list(found.texts(1, 0)) == ["A", "C", "a", "c"]
+
+
+def test_invalid_lines_take_their_pair_along(tmp_path):
+    sides = two(tmp_path, b"a\n\xff\n\nd\n", b"A\nB\n\0\nD\n")
+    found = pairs(sides, data(invalid="skip"))
+    assert list(found) == [("a", "A"), ("d", "D")]
+    assert found.counts["invalid"] == 2 and found.counts["empty"] == 0  # no example is counted twice
+    assert found.lines[0][1] == ""
+    assert "2 examples left out because a line is not valid" in found.report()[0]
+    with pytest.raises(Mistake, match="x.en:2: "):
+        pairs(sides, data())
+
+
+def test_nothing_to_report_when_all_is_well(tmp_path):
+    assert pairs(two(tmp_path, "a\n", "A\n"), data()).report() == []
+
+
+def test_sides_of_different_length_name_both(tmp_path):
+    with pytest.raises(Mistake, match=r"x.en has 2 lines and .*x.de has 3"):
+        pairs(two(tmp_path, "a\nb\n", "A\nB\nC\n"), data())
+
+
+def test_wrong_numbers_of_sides(tmp_path):
+    one = write(tmp_path / "x.en", "a\n")
+    table = write(tmp_path / "x.tsv", "a\tA\n")
+    with pytest.raises(Mistake, match=r"two sides.*not 1.*data.train=a,b"):
+        pairs([[one]], data())
+    with pytest.raises(Mistake, match="two sides.*not 3"):
+        pairs([[one]] * 3, data())
+    with pytest.raises(Mistake, match="tsv data hold both sides in one file, and 2 sides"):
+        pairs([[table], [table]], data())
+    with pytest.raises(Mistake, match="no data file is named"):
+        pairs([], data())
+
+
+def test_an_empty_set_is_refused_when_some_are_needed(tmp_path):
+    found = pairs(two(tmp_path, "\n\n", "A\nB\n"), data())
+    with pytest.raises(Mistake, match=r"data.train: .*x.en.* holds no example \(2 examples left out because a side"):
+        found.need_some("data.train")
+    with pytest.raises(Mistake, match="it has no line"):
+        pairs(two(tmp_path, "", ""), data()).need_some("data.train")
+    pairs(two(tmp_path, "a\n", "A\n"), data()).need_some("data.train")
+
+
+def test_tsv_by_number_and_by_name(tmp_path):
+    table = [[write(tmp_path / "x.tsv.gz", gzip.compress(b"a\tA\tone\r\n\nb\t\ttwo\nc\tC\n"))]]
+    found = pairs(table, data())
+    assert list(found) == [("a", "A"), ("c", "C")] and found.counts["empty"] == 2 and found.counts["crlf"] == 1
+    named = [[write(tmp_path / "1.tsv", "id\ten\tde\n1\ta\tA\n"), write(tmp_path / "2.tsv", "de\ten\nB\tb\n")]]
+    found = pairs(named, data(columns=("en", "de")))
+    assert list(found) == [("a", "A"), ("b", "B")] and found.where(1).endswith("2.tsv:2")
+    assert list(found.texts(1)) == ["A", "B"]
+    assert list(pairs(table, data(columns=("2", "1"))))[0] == ("A", "a")
+
+
+def test_tsv_mistakes(tmp_path):
+    table = [[write(tmp_path / "x.tsv", "a\tA\nb\n")]]
+    with pytest.raises(Mistake, match="x.tsv:2: 1 columns, and column 2 is needed"):
+        pairs(table, data())
+    assert pairs(table, data(invalid="skip")).counts["invalid"] == 1
+    with pytest.raises(Mistake, match="x.tsv:1: the header has no column 'en'.*it has a, A"):
+        pairs(table, data(columns=("en", "de")))
+    with pytest.raises(Mistake, match="columns=1 names one column"):
+        pairs(table, data(columns=("1",)))
+    with pytest.raises(Mistake, match="holds 0"):
+        pairs(table, data(columns=("0", "1")))
+
+
+def test_a_tsv_whose_header_is_skipped_still_ends_in_a_sentence(tmp_path):
+    table = [[write(tmp_path / "x.tsv", b"\xff\nen\tde\na\tA\n")]]
+    assert list(pairs(table, data(invalid="skip", columns=("en", "de")))) == [("a", "A")]
+
+
+def test_jsonl(tmp_path):
+    rows = [
+        {"source": "a\n", "target": "A\u2028", "more": 1},
+        {"target": "B", "source": " "},
+        {"source": "c", "target": "C"},
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    found = pairs([[write(tmp_path / "x.jsonl.xz", lzma.compress(content.encode()))]], data())
+    assert list(found) == [("a\n", "A\u2028"), ("c", "C")] and found.counts["empty"] == 1
+    named = [[write(tmp_path / "x.json", '{"en": "a", "de": "A"}\n\n')]]
+    assert list(pairs(named, data(columns=("en", "de")))) == [("a", "A")]
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ('{"source": "a"', "not one JSON object on one line"),
+        ("[1, 2]", "not a JSON object"),
+        ('{"source": "a", "goal": "b"}', "no text under 'target'; there is source, goal"),
+        ('{"source": 1, "target": "b"}', "no text under 'source'"),
+        ('{"source": "\\ud800", "target": "b"}', "half a surrogate pair"),
+        ('{"source": "\\u0000", "target": "b"}', "NUL"),
+        ("[" * 100_000, "not one JSON object on one line"),
+    ],
+)
+def test_jsonl_mistakes(tmp_path, row, words):
+    path = write(tmp_path / "x.jsonl", '{"source": "a", "target": "A"}\n' + row + "\n")
+    with pytest.raises(Mistake, match=words) as caught:
+        pairs([[path]], data())
+    assert "x.jsonl:2: " in str(caught.value)
+    assert len(pairs([[path]], data(invalid="skip"))) == 1
+
+
+def test_references_for_evaluation(tmp_path):
+    assert references("one\ttwo\t \tthree") == ["one", "two", "three"]
+    assert references("one") == ["one"] and references("") == [""]
+    table = [[write(tmp_path / "x.tsv", "a\tA1\tA2\nb\tB1\nc\tC1\t\n")]]
+    asked = data(columns=("1", "2", "3"))
+    assert [references(y) for _, y in pairs(table, asked, references=True)] == [["A1", "A2"], ["B1"], ["C1"]]
+    assert [y for _, y in pairs(table, asked)] == ["A1", "B1", "C1"]  # training reads the first only
+    assert [y for _, y in pairs(table, data(), references=True)] == ["A1", "B1", "C1"]
+
+
+def test_fingerprints_tell_content_not_places(tmp_path):
+    first = pairs(two(tmp_path, "a\nb\n", "A\nB\n"), data()).fingerprint()
+    (tmp_path / "moved").mkdir()
+    packed = [[write(tmp_path / "moved/y.gz", gzip.compress(b"a\nb\n"))], [write(tmp_path / "moved/z", "A\nB\n")]]
+    assert pairs(packed, data()).fingerprint() == first
+    assert pairs(packed[::-1], data()).fingerprint() != first
+    assert pairs(two(tmp_path, "a\nc\n", "A\nB\n"), data()).fingerprint() != first
+    table = [[write(tmp_path / "x.tsv", "a\tA\tO\n")]]
+    assert pairs(table, data()).fingerprint() != pairs(table, data(columns=("1", "3"))).fingerprint()
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------
+
+CORPUS = ["The animal did not cross the street.", "Das Tier überquerte die Straße nicht!", *HARD] * 3
+SYMBOLS = ("<url>", "<café>")
+LEARNT = {
+    kind: learn(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
+    for kind in ("bpe", "unigram", "word", "char", "byte")
+}
+
+
+@pytest.fixture(params=LEARNT)
+def stored(request, tmp_path):
+    """Every kind, saved and loaded again."""
+    LEARNT[request.param].save(tmp_path / "tokenizer.json")
+    return load(tmp_path / "tokenizer.json")
+
+
+def test_known_text_comes_back_whole(stored):
+    assert stored.decode(stored.encode(HARD)) == HARD
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte"])
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.lists(st.sampled_from(HARD)).map("".join)
+)
+def test_any_text_comes_back_whole(kind, text):
+    tokenizer = LEARNT[kind]
+    ids = tokenizer.encode([text])
+    assert tokenizer.decode(ids) == [text]
+    assert all(UNK < i < tokenizer.size for i in ids[0])
+
+
+def test_control_in_a_text_is_text(stored):
+    for name in tokenizers.SPECIALS:
+        ids = stored.encode([f"a{name}b", name])
+        assert not {PAD, START, END} & {i for row in ids for i in row}
+        assert stored.decode([[START, *ids[1], END, PAD, PAD]]) == [name]
+
+
+def test_specials_have_fixed_places(stored):
+    assert [stored.backend.token_to_id(name) for name in tokenizers.SPECIALS] == [0, 1, 2, 3]
+    assert (stored.pad, stored.start, stored.end, stored.unk) == (0, 1, 2, 3)
+
+
+def test_symbols_stay_whole(stored):
+    number = stored.backend.token_to_id("<url>")
+    assert stored.encode(["<url>"]) == [[number]]
+    ids = stored.encode(["see <url>.<café><url>"])[0]
+    assert ids.count(number) == 2 and stored.size == max(*stored.symbols, number) + 1
+    assert stored.decode([ids])[0].endswith("<café><url>")
+    assert stored.pieces([number, END]) == ["<url>", "</s>"]
+
+
+def test_symbols_survive_normalising():
+    tokenizer = learn(config.Tokenizer(normalise="lower", symbols=("<URL>",), vocab=300), ["ABC abc"])
+    assert tokenizer.decode(tokenizer.encode(["See <URL> NOW <url>"])) == ["see <URL> now <url>"]
+
+
+@pytest.mark.parametrize(
+    "normalise, text, result",
+    [
+        ("none", "Ⅳ E\u0301", "Ⅳ E\u0301"),
+        ("nfc", "Ⅳ E\u0301", "Ⅳ É"),
+        ("nfkc", "Ⅳ E\u0301", "IV É"),
+        ("lower", "Ⅳ", "ⅳ"),
+        ("nfkc+lower", "Ⅳ É", "iv é"),
+    ],
+)
+def test_normalising_is_done_when_asked_and_stored(tmp_path, normalise, text, result):
+    for kind in ("bpe", "word", "byte"):
+        learn(schema.TokenizerConfig(kind=kind, normalise=normalise, vocab=600), [text, result]).save(
+            tmp_path / "t.json"
+        )
+        tokenizer = load(tmp_path / "t.json")
+        assert tokenizer.decode(tokenizer.encode([text])) == [result]
+
+
+def test_unknown_words_and_characters():
+    words = learn(config.Tokenizer(kind="word", vocab=50), ["the cat sat", "cat food"])
+    assert words.encode(["the cat"])[0][1] == words.encode(["cat"])[0][0]  # first or not, the same word
+    assert words.decode(words.encode(["dog sat food"])) == ["<unk> sat food"]
+    assert words.decode(words.encode(["the dog sat"])) == ["the <unk> sat"]
+    letters = learn(config.Tokenizer(kind="char", vocab=50), ["abc "])
+    assert letters.encode(["a猫b"]) == [[letters.encode(["a"])[0][0], UNK, letters.encode(["b"])[0][0]]]
+    assert letters.decode(letters.encode(["a猫b"])) == ["a<unk>b"]
+
+
+def test_pieces_are_readable():
+    pieces = {kind: tokenizer.pieces(tokenizer.encode(["the 你"])[0]) for kind, tokenizer in LEARNT.items()}
+    assert pieces["byte"] == ["t", "h", "e", "▁", "<e4>", "<bd>", "<a0>"]
+    assert pieces["char"] == ["t", "h", "e", "▁", "你"]
+    assert pieces["word"][0] == "▁the"
+    assert LEARNT["bpe"].pieces([PAD, START, UNK]) == ["<pad>", "<s>", "<unk>"]
+
+
+def test_bytes_are_in_their_order():
+    assert LEARNT["byte"].encode(["aé"]) == [[4 + byte for byte in "aé".encode()]]
+    letters = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    assert set(tokenizers.letters()) == letters
+
+
+def test_the_vocabulary_is_kept_to():
+    many = [f"word{i} and{i % 7}" for i in range(500)]
+    for kind in ("bpe", "unigram", "word", "char"):
+        assert learn(schema.TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
+    for kind in ("bpe", "unigram"):
+        for texts in ([], [""], ["a"], ["猫" * 3000], ["ab"] * 3):
+            assert 260 <= learn(schema.TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
+
+
+def test_wordpieces_are_pieces_of_words():
+    texts = ["The unbelievable animals, the believers!", "believe it", "naïve 你好"] * 3
+    text = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), texts, control=(MASK,))
+    assert text.size <= 90 and text.mask == text.size - 1
+    ids = text.encode(["The  unbelievers <url>你 <mask> </s>[x]"])[0]
+    pieces = text.pieces(ids)
+    assert "".join(pieces).replace("##", "").startswith("Theunbelievers<url>你<unk>")
+    assert any(piece.startswith("##") for piece in pieces) and not {PAD, START, END, text.mask} & {*ids}
+    assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
+    assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # what never stands inside a word
+    assert text.encode(["zzz"]) == [[UNK]] and text.encode(["", " \n"]) == [[], []]
+    once = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,))
+    assert once.backend.to_str() == text.backend.to_str()
+    lower = learn(config.Tokenizer(kind="wordpiece", vocab=90, normalise="lower"), texts)
+    assert lower.encode(["THE ANIMALS"]) == lower.encode(["the animals"]) != [[UNK, UNK]]
+
+
+def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
+    texts = ["aaaa bbb cc d"] * 2 + [chr(0x4E00 + i) for i in range(200)]
+    small = learn(config.Tokenizer(kind="wordpiece", vocab=10), texts)
+    assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
+    assert small.pieces(small.encode(["aab c"])[0])[-1] in ("c", "cc")
+    monkeypatch.setattr(tokenizers, "LETTERS", 2)
+    few = learn(config.Tokenizer(kind="wordpiece", vocab=500), texts)
+    assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
+
+
+def test_more_control_comes_last_and_no_text_says_it(tmp_path):
+    for kind in LEARNT:
+        learn(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
+            tmp_path / "t.json"
+        )
+        text = load(tmp_path / "t.json")
+        assert text.mask == text.size - 1 and text.mask not in text.encode(["a <mask>", MASK])[0]
+        assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
+        assert LEARNT[kind].mask is None and LEARNT[kind].sentinels == []
+    marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
+    text = learn(schema.TokenizerConfig(vocab=300), CORPUS, control=marks)
+    assert text.size == 300 and text.sentinels == [299, 298, 297]
+    assert text.encode(["<extra_id_0><extra_id_2>"]) == [[299, 297]]  # a text may ask for a span
+    assert text.encode(["<extra_id_3>"])[0][-1] < 297
+
+
+def test_symbols_are_not_learnt_from():
+    plain = learn(config.Tokenizer(vocab=400), ["ab cd", " ef"])
+    marked = learn(config.Tokenizer(vocab=400, symbols=("<zzz>",)), ["ab cd<zzz> ef"])
+    assert marked.size == plain.size + 1
+
+
+def test_learning_takes_an_even_sample(monkeypatch):
+    monkeypatch.setattr(tokenizers, "SAMPLE", 10)
+    asked: list[int] = []
+
+    class Texts(list):
+        def __getitem__(self, index):
+            asked.append(index)
+            return super().__getitem__(index)
+
+    learn(config.Tokenizer(kind="word", vocab=30), Texts(["a"] * 95))
+    assert asked == [0, 9, 19, 28, 38, 47, 57, 66, 76, 85]
+
+
+LEARN = """
+import sys
+from regard.config import schema
+from regard.processors.tokenizers import learn
+texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
+for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
+    sys.stdout.write(learn(schema.TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
+"""
+
+
+def test_the_same_texts_give_the_same_bytes():
+    found = set()
+    for seed, threads in (("1", "false"), ("2", "true"), ("3", "true")):
+        env = os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": threads}
+        done = subprocess.run([sys.executable, "-c", LEARN], env=env, capture_output=True, check=True)
+        found.add(done.stdout)
+        assert len(done.stdout) > 10_000 and not done.stderr
+    assert len(found) == 1
+
+
+FORK = """
+import os
+from regard.config import schema
+from regard.processors.tokenizers import learn
+tokenizer = learn(schema.TokenizerConfig(vocab=300), ["a b c"] * 5000)
+tokenizer.encode(["a b c"] * 5000)
+assert os.environ["TOKENIZERS_PARALLELISM"] == "false"  # older versions of the library warn without it
+pid = os.fork()
+if pid == 0:
+    tokenizer.encode(["a b"] * 100)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_fork_brings_no_warning():
+    env = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run([sys.executable, "-c", FORK], env=env, capture_output=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize(
+    "asked, words",
+    [
+        ({"vocab": 100}, "tokenizer.vocab=100 is too small.*at least 260"),
+        ({"vocab": 260, "kind": "unigram"}, "at least 261"),
+        ({"vocab": 5, "kind": "wordpiece"}, "at least 6"),
+        ({"vocab": 261, "symbols": SYMBOLS}, "besides 2 symbols: at least 262"),
+        ({"symbols": ("</s>",)}, "'</s>' stands for control already"),
+        ({"symbols": (" ",)}, "' ' is empty"),
+        ({"symbols": ("é",)}, "'é' is the name of another piece.*<é>"),
+    ],
+)
+def test_tokenizer_mistakes(asked, words):
+    with pytest.raises(Mistake, match=words):
+        learn(config.Tokenizer(**asked), ["some text"])
+    with pytest.raises(Mistake, match="'<mask>' stands for control already"):
+        learn(config.Tokenizer(symbols=(MASK,)), ["some text"], control=(MASK,))
+
+
+def test_damaged_tokenizers_are_refused(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(Mistake, match="cannot be read .No such file"):
+        load(path)
+    LEARNT["bpe"].save(path)
+    whole = path.read_text()
+    assert str(tmp_path) not in whole
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(Mistake, match="not a whole tokenizer"):
+        load(path)
+    path.write_text(whole.replace('"<pad>"', '"<nil>"'))
+    with pytest.raises(Mistake, match="no tokenizer of this program"):
+        load(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(Mistake, match="not a whole tokenizer"):
+        load(path)
+
+
+def test_half_a_surrogate_pair_is_refused():
+    with pytest.raises(Mistake, match="half a surrogate pair"):
+        LEARNT["bpe"].encode(["fine", "a\ud800"])
+    with pytest.raises(TypeError):
+        LEARNT["bpe"].encode([7])
+
+
+# --- batches ---------------------------------------------------------------------------------------------------
+
+BYTE = LEARNT["byte"]
+
+
+def some(count: int, longest: int = 30, seed: int = 0) -> Made:
+    chance = np.random.default_rng(seed)
+    words = [("a" * int(x), "b" * int(y)) for x, y in chance.integers(1, longest, (count, 2))]
+    return Made("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
+
+
+def batcher(examples, seed: int = 1, **changes) -> Batcher:
+    for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
+    made = Batcher(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
+    made.pool = 1000  # so that few examples make several
+    return made
+
+
+def texts(update) -> list[tuple[str, str]]:
+    """The examples of an update as its tensors hold them, padded or packed."""
+    found = []
+    for piece in update.pieces:
+        for row in range(len(piece.source)):
+            segments = [0] if piece.source_segments is None else range(int(piece.source_segments[row].max()) + 1)
+            for segment in segments:
+                read, written = piece.source_real[row], piece.target_real[row]
+                if piece.source_segments is not None:
+                    read, written = piece.source_segments[row] == segment, piece.target_segments[row] == segment
+                x, y, z = piece.source[row][read], piece.target_out[row][written], piece.target_in[row][written]
+                assert x[-1] == END and y[-1] == END and z[0] == START and torch.equal(y[:-1], z[1:])
+                found.append(tuple(BYTE.decode([x.tolist(), y.tolist()])))
+    return found
+
+
+def same(one, other) -> bool:
+    fields = ("index", "tokens", "count", "examples")
+    return all(getattr(one, name) == getattr(other, name) for name in fields) and all(
+        torch.equal(a, b)
+        for p, q in zip(one.pieces, other.pieces, strict=True)
+        for a, b in zip(vars(p).values(), vars(q).values(), strict=True)
+        if a is not None or b is not None
+    )
+
+
+def test_pair_shifts_and_pads():
+    made = pair([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
+    assert made.source.tolist() == [[5, 6, END], [7, END, PAD]]
+    assert made.source_real.tolist() == [[True, True, True], [True, True, False]]
+    assert made.target_in.tolist() == [[START, 8, PAD, PAD], [START, 9, 10, 11]]
+    assert made.target_out.tolist() == [[8, END, PAD, PAD], [9, 10, 11, END]]
+    assert made.target_real.sum(1).tolist() == [2, 4]
+    assert made.source.dtype == torch.long and made.source_segments is None
+    assert made.to("meta").target_in.device.type == "meta" and made.to("cpu").target_at is None
+
+
+def test_pair_obeys_the_tokenizers_own_control():
+    class Other:
+        pad, start, end = 77, 78, 79
+
+    made = pair([[1], [1, 2]], [[1], [1, 2]], Other(), BYTE)
+    assert made.source.tolist() == [[1, 79, 77], [1, 2, 79]] and made.target_out[0].tolist() == [1, END, PAD]
+
+
+def test_pair_packs():
+    made = pair([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
+    assert made.source.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
+    assert made.target_in.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
+    assert made.target_out.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
+    assert made.target_segments.tolist() == [[0, 0, 0, 0, 1, -1], [0, 0, -1, -1, -1, -1]]
+    assert made.source_segments.max() == 1 and made.target_segments.shape == made.target_in.shape
+    assert torch.equal(made.source_segments >= 0, made.source_real)
+    assert torch.equal(made.target_segments >= 0, made.target_real)
+    assert made.source.shape[1] <= 6 and made.target_in.shape[1] <= 6
+    for at, segments in ((made.source_at, made.source_segments), (made.target_at, made.target_segments)):
+        for row in range(len(at)):
+            for segment in range(int(segments[row].max()) + 1):
+                places = at[row][segments[row] == segment]
+                assert places.tolist() == list(range(len(places)))
+    moved = made.to("meta")
+    assert moved.target_at.device.type == moved.source_segments.device.type == "meta"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=40))
+def test_packing_never_overlaps(sizes):
+    lengths = np.array(sizes)
+    rows, starts, segments = pack(lengths, 12)
+    for side in (0, 1):
+        places = zip(rows, starts[:, side], lengths[:, side], strict=True)
+        taken = [(row, start + k) for row, start, size in places for k in range(size)]
+        assert len(taken) == len(set(taken)) and max(column for _, column in taken) < 12
+    assert len(set(zip(rows.tolist(), segments.tolist(), strict=True))) == len(sizes)
+    assert set(rows.tolist()) == set(range(rows.max() + 1))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_an_epoch_holds_every_example_once(packed, accumulate):
+    examples = some(2500)
+    made = list(batcher(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).updates(0))
+    assert sorted(text for update in made for text in texts(update)) == sorted(examples)
+    assert sorted(i for update in made for i in update.examples) == list(range(2500))
+    for update in made:
+        inside = [examples[i] for i in update.examples]
+        assert sorted(texts(update)) == sorted(inside)
+        assert update.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
+        assert update.count == sum(len(y) + 1 for _, y in inside)
+        assert update.count == sum(int(piece.target_real.sum()) for piece in update.pieces)
+        assert len(update.pieces) == min(accumulate, len(inside))
+        assert all(len(piece.source) and piece.source.shape[1] <= 64 for piece in update.pieces)
+    assert [update.index for update in made] == np.cumsum([len(update.examples) for update in made]).tolist()
+    full = sum(update.tokens for update in made) / len(made) / 300
+    assert full > 0.9
+
+
+def test_packed_rows_are_fewer_and_full():
+    examples = some(1000)
+    padded, packed = (list(batcher(examples, tokens=2000, packed=each).updates(0)) for each in (False, True))
+    rows = [sum(len(piece.source) for update in made for piece in update.pieces) for made in (padded, packed)]
+    assert rows[1] * 8 < rows[0]
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    examples = some(1500)
+    first = list(batcher(examples, tokens=200).updates(3))
+    again = batcher(examples, tokens=200)
+    list(again.updates(0))  # what was encoded before changes nothing
+    assert all(map(same, first, again.updates(3)))
+    others = [batcher(examples, tokens=200).updates(4), batcher(examples, seed=2, tokens=200).updates(3)]
+    assert all(next(other).examples != first[0].examples for other in others)
+    pool = [max(map(len, examples[update.examples[0]])) for update in first if update.index <= 1000]
+    assert len(pool) > 50 and pool != sorted(pool)
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch": 7}, {"max_tokens": 20}, {"max_tokens": 20, "packed": True}])
+def test_going_on_from_any_place_is_the_same(changes):
+    examples = some(2300)  # three pools
+    whole = list(batcher(examples, tokens=300, accumulate=2, **changes).updates(5))
+    assert len({update.index for update in whole}) == len(whole) and whole[-1].index == 2300
+    for i in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2, len(whole) - 1]:
+        rest = list(batcher(examples, tokens=300, accumulate=2, **changes).updates(5, whole[i].index))
+        assert len(rest) == len(whole) - i - 1 and all(map(same, whole[i + 1 :], rest))
+
+
+def test_a_place_of_other_settings_is_refused():
+    wanted = {update.index for update in batcher(some(900), batch=7).updates(0)}
+    assert 10 not in wanted
+    with pytest.raises(Mistake, match="no update ends after 10 examples.*train.batch"):
+        next(batcher(some(900), batch=7).updates(0, 10))
+
+
+def test_long_examples_are_counted_never_lost_silently():
+    examples = some(2300)
+    longer = {i for i, (x, y) in enumerate(examples) if max(len(x), len(y)) + 1 > 25}
+    made = batcher(examples, tokens=300, max_tokens=25)
+    seen = {i for update in made.updates(0) for i in update.examples}
+    assert 500 < len(longer) < 1800 and made.long == longer and seen == set(range(2300)) - longer
+    assert made.report() == [
+        f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
+        f"such as made up, example {min(longer) + 1}"
+    ]
+    assert batcher(examples).report() == []
+
+
+def test_nothing_but_long_examples_is_refused():
+    with pytest.raises(Mistake, match="all 1,100 examples of data.train have a side of more than 3 tokens"):
+        list(batcher(some(1100), max_tokens=3).updates(0))
+    with pytest.raises(Mistake, match="data.train: made up holds no example"):
+        batcher(some(0))
+
+
+def test_one_example_over_the_budget_is_an_update():
+    made = list(batcher(Made("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).updates(0))
+    assert sorted(update.tokens for update in made) == [2, 61]
+
+
+def test_small_data_are_encoded_once_large_data_anew(monkeypatch):
+    examples, asked = some(1200), []
+    encode = type(BYTE).encode
+    monkeypatch.setattr(type(BYTE), "encode", lambda self, rows: asked.extend(rows) or encode(self, rows))
+    made = batcher(examples)
+    first = [list(made.updates(epoch)) for epoch in (0, 1)]
+    assert len(asked) == 2400
+    monkeypatch.setattr(sampler, "KEPT", 1000)
+    anew = batcher(examples)
+    second = [list(anew.updates(epoch)) for epoch in (0, 1)]
+    assert len(asked) == 2400 + 4800
+    assert all(same(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_threads_change_nothing_and_end():
+    examples = some(3600)
+    alone = list(batcher(examples, tokens=300).updates(0))
+    assert all(map(same, alone, batcher(examples, tokens=300, workers=3).updates(0)))
+    left = batcher(examples, tokens=300, workers=2).updates(0)
+    next(left)
+    assert any(thread.name.startswith("data") for thread in threading.enumerate())
+    del left
+    gc.collect()
+    assert not any(thread.name.startswith("data") for thread in threading.enumerate())
+
+
+def test_a_mistake_in_a_thread_reaches_the_caller(tmp_path):
+    found = pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
+    write(tmp_path / "x.en", "")
+    with pytest.raises(Mistake, match="was changed while"):
+        list(batcher(found, workers=2).updates(0))
+    assert not any(thread.name.startswith("data") for thread in threading.enumerate())
+
+
+def test_cut_fills_the_budget():
+    assert cut(np.array([5, 5, 5, 5, 11, 3]), 10) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
+    assert cut(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 4)]
+
+
+def test_share_gives_pieces_of_about_equal_tokens():
+    lengths = np.array([1, 1, 1, 1, 10, 10, 30, 30, 40])
+    assert [int(lengths[run].sum()) for run in share(lengths, 3)] == [54, 30, 40]
+    assert share(np.array([5, 5]), 4) == [slice(0, 1), slice(1, 2)]
+    assert share(np.array([1, 1, 100]), 2) == [slice(0, 2), slice(2, 3)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 9))
+def test_shares_are_whole_and_never_empty(lengths, pieces):
+    runs = share(np.array(lengths), pieces)
+    assert len(runs) == min(pieces, len(lengths))
+    assert [i for run in runs for i in range(run.start, run.stop)] == list(range(len(lengths)))
+    assert all(run.stop > run.start for run in runs)
+
+
+def test_sorted_batches():
+    lengths = [3, 9, 1, 7, 2]
+    assert sorted_batches(lengths) == [[1, 3, 0, 4, 2]]
+    assert sorted_batches(lengths, rows=2) == [[1, 3], [0, 4], [2]]
+    assert sorted_batches(lengths, tokens=9) == [[1], [3], [0, 4, 2]]
+    assert sorted_batches(lengths, tokens=9, rows=2) == [[1], [3], [0, 4], [2]]
+    assert sorted_batches([]) == []
+
+
+def test_a_pool_is_never_smaller_than_an_update():
+    def pool(**train):
+        return Batcher(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool
+
+    assert pool(tokens=4096) == pool(batch=900) == 50_000
+    assert pool(tokens=10_000_000) == 4 * 10_000_000 // 32
+    assert pool(batch=20_000) == 80_000
+
+
+def test_little_is_padding():
+    train = make(("en", "de"), 6000, 1)["train"]
+    tokenizer = learn(config.Tokenizer(vocab=1000), train.texts(0, 1))
+    made = Batcher(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).updates(0)
+    found = [piece for update in made for piece in update.pieces]
+    cells = sum(piece.source.numel() + piece.target_in.numel() for piece in found)
+    assert sum(int(piece.source_real.sum() + piece.target_real.sum()) for piece in found) / cells > 0.97

@@ -1,0 +1,448 @@
+"""Texts with labels and words with tags, read from every format; figures of how far answers agree with the right ones."""
+
+import gzip
+import json
+import lzma
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.config.schema import LabelData, TagData
+from regard.data.labeled import Labels, in_order, labelled, learnt
+from regard.data.tagged import Columns, Conllu, Plain, Records, beginning, format_of, tagged
+from regard.data.tagged import learnt as learnt_tags
+from regard.errors import Mistake
+from regard.metrics.labels import Confusion, figures, paired, span_figures, spans
+
+
+def file(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    packers = {".gz": gzip.compress, ".xz": lzma.compress}
+    path.write_bytes(packers.get(path.suffix, bytes)(text.encode()))
+    return path
+
+
+def texts(path: Path, **data) -> list[tuple[str, ...]]:
+    return list(labelled(((str(path),),), LabelData(**data)))
+
+
+# --- texts with labels -----------------------------------------------------------------------------------------------
+
+GOOD = [("so good", "pos"), ("so bad, really", "neg"), ("fine", "pos")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.tsv", "so good\tpos\nso bad, really\tneg\nfine\tpos\n", ()),
+        ("a.txt.gz", "so good\t pos\r\nso bad, really\tneg\r\nfine\tpos", ()),
+        ("a.tsv.xz", "pos\tso good\nneg\tso bad, really\npos\tfine\n", "label,text"),
+        ("a.tsv", "pos\tso good\nneg\tso bad, really\npos\tfine\n", "2,1"),
+        ("a.tsv", "1\tpos\tso good\n2\tneg\tso bad, really\n3\tpos\tfine\n", "id,label,text"),
+        ("a.tsv", "label\ttext\npos\tso good\nneg\tso bad, really\npos\tfine\n", ()),
+        ("a.tsv", "label\tn\ttext\npos\t1\tso good\nneg\t2\tso bad, really\npos\t3\tfine\n", "label,text"),
+        ("a.tsv", "stars\treview\npos\tso good\nneg\tso bad, really\npos\tfine\n", "review,stars"),
+        ("a.csv", 'text,label\nso good,pos\n"so bad, really",neg\nfine,pos\n', ()),
+        ("a.csv.gz", '\ufefflabel,n,text\npos,1,so good\nneg,2,"so bad, really"\n\npos,3,fine\n', "text,label"),
+        ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "review,stars"),
+        ("a.csv", 'stars,review\npos,so good\nneg,"so bad, really"\npos,fine\n', "2,1"),
+        ("a.jsonl", '{"text": "so good", "label": "pos"}\n{"label": "neg", "text": "so bad, really"}\n'
+                    '{"text": "fine", "label": "pos"}\n', ()),
+        ("a.json", '{"s": "so good", "l": "pos"}\n{"s": "so bad, really", "l": "neg"}\n{"s": "fine", "l": "pos"}\n', "s,l"),
+    ],
+)  # fmt: skip
+def test_every_format_gives_the_same(tmp_path, name, text, columns):
+    path = file(tmp_path, name, text)
+    assert texts(path, columns=columns) == GOOD
+    assert learnt(labelled(((str(path),),), LabelData(columns=columns))).counts == {"neg": 1, "pos": 2}
+
+
+def test_places_and_line_ends_inside_quotes(tmp_path):
+    path = file(tmp_path, "a.csv", 'text,label\n"two\nlines ""and"" quotes",x\n,y\nlast,y\n')
+    read = labelled(((str(path),),), LabelData())
+    assert list(read) == [('two\nlines "and" quotes', "x"), ("last", "y")]
+    assert (read.where(0), read.where(1)) == (f"{path}:3", f"{path}:5")
+    assert read.report() == ["1 examples left out because a side is empty"]
+    plain = labelled(((str(file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
+    assert plain.where(1) == f"{tmp_path / 'b.tsv'}:3" and plain.counts["empty"] == 1
+
+
+def test_labels_may_be_numbers_and_come_in_their_order(tmp_path):
+    path = file(tmp_path, "a.jsonl", "\n".join(json.dumps({"text": "a", "label": n}) for n in (10, 2, True, 2, 1.5)))
+    assert learnt(labelled(((str(path),),), LabelData())).names == ["2", "10", "1.5", "true"]
+
+
+def test_several_files_and_a_fingerprint(tmp_path):
+    for name in ("a", "b"):
+        file(tmp_path, f"{name}.tsv", f"{name}\tx\n{name}{name}\ty\n")
+    both = labelled(((f"{tmp_path}/?.tsv",),), LabelData())
+    assert len(both) == 4 and both[3] == ("bb", "y")
+    one = labelled(((f"{tmp_path}/a.tsv",),), LabelData())
+    assert both.fingerprint() != one.fingerprint() == labelled(((f"{tmp_path}/a.tsv",),), LabelData()).fingerprint()
+    other = labelled(((f"{tmp_path}/a.tsv",),), LabelData(columns=("2", "1")))
+    assert other.fingerprint() != one.fingerprint()
+
+
+def wide(count: int, labels: int) -> str:
+    return "".join(f"text {i}\tlabel {i % labels}\n" for i in range(count))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "data", "words"),
+    [
+        ("a.tsv", "a\tx\nb\n", {}, "a.tsv:2: 1 columns, and column 2 is needed (data.columns); put it right"),
+        ("a.tsv", "a\tb\n", {"columns": "c,d"}, "a.tsv:1: the header has no column 'c' (data.columns), it has a, b"),
+        ("a.tsv", "a\tb\n", {"columns": "0,1"}, "holds 0; columns are counted from 1"),
+        ("a.tsv", "a\tb\n", {"columns": "a,b,c"}, "data.columns=a,b,c is not clear; expected two"),
+        ("a.csv", "a,b\n1,2\n", {}, "a.csv:1: the header has no column 'text', it has a, b; name the text's"),
+        ("a.csv", "", {}, "a.csv:1: the header has no column 'text', it has nothing"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "1,3"}, "a.csv:1: the header has no column '3', it has a, b"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "0,1"}, "a.csv:1: the header has no column '0', it has a, b"),
+        ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; put it right"),
+        ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is no CSV"),
+        ("a.csv", 'text,label\n"a,2\n', {}, "this is no CSV"),
+        ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: no text under 'label'; there is text (data.columns)"),
+        ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text'"),
+        ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read(tmp_path, name, text, data, words):
+    path = file(tmp_path, name, text)
+    with pytest.raises(Mistake) as error:
+        texts(path, **data)
+    assert words in str(error.value)
+
+
+def test_skipping_what_cannot_be_read(tmp_path):
+    for name, text in (("a.csv", "text,label\n1,2,3\na,x\n"), ("a.tsv", "b\na\tx\n")):
+        read = labelled(((str(file(tmp_path, name, text)),),), LabelData(invalid="skip"))
+        assert list(read) == [("a", "x")] and read.counts["invalid"] == 1
+
+
+def test_a_csv_that_is_no_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\n\xff,x\n")
+    with pytest.raises(Mistake, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
+        texts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.csv.gz", gzip.compress(b"text,label\n" * 99)[:-20]), ("a.csv.gz", b"plain"),
+     ("a.csv.xz", lzma.compress(b"text,label\n" * 99)[:-20]), ("a.csv.xz", b"plain")],
+    ids=["cut gz", "no gz", "cut xz", "no xz"],
+)  # fmt: skip
+def test_a_csv_in_a_broken_archive(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(Mistake, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
+        texts(path)
+
+
+def test_two_files_are_not_two_sides():
+    with pytest.raises(Mistake, match="texts and labels stand in one file, and 2 were given"):
+        labelled((("a",), ("b",)), LabelData())
+    with pytest.raises(Mistake, match="words and tags stand in one file, and 2 were given"):
+        tagged((("a",), ("b",)), TagData())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (wide(3, 3), "has 3 labels in 3 lines, such as 'label 2': perhaps the columns are swapped; set data.columns"),
+        (wide(3000, 1001), "has 1,001 labels in 3,000 lines"),
+        (wide(3, 1), "is 'label 0', and at least two are needed"),
+    ],
+)
+def test_what_can_hardly_be_labels(tmp_path, text, words):
+    read = labelled(((str(file(tmp_path, "a.tsv", text)),),), LabelData())
+    with pytest.raises(Mistake) as error:
+        learnt(read)
+    assert words in str(error.value) and "data.columns=label,text" in str(error.value)
+
+
+def test_a_thousand_labels_are_fine(tmp_path):
+    assert len(learnt(labelled(((str(file(tmp_path, "a.tsv", wide(3000, 1000))),),), LabelData()))) == 1000
+
+
+def test_an_unseen_label_is_named(tmp_path):
+    labels = in_order({"pos": 3, "neg": 4})
+    valid = labelled(((str(file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
+    with pytest.raises(Mistake, match=r"data\.valid: .*a\.tsv:2 has the label 'neutral', which data\.train never has; "
+                                      r"expected neg, pos\. .*data\.invalid=skip"):  # fmt: skip
+        labels.refuse_unseen(valid, "data.valid")
+
+
+def test_labels_are_kept(tmp_path):
+    labels = Labels({"b": 2, "a": 5})
+    labels.save(tmp_path / "labels.json")
+    again = Labels.load(tmp_path / "labels.json")
+    assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
+    with pytest.raises(Mistake, match="belongs to the run"):
+        Labels.load(tmp_path / "none.json")
+    for labels in ("3", '["a"]', '{"a": null}'):
+        (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
+        with pytest.raises(Mistake, match="belongs to the run"):
+            Labels.load(tmp_path / "bad.json")
+
+
+def test_which_labels_draw_spans():
+    def draws(*names):
+        return Labels(dict.fromkeys(names, 1)).spans
+
+    assert draws("O", "B-PER", "I-PER") and draws("B-A", "E-A", "S-A") and not draws("O")
+    assert not draws("NOUN", "VERB") and not draws("O", "B-PER", "X") and not draws("B-", "O")
+
+
+# --- words with tags -------------------------------------------------------------------------------------------------
+
+CONLLU = """# sent_id = 1
+# text = I won't go.
+1\tI\tI\tPRON\tPRP\t_\t4\tnsubj\t_\t_
+2-3\twon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\two\twill\tAUX\tMD\t_\t4\taux\t_\t_
+3\tn't\tnot\tPART\tRB\t_\t4\tadvmod\t_\t_
+4\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\tSpaceAfter=No
+4.1\tgone\tgo\tVERB\tVBN\t_\t_\t_\t_\t_
+5\t.\t.\tPUNCT\t.\t_\t4\tpunct\t_\t_
+
+# sent_id = 2
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+COLUMNS = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+WORDS = [(("I", "wo", "n't", "go", "."), ("PRON", "AUX", "PART", "VERB", "PUNCT")), (("Yes",), ("INTJ",))]
+NAMES = [(("EU", "rejects"), ("B-ORG", "O")), (("Peter", "Blackburn"), ("B-PER", "I-PER"))]
+
+
+def sentences(path: Path, **data):
+    return tagged(((str(path),),), TagData(**data))
+
+
+def test_conllu(tmp_path):
+    path = file(tmp_path, "a.conllu.xz", CONLLU)
+    read = sentences(path)
+    assert list(read) == WORDS and read.where(0) == f"{path}:1" and read.where(1) == f"{path}:11"
+    assert read.text(0, 0) == "I wo n't go ."
+    assert [tags for _, tags in sentences(path, column="xpos")][1] == ("UH",)
+    assert [tags for _, tags in sentences(path, column="8")][1] == ("root",)
+    assert (
+        read.fingerprint()
+        == sentences(path).fingerprint()
+        != sentences(file(tmp_path, "b.conllu", CONLLU + "\n# x")).fingerprint()
+    )
+
+
+def test_columns(tmp_path):
+    path = file(tmp_path, "eng.train.gz", COLUMNS)
+    assert list(sentences(path)) == NAMES
+    assert sentences(path, column="2")[1] == (("Peter", "Blackburn"), ("NNP", "NNP"))
+    tabs = file(tmp_path, "a.tsv", COLUMNS.replace(" ", "\t").replace("\n", "\r\n"))
+    assert list(sentences(tabs)) == NAMES
+    spaced = file(tmp_path, "b.tsv", "New York\tB-LOC\nis\tO\n")
+    assert sentences(spaced)[0] == (("New York", "is"), ("B-LOC", "O"))
+
+
+def test_tagged_jsonl(tmp_path):
+    lines = [json.dumps({"tokens": list(words), "tags": list(tags)}) for words, tags in NAMES]
+    assert list(sentences(file(tmp_path, "a.jsonl", "\n".join(lines)))) == NAMES
+    other = json.dumps({"words": ["a"], "ner": ["O"]})
+    assert list(sentences(file(tmp_path, "b.jsonl", other + "\n\n" + other), column="ner")) == [(("a",), ("O",))] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "data", "words"),
+    [
+        ("a.conllu", CONLLU.replace("\t_\t_\n\n", "\t_\n\n"), {}, "a.conllu:9: 9 columns; a line of CoNLL-U has 10"),
+        ("a.conllu", CONLLU.replace("4.1\t", "x\t"), {}, "a.conllu:8: the id is 'x'; expected a number, a range"),
+        ("a.conllu", CONLLU.replace("\tYes\t", "\t\t"), {}, "a.conllu:12: the word is empty"),
+        ("a.conllu", CONLLU, {"column": "pos"}, "data.column is 'pos'; expected one of id, form"),
+        ("a.conllu", CONLLU, {"column": "11"}, "data.column is '11'; expected one of id, form"),
+        ("a.txt", COLUMNS.replace("Blackburn NNP ", "Blackburn "), {}, "a.txt:7: 3 columns, and the lines before have 4"),
+        ("a.txt", COLUMNS, {"column": "5"}, "a.txt:3: 4 columns, and column 5 is needed (data.column)"),
+        ("a.txt", COLUMNS, {"column": "ner"}, "data.column is 'ner' and these columns have no names; give a number"),
+        ("a.txt", COLUMNS, {"column": "1"}, "data.column is '1' and these columns"),
+        ("a.txt", "a\nb\n", {}, "a.txt:1: one column; expected a word and its tag"),
+        ("a.txt", "a\t\n", {}, "a.txt:1: the tag is empty"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["x"]}', {}, "a.jsonl:1: 2 tokens and 1 tags; each token needs"),
+        ("a.jsonl", '{"tokens": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tags'; there is tokens"),
+        ("a.jsonl", '{"tags": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tokens'; there is tags"),
+        ("a.jsonl", '{"tokens": [1], "tags": ["x"]}', {}, "no list of texts under 'tokens'"),
+        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
+        ("a.jsonl", "{", {}, "a.jsonl:1: not one JSON object"),
+        ("a.jsonl", "3", {}, "a.jsonl:1: not a JSON object"),
+        ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags to learn or to measure by"),
+    ],
+)  # fmt: skip
+def test_tags_that_cannot_be_read(tmp_path, name, text, data, words):
+    path = file(tmp_path, name, text)
+    with pytest.raises(Mistake) as error:
+        sentences(path, **data)
+    assert words in str(error.value)
+
+
+def test_a_sentence_with_a_bad_line_is_skipped_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a X\nb\n\nc X\n\n\xff\xfe Y\nd X\n\ne Y\n\nf X\n\xff Y\n")
+    read = sentences(path, invalid="skip")
+    assert list(read) == [(("c",), ("X",)), (("e",), ("Y",))]
+    assert read.counts["invalid"] == 3 and read.where(1) == f"{path}:9"
+
+
+def test_one_tag_is_none(tmp_path):
+    with pytest.raises(Mistake, match=r"every tag of .* is '_', and at least two are needed; choose the column"):
+        learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU), column="deps"))
+    assert learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU))).counts["PRON"] == 1
+
+
+def test_what_is_written_is_what_was_read():
+    """Comments, ranges and empty nodes stay; only the tags are other ones."""
+    blocks = list(Conllu("").blocks(CONLLU.splitlines()))
+    assert "\n".join(blocks) == CONLLU + ("" if CONLLU.endswith("\n\n") else "") and len(blocks) == 2
+    written = Conllu("upos").written(blocks[0].split("\n"), list("ABCDE"))
+    assert (
+        written.count("\t") == blocks[0].count("\t")
+        and "2-3\twon't\t_\t_" in written
+        and "4.1\tgone\tgo\tVERB" in written
+    )
+    assert [
+        line.split("\t")[3] for line in written.splitlines() if line[0].isdecimal() and line.split("\t")[0].isdecimal()
+    ] == list("ABCDE")
+    again = Conllu("").written(blocks[0].split("\n"), WORDS[0][1])
+    assert again == blocks[0]
+
+
+def test_columns_are_written():
+    lines = COLUMNS.split("\n")[2:4]
+    assert Columns("").written(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"
+    assert Columns("2").written(lines, ["X", "Y"]) == "EU X B-NP B-ORG\nrejects Y B-VP O"
+    assert Columns("").written(["EU", "rejects"], ["X", "Y"]) == "EU X\nrejects Y"
+    assert Columns("3").written(["a\tb"], ["X"]) == "a\tb\tX"
+    assert Columns("").written(["-DOCSTART- -X- O"], []) == "-DOCSTART- -X- O"
+
+
+def test_records_and_plain_words_are_written():
+    assert json.loads(Records("").written(['{"id": 3, "tokens": ["a", "ü"]}'], ["X", "Y"])) == {
+        "id": 3,
+        "tokens": ["a", "ü"],
+        "tags": ["X", "Y"],
+    }
+    assert Plain().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
+
+
+def test_the_first_lines_tell_the_format():
+    conllu, columns = TagData(train="a.conllu", column="xpos"), TagData(train="a.txt")
+    lines = CONLLU.splitlines()
+    assert format_of(lines[:3], conllu).column == 4
+    assert format_of(lines[:3], columns).column == 3 and isinstance(format_of(lines[:3], columns), Conllu)
+    assert isinstance(format_of([lines[2]], TagData()), Conllu)
+    assert isinstance(format_of(["# text", "1\tragged"], conllu), Conllu)
+    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), Plain)
+    assert isinstance(format_of(["a\tb"], conllu), Columns) and isinstance(format_of(['{"tokens"'], columns), Records)
+    assert isinstance(format_of(["{"], TagData(format="text")), Plain)
+    assert isinstance(format_of(["a b"], TagData(format="columns")), Columns)
+
+
+def test_a_hash_is_a_comment_before_conllu_alone():
+    conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
+    assert isinstance(format_of(["#1 in sales"], conllu), Plain)
+    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), Plain)
+    assert isinstance(format_of(["", "1\tO"], conllu), Columns)
+    assert isinstance(format_of(["#\tSYM", "1\tCD"], columns), Columns)
+    lines = iter(["", "# a", " ", "b", "c"])
+    assert beginning(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert beginning(iter(["# a"])) == ["# a"] and beginning(iter([])) == []
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_figures_by_hand():
+    found, right = list("aabbca"), list("aabcab")
+    told = figures(found, right)
+    assert told["accuracy"] == told["micro f1"] == 0.5
+    assert told["labels"]["a"] == {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "count": 3}
+    assert told["labels"]["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "count": 1}
+    assert told["f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert told["confusion"] == {"a": {"a": 2, "c": 1}, "b": {"a": 1, "b": 1}, "c": {"b": 1}}
+    assert json.loads(json.dumps(told))["confusion"]["a"]["c"] == 1
+    uneven = figures(list("aab"), list("abb"))["labels"]
+    assert (uneven["a"]["precision"], uneven["a"]["recall"]) == (1 / 2, 1.0)
+
+
+def test_tables_as_text(tmp_path):
+    told = figures(list("aabbca"), list("aabcab"))
+    assert str(told["labels"]).splitlines()[2].split() == ["a", "0.6667", "0.6667", "0.6667", "3"]
+    lines = str(told["confusion"]).splitlines()
+    assert lines[1].split()[:3] == ["a", "b", "c"] and lines[2].split() == ["a", "2", "0", "1"]
+    many = [f"{number:02}" for number in range(20)]
+    assert len(str(Confusion(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
+    worst = str(Confusion([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
+    assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
+    told["confusion"].save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("labels", [2, 600])
+def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
+    """Its title is not cut off, and its sides do not grow for ever."""
+    from PIL import Image
+
+    names = [f"label {number}" for number in range(labels)]
+    Confusion(names, names).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        grey = np.asarray(picture.convert("L"))
+    assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
+
+
+def test_spans_as_seqeval_reads_them():
+    """Its default mode; these are its own examples, and cases tried with it beside this."""
+    assert spans(["B-PER", "I-PER", "O", "B-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
+    assert spans(["I-PER", "I-PER", "B-PER", "I-LOC", "O"]) == [(0, 2, "PER"), (2, 3, "PER"), (3, 4, "LOC")]
+    assert spans(["B-A", "E-A", "I-A", "S-A", "I-A"]) == [(0, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A")]
+    assert spans(["O", "O"]) == [] and spans(["B-A-B", "I-A-B", "I-A"]) == [(0, 2, "A-B"), (2, 3, "A")]
+    right = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    found = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    told = span_figures(found, right)
+    assert told["spans"] == told["span precision"] == told["span recall"] == 0.5
+    assert told["span kinds"]["PER"]["f1"] == 1.0 and told["span kinds"]["MISC"]["f1"] == 0.0
+    assert str(told["span kinds"]).splitlines()[2].split()[0] == "MISC"
+    half = span_figures([["B-A", "O", "O"]], [["B-A", "O", "B-A"]])
+    assert (half["span precision"], half["span recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
+
+
+def test_spans_are_seqevals():
+    from seqeval.metrics import sequence_labeling as theirs
+
+    chance = np.random.default_rng(1)
+    tags = ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]
+    for _ in range(2000):
+        some = chance.choice(tags, chance.integers(1, 9)).tolist()
+        assert spans(some) == [(first, last + 1, kind) for kind, first, last in theirs.get_entities(some)]
+
+
+def test_paired_bootstrap():
+    chance = np.random.default_rng(1)
+    right = chance.integers(2, size=400).tolist()
+    poor = [each if chance.random() < 0.6 else 1 - each for each in right]
+    good = [each if chance.random() < 0.9 else 1 - each for each in right]
+    signatures, results = paired([poor, good, list(poor)], right)
+    assert "examples:400" in signatures["accuracy"]
+    assert (
+        results[0]["accuracy"]["p"] is None
+        and results[1]["accuracy"]["p"] < 0.01
+        and results[2]["accuracy"]["p"] == 1.0
+    )
+    share = sum(a == b for a, b in zip(good, right, strict=True)) / 400
+    assert results[1]["accuracy"]["score"] == pytest.approx(100 * share)
+    deviation = 100 * math.sqrt(share * (1 - share) / 400)
+    assert results[1]["accuracy"]["interval"] == pytest.approx(1.96 * deviation, rel=0.15)

@@ -1,0 +1,157 @@
+"""Two marks far apart: what the data promise, and who can learn them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import regard
+from benchmarks import matching as bench
+from regard.config.run import resolve
+from regard.errors import Mistake
+from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, Marks, marks
+from regard.tasks import classify
+
+
+@pytest.mark.parametrize("words", [32, 126, 1001])
+def test_a_text_has_two_marks_at_its_ends(words: int) -> None:
+    for part, made in marks(words, 40, seed=1).items():
+        for index in range(40):
+            text, label = made[index]
+            said = np.array(text.split(" "))
+            opening, closing = (np.isin(said, kinds).nonzero()[0] for kinds in (OPENING, CLOSING))
+            assert len(said) == words and label == LABELS[index % 2], part
+            for places in (opening, closing):
+                assert len(places) == words // 8 == np.ptp(places) + 1 and len(set(said[places])) == 1
+            assert opening[-1] < words // 4 and closing[0] >= words - words // 4
+            assert closing[0] - opening[-1] > words // 2 - 2
+            same = OPENING.index(said[opening[0]]) == CLOSING.index(said[closing[0]])
+            assert same == (label == "equal")
+
+
+def test_counts_of_words_tell_nothing() -> None:
+    """A logistic regression on the counts of all words is at chance; on pairs of marks it is right: that is the task."""
+
+    def counted(some: Marks) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = np.stack([np.bincount(some.row(i), minlength=len(WORDS)) for i in range(len(some))])
+        return torch.from_numpy(rows).float() / 8, torch.arange(len(some)) % 2
+
+    def accuracy(features: torch.Tensor, labels: torch.Tensor, new: torch.Tensor, right: torch.Tensor) -> float:
+        model = torch.nn.Linear(features.size(1), 2)
+        optimiser = torch.optim.Adam(model.parameters(), 0.1)
+        for _ in range(150):
+            optimiser.zero_grad()
+            F.cross_entropy(model(features), labels).backward()
+            optimiser.step()
+        return float((model(new).argmax(1) == right).float().mean())
+
+    (x, y), (new, right) = (counted(Marks(part, 126, 4000, 1)) for part in ("train", "test"))
+    assert abs(accuracy(x, y, new, right) - 0.5) < 0.05
+    pairs = lambda some: (some[:, :KINDS, None] * some[:, None, KINDS : 2 * KINDS]).flatten(1)  # noqa: E731
+    assert accuracy(pairs(x), y, pairs(new), right) > 0.99
+    for label in (0, 1):  # every kind as often with either label
+        often = (x[y == label, : 2 * KINDS] > 0).float().mean(0)
+        assert (often - 1 / KINDS).abs().max() < 0.03
+
+
+def test_parts_and_seeds() -> None:
+    one, other = marks(126, 30, seed=1), marks(126, 30, seed=2)
+    assert one["train"][3] == one["train"][3] != one["train"][5] and one["train"][4] != one["valid"][4]
+    assert one["train"][3] != other["train"][3] and one["valid"][3] == other["valid"][3]
+    assert one["train"].fingerprint() == marks(126, 30, seed=1)["train"].fingerprint()
+    prints = {each.fingerprint() for each in (*one.values(), other["train"], marks(126, 31, 1)["train"])}
+    assert len(prints) == 5 and len(one["test"]) == 1000
+    assert one["train"].where(4) == "embedded train marks, example 5"
+    assert set(" ".join(Marks("train", 126, 20000, 1).texts(0)).split(" ")) == set(WORDS)
+    with pytest.raises(Mistake, match="data.max_tokens=33 leaves 31 words for the marks; use at least 34"):
+        marks(31, 30, seed=1)
+
+
+FEW = {
+    "data.max_tokens": 96, "data.examples": 4000, "model.width": 96, "model.heads": 4, "model.inner": 192, "train.batch": 48,
+    "train.steps": 8, "train.eval_every": 4, "train.warmup": 2, "train.tensorboard": False, "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["window", "blocks", "favor", "lowrank"])
+def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
+    """From the recipe to a folder and back: labels of new texts, alone as in a batch."""
+    few = {"lowrank": {"model.attention.tokens": 96}, "blocks": {"model.attention.size": 4}}  # or a text is read whole
+    own = {"model.attention.kind": kind, **few.get(kind, {})}
+    regard.train(
+        "marks", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
+    )
+    system = regard.load(tmp_path / "run")
+    assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.few < 96
+    texts = [text for text, _ in Marks("test", 94, 6, 1)]
+    together, alone = system.predict(texts, details=True), [system.predict(text, details=True) for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
+    assert len(system.tokenizer.encode(texts[:1])[0]) == 94
+
+
+def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
+    run = resolve("marks", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
+    lesson, _, _ = classify.prepare(run, None, torch.device("cpu"))
+    assert lesson.model.context == 60
+    next(iter(lesson.updates(0, 0)))
+    assert any("texts have more than 58 tokens and were cut there" in fact for fact in lesson.facts())
+    with pytest.raises(
+        ValueError, match="a text of 61 tokens is longer than the 60 places that lowrank attention maps"
+    ):
+        lesson.model.encode(torch.zeros(1, 61, dtype=torch.long))
+
+
+def test_the_bench_trains_each_way(capsys) -> None:
+    few = [f"{key}={value}" for key, value in FEW.items() if key not in ("data.max_tokens", "train.tensorboard")]
+    shorter = ["train.steps=1", "train.batch=2", "data.examples=100", "decode.batch=64", "model.width=32"]
+    only = [bench.POOLED, "globals", "lowrank"]
+    assert bench.main([*(f"--only={way}" for way in only), "--tokens", "34", "--json", *few, *shorter]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["way"] for each in told["ways"]] == only and told["tokens"] == 34
+    assert all(0.3 < each["accuracy"] < 0.7 and each["examples"] == 1000 for each in told["ways"])
+    seen = {way: bench.settings(way, 4096, {}) for way in bench.WAYS}
+    assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
+
+
+def test_long_texts_begin_where_short_ones_ended(capsys, monkeypatch) -> None:
+    seen = []
+
+    def fit(lesson, model, folder, **others):
+        weights = [{name: each.clone() for name, each in model.state_dict().items()}]
+        outcome = bench_fit(lesson, model, folder, **others)
+        weights.append({name: each.clone() for name, each in model.state_dict().items()})
+        seen.append((lesson.run.data.max_tokens, lesson.system.tokenizer.backend.to_str(), *weights))
+        return outcome
+
+    bench_fit = bench.fit
+    monkeypatch.setattr(bench, "fit", fit)
+    few = ["model.width=32", "model.heads=4", "model.inner=64", "train.steps=2", "train.batch=8", "data.examples=100"]
+    assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "device=cpu", *few]) == 0
+    assert "68 tokens after 34, 1,000 texts" in capsys.readouterr().out
+    (short, words, first, learnt), (long, same, begun, _) = seen
+    assert (short, long) == (34, 68) and words == same
+    assert all(begun[name].equal(learnt[name]) for name in learnt) and not all(
+        first[name].equal(learnt[name]) for name in learnt
+    )
+
+
+@pytest.mark.parametrize("wrong", [["--tokens", "20"], ["train.stepz=3"], ["foo"]])
+def test_mistakes_of_the_bench_are_sentences(wrong: list[str], capsys) -> None:
+    assert bench.main(["--only=window", *wrong]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("regard: ")
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("way", ["window", "globals", "favor", "lowrank"])
+def test_marks(way: str, tmp_path) -> None:
+    """Texts of 96 tokens: who sees the whole text connects its ends, a window of two layers does not."""
+    own = {key: value for key, value in FEW.items() if key != "data.max_tokens"}
+    found = bench.trained(
+        way, 96, tmp_path / "run",
+        {**own, "data.examples": 20000, "train.steps": 400, "train.warmup": 50, "train.eval_every": 400},
+    )  # fmt: skip
+    print(f"{way} {found['seconds']:.0f} s, accuracy {found['accuracy']:.3f}")
+    assert found["accuracy"] >= 0.9 if way != "window" else 0.4 < found["accuracy"] < 0.6

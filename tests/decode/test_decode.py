@@ -1,0 +1,350 @@
+"""Search: equal to exhaustive search, to transformers' own, and the same for a sentence whatever is beside it."""
+
+import itertools
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+from regard.decode import ForcedEnd, Renormalise, Settings, Suppress, search
+from regard.decode.pool import largest, top
+from regard.families import transformer
+from regard.formats.huggingface.weight_names import load
+from regard.parts import Cache, Mask, Memory
+
+END = 0
+
+
+class Last(Memory):
+    def __init__(self, now: Tensor) -> None:
+        self.now = now  # (rows,) the token before
+
+
+class Chain:
+    """The smallest thing that can be decoded: the next token depends on the row and on the last two tokens."""
+
+    def __init__(self, rows: int, vocab: int, seed: int = 0, spread: float = 1.5) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(rows, vocab, vocab, vocab, generator=draw) * spread  # row, before, last, next
+        self.rows = rows
+
+    def start(self, rows: list[int]) -> Cache:
+        which = Last(torch.tensor(rows))
+        return Cache(len(rows), torch.device("cpu"), [which, Last(torch.zeros(len(rows), dtype=torch.long))])
+
+    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
+        row, before = cache.layers[0].now, cache.layers[1].now
+        flat = tokens.reshape(-1)
+        cache.layers[1].now = flat.clone()
+        cache.open(cache.ahead(tokens))
+        return self.table[row, before, flat].view(*tokens.shape, -1)
+
+    def logprob(self, row: int, said: tuple[int, ...]) -> float:
+        total, before, last = 0.0, 0, 1
+        for token in said:
+            total += self.table[row, before, last].log_softmax(-1)[token].item()
+            before, last = last, token
+        return total
+
+
+def run(chain: Chain, rows: list[int], limits: list[int], **how) -> list:
+    prompt = torch.ones(len(rows), 1, dtype=torch.long)
+    return search(chain, chain.start(rows), prompt, torch.tensor(limits), Settings(END, **how))
+
+
+def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
+    """The score of every text there can be."""
+    every = {}
+    for length in range(1, limit + 1):
+        for body in itertools.product(range(1, vocab), repeat=length - 1):
+            every[body] = chain.logprob(row, (*body, END)) / length**alpha
+    for body in itertools.product(range(1, vocab), repeat=limit):  # cut by the limit
+        every[body] = chain.logprob(row, body) / limit**alpha
+    return every
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 2.0])
+def test_exact_equals_exhaustive_search(alpha):
+    """With a beam that holds every prefix, the n-best list is that of trying everything."""
+    vocab, limits = 4, [5, 3, 1]
+    chain = Chain(3, vocab, spread=2.5)
+    found = run(chain, [0, 1, 2], limits, beam=3**5, nbest=9, length_penalty=alpha, stop="exact")
+    for row, limit in enumerate(limits):
+        every = everything(chain, row, vocab, limit, alpha)
+        best = sorted(every.items(), key=lambda each: -each[1])[:9]
+        assert [tuple(each.tokens) for each in found[row]] == [body for body, _ in best]
+        assert [each.score for each in found[row]] == pytest.approx([score for _, score in best], abs=1e-5)
+        assert all(each.ended == (len(each.tokens) < limit) for each in found[row])
+
+
+def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_the_best_each_time():
+    chain = Chain(8, 6)
+    rows, limits = list(range(8)), [9] * 8
+    greedy = run(chain, rows, limits, beam=1, stop="first")
+    for row in rows:
+        said, before, last = [], 0, 1
+        while len(said) < 9:
+            token = int(chain.table[row, before, last].argmax())
+            if token == END:
+                break
+            said.append(token)
+            before, last = last, token
+        assert greedy[row][0].tokens == said
+    whole = run(chain, rows, limits, beam=400, stop="exact")
+    assert all(whole[row][0].score >= greedy[row][0].score - 1e-6 for row in rows)
+    assert any(whole[row][0].tokens != greedy[row][0].tokens for row in rows)
+
+
+def test_greedy_is_a_beam_of_one():
+    """A rule of its own, which finds what the general one finds: rows end early, late, by the limit or not at all."""
+    from regard.decode.beam import Beams
+    from regard.decode.greedy import Greedy
+    from regard.decode.search import rule
+
+    chain, limits = Chain(40, 5, spread=1.5), [1 + i % 12 for i in range(40)]
+    chain.table[8, :, :, 3] = chain.table[8, :, :, 1]  # ties
+    for suppressed in ([], [END], [2, 3], [0, 1, 2, 3, 4]):
+        how = Settings(END, 1, 0.7, stop="first", filters=(Suppress(suppressed),) if suppressed else ())
+        found = []
+        for kind in (Greedy, Beams):
+            walk = kind(how, Nothing(), torch.tensor(limits))
+            tokens, state = torch.ones(40, 1, dtype=torch.long), torch.zeros(40, dtype=torch.long)
+            while tokens is not None:
+                row, last = walk.row, tokens[:, 0]
+                tokens = walk.advance(chain.table[row, state[row], last][:, None])
+                state[row] = last
+            found.append(walk.results())
+        assert type(rule(how, Nothing(), torch.tensor(limits))) is Greedy
+        assert [[(each.tokens, each.ended) for each in some] for some in found[0]] == [
+            [(each.tokens, each.ended) for each in some] for some in found[1]
+        ]
+        scores = [[value for some in one for each in some for value in (each.score, each.logprob)] for one in found]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5) and len(scores[0]) == (0 if len(suppressed) == 5 else 80)
+
+
+class Nothing:
+    """A cache that holds nothing."""
+
+    fixed = False
+
+    def select(self, rows: Tensor) -> None: ...
+
+
+def test_a_search_puts_back_what_it_took(monkeypatch):
+    """What was recorded is handed on to the next search, when a search is over or has been left."""
+    from regard.decode import cuda_graph
+    from regard.decode.search import steps
+
+    back = []
+    monkeypatch.setattr(cuda_graph.Plain, "put_back", lambda self: back.append(self))
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
+    source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
+    with torch.no_grad():
+        search(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        assert len(back) == 1
+        walks = steps(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        next(walks)
+        walks.close()
+    assert len(back) == 2
+
+
+@pytest.mark.parametrize("stop", ["exact", "first", "heuristic"])
+def test_a_row_does_not_know_its_neighbours(stop):
+    """Alone, in any company, in any order and with limits of its own: the same n-best list."""
+    chain, limits = Chain(24, 7), [3 + i % 9 for i in range(24)]
+    how = {"beam": 4, "nbest": 3, "stop": stop, "length_penalty": 0.8}
+    alone = [run(chain, [row], [limits[row]], **how)[0] for row in range(24)]
+    for order in (list(range(24)), list(range(23, -1, -1)), [5, 5, 7, 20], torch.randperm(24).tolist()):
+        found = run(chain, order, [limits[row] for row in order], **how)
+        for row, best in zip(order, found, strict=True):
+            assert [each.tokens for each in best] == [each.tokens for each in alone[row]]
+            assert [each.score for each in best] == pytest.approx([each.score for each in alone[row]], abs=1e-5)
+
+
+def test_ties_go_to_the_first_token():
+    scores = torch.tensor([[[0.0, -1.0, -1.0 + 4e-6, -3.0], [-1.0 - 4e-6, -2.0, -torch.inf, -torch.inf]]])
+    best, token, beam = top(scores, 4)
+    assert token.tolist() == [[0, 1, 2, 0]] and beam.tolist() == [[0, 0, 0, 1]]
+    best, token, beam = top(scores, 2)  # also between the last that is kept and the first that is not
+    assert token.tolist() == [[0, 1]] and best[0, 1] == -1.0
+    best, token, beam = top(scores[:, 1:], 5)  # more asked for than there is
+    assert token.tolist()[0][:2] == [0, 1] and best[0, 2:].tolist() == [-torch.inf] * 3
+
+
+@pytest.mark.parametrize("size", [1, 127, 500, 640, 2049, 20000])
+@pytest.mark.parametrize("count", [1, 5, 10])
+def test_the_largest_by_way_of_blocks(size, count):
+    flat, count = torch.randn(3, size), min(count, size)
+    flat[1, : size - 1] = -torch.inf  # one that is anything
+    flat[2, -count:] = 9.0 + torch.arange(count)  # behind the last whole block, or in the last one
+    best, index = largest(flat, count)
+    wanted = flat.topk(count)
+    assert torch.equal(best, wanted.values) and torch.equal(flat.gather(1, index), best)
+    assert torch.equal(index[::2], wanted.indices[::2]) and all(len(set(row)) == count for row in index.tolist())
+
+
+def test_filters():
+    chain = Chain(4, 6)
+    plain = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, stop="exact")
+    common = max(range(1, 6), key=lambda token: sum(each[0].tokens.count(token) for each in plain))
+    found = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, stop="exact", filters=(Suppress([common]),))
+    assert all(common not in each[0].tokens for each in found) and any(common in each[0].tokens for each in plain)
+    forced = run(chain, [0, 1, 2, 3], [2] * 4, beam=3, stop="heuristic", filters=(Suppress([END]), ForcedEnd(END)))
+    assert all(each[0].ended and len(each[0].tokens) == 1 for each in forced)
+    cut = run(chain, [0], [2], beam=3, stop="heuristic", filters=(Suppress([END]),))
+    assert not cut[0][0].ended and len(cut[0][0].tokens) == 2
+    even = run(chain, [0], [1], beam=1, stop="first", filters=(Suppress([1, 2, 3, 4, 5]), Renormalise()))
+    assert even[0][0].logprob == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def marian() -> tuple[nn.Module, nn.Module]:
+    """A Marian of odd sizes whose texts end by themselves, and ours with its weights."""
+    torch.manual_seed(0)
+    config = hf.MarianConfig(
+        vocab_size=61, d_model=36, encoder_layers=3, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
+        encoder_ffn_dim=50, decoder_ffn_dim=50, activation_function="swish", scale_embedding=True, pad_token_id=60,
+        eos_token_id=0, decoder_start_token_id=60, forced_eos_token_id=0, max_position_embeddings=64,
+    )  # fmt: skip
+    theirs = hf.MarianMTModel(config).eval()
+    for name, each in theirs.named_parameters():
+        if "embed_positions" not in name:
+            each.data = (
+                each.data * 6 + 0.1 * torch.randn_like(each)
+                if each.dim() > 1
+                else each.data + 0.3 * torch.randn_like(each)
+            )
+    theirs.final_logits_bias.data.normal_()
+    theirs.final_logits_bias.data[0, 0] += 3.5
+    own = transformer.from_marian(config.to_dict())
+    ours = load(transformer.Model(own), theirs.state_dict(), transformer.marian(own), transformer.MARIAN_COMPUTED)
+    return theirs, ours
+
+
+@pytest.mark.parametrize(
+    "beams, early, alpha", [(1, False, 1.0), (4, False, 1.0), (4, True, 1.0), (5, False, 0.6), (3, True, 2.0)]
+)
+def test_beams_of_transformers(marian, beams, early, alpha):
+    theirs, ours = marian
+    rows, limit = 12, 25
+    lengths = torch.randint(1, 12, (rows,))
+    real = torch.arange(12)[None] < lengths[:, None]
+    source = torch.randint(1, 60, (rows, 12)).masked_fill(~real, 60)
+    out = theirs.generate(
+        input_ids=source, attention_mask=real.long(), num_beams=beams, num_return_sequences=beams, max_length=limit + 1,
+        early_stopping=early, length_penalty=alpha, bad_words_ids=[[60]], forced_eos_token_id=0, do_sample=False,
+        return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    settings = Settings(
+        0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0))
+    )
+    with torch.no_grad():
+        cache = ours.start(source, Mask(keys=real))
+    found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
+    texts = [[token for token in row[1:] if token not in (0, 60)] for row in out.sequences.tolist()]
+    assert [each.tokens for best in found for each in best] == texts
+    assert len({len(text) for text in texts}) > 1, "texts of one length would prove little"
+    if beams > 1:
+        scores = [each.score for best in found for each in best]
+        assert scores == pytest.approx(out.sequences_scores.tolist(), abs=1e-4)
+
+
+def test_growing_and_preallocated_caches_give_the_same_beams(marian):
+    _, ours = marian
+    source = torch.randint(1, 60, (4, 9))
+    with torch.no_grad():
+        caches = [ours.start(source), ours.start(source, capacity=32)]
+    prompt, limits = torch.full((4, 1), 60), torch.tensor([20, 12, 7, 30])
+    found = [search(ours, cache, prompt, limits, Settings(0, 4, nbest=4)) for cache in caches]
+    assert [[each.tokens for each in best] for best in found[0]] == [
+        [each.tokens for each in best] for best in found[1]
+    ]
+
+
+@pytest.mark.parametrize("stop", ["exact", "heuristic", "first", "samples"])
+@torch.no_grad()
+def test_a_step_can_be_recorded(stop):
+    """From the second step of a shape on, everything that lives between steps stays where it is in memory."""
+    from regard.decode import Draw
+    from regard.decode.search import rule
+
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
+    cache, limits = model.start(torch.randint(3, 31, (4, 5)), capacity=30), torch.tensor([12, 12, 12, 12])
+    draw = Draw(torch.arange(12).view(4, 3)) if stop == "samples" else None
+    walk = rule(Settings(2, 3, stop="exact" if draw else stop, filters=(Suppress([2]),), draw=draw), cache, limits)
+    scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
+    cache.branch(3, 12)
+    tokens, seen = walk.take(scores), []
+
+    def held() -> dict[str, int]:
+        owners = {"walk": walk, "pool": getattr(walk, "pool", None), "cache": cache, "book": cache.books[0]}
+        owners |= {f"layer {i}": layer for i, layer in enumerate(cache.layers)}
+        return {
+            f"{owner}.{name}": value.data_ptr()
+            for owner, each in owners.items() if each is not None
+            for name, value in vars(each).items() if isinstance(value, Tensor) and name != "to"
+        }  # fmt: skip
+
+    for _ in range(6):
+        tokens = walk.take(model.step(tokens, cache))
+        seen.append(held())
+    assert walk.recordable and {"walk.open", "walk.said", "walk.going", "walk.now", "book.kin"} <= set(seen[0])
+    assert all(each == seen[0] for each in seen)
+    assert int(walk.now) == walk.step == 7
+
+
+def test_nothing_that_a_walk_reads_is_left_behind():
+    """A later search brings every tensor of its walk to the recording, whatever the rule."""
+    from regard.decode import Draw
+    from regard.decode.cuda_graph import hanging
+    from regard.decode.search import rule
+
+    for settings in (
+        Settings(2, 1, stop="first"),
+        Settings(2, 3),
+        Settings(2, nbest=2, draw=Draw(torch.arange(8).view(4, 2))),
+    ):
+        walk = rule(settings, Nothing(), torch.full((4,), 9))
+        held = {name for name, each in vars(walk).items() if isinstance(each, Tensor)}
+        found = {place.name for place in hanging({"walk": walk}) if place.path.count(".") == 2}
+        assert held <= found, held - found
+
+
+@torch.no_grad()
+def test_another_search_takes_the_place_of_a_recorded_one():
+    """What a search works on can be moved to the tensors of another one of the same shapes, and it goes on as it was."""
+    from regard.decode.cuda_graph import bring, hanging, outline
+    from regard.decode.search import rule
+
+    torch.manual_seed(0)
+    model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
+    sources = [torch.randint(3, 31, (4, 5)) for _ in range(2)]
+    limits = torch.tensor([9, 12, 7, 3])
+
+    def begun(source: Tensor):
+        cache = model.start(source, Mask(keys=torch.ones_like(source, dtype=torch.bool)), capacity=30)
+        walk = rule(Settings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
+        scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
+        cache.branch(3, walk.longest)
+        tokens = walk.advance(scores)
+        return walk, cache, walk.advance(model.step(tokens, cache))
+
+    def ended(walk, cache, tokens):
+        while tokens is not None:
+            tokens = walk.advance(model.step(tokens, cache))
+        return walk.results()
+
+    wanted = ended(*begun(sources[1]))
+    first, second = begun(sources[0]), begun(sources[1])
+    places = [[*hanging({"walk": walk, "cache": cache})] for walk, cache, _ in (first, second)]
+    assert [outline(place) for place in places[0]] == [outline(place) for place in places[1]]
+    before, after = ([place for place in some if isinstance(place.value, Tensor)] for some in places)
+    paths = {place.path for place in before}
+    assert {".walk.open", ".walk.said", ".walk.now", ".walk.row", ".walk.pool.tokens", ".walk.cache.lengths"} <= paths
+    assert sum(path.endswith((".k", ".v")) for path in paths) == 8  # of two layers, their own and the source's
+    bring(after, [place.value for place in before])
+    assert second[0].said is first[0].said and second[1].layers[0].k is first[1].layers[0].k
+    assert ended(*second) == wanted and ended(*begun(sources[0])) != wanted

@@ -1,0 +1,69 @@
+"""Small folders of Longformer and BigBird made from nothing: vocabularies of a few pieces, loud weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+import transformers as hf
+from prototypes.checks import loud
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+LINES = ["the cat sat on the mat", "unaffable cats run", "Hello world! (1, 2)", "café naïve über 你好", "a  b\tc"] * 3
+CONTROL = ["<s>", "<pad>", "</s>", "<unk>"]  # as RoBERTa has it
+VOCAB = 300
+SHAPE = dict(
+    vocab_size=VOCAB, hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50,
+    max_position_embeddings=140,
+)  # fmt: skip
+AWKWARD = [
+    "Hello the cat sat.", " unaffable  cats", "Café naïve cafe\u0301", "你好you", "  a\tb\u00a0c\n", "", "   ", "🙂 é\u0327",
+    "<s> the </s><mask> <pad> <unk>", "ab" * 40,
+]  # fmt: skip
+
+
+def longformer(path: Path, kind: str = "LongformerModel", said: dict[str, Any] | None = None, **config: Any) -> Path:
+    """`kind` is the class; `said` is tokenizer_config.json, beside vocab.json and merges.txt."""
+    torch.manual_seed(0)
+    usual = {"attention_window": [8, 4, 16], "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    model = getattr(hf, kind)(hf.LongformerConfig(**SHAPE | usual | config))
+    loud(model, spread=3.0).save_pretrained(path)
+    pairs(path, said)
+    return path
+
+
+def pairs(path: Path, said: dict[str, Any] | None = None) -> None:
+    """RoBERTa's files."""
+    path.mkdir(exist_ok=True)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB - 1, special_tokens=CONTROL, initial_alphabet=letters)
+    backend.train_from_iterator(LINES, trainer)
+    backend.model.save(str(path))
+    vocab = json.loads((path / "vocab.json").read_text())
+    (path / "vocab.json").write_text(json.dumps(vocab | {"<mask>": len(vocab)}))
+    if said is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(said))
+
+
+def bigbird(path: Path, kind: str = "BigBirdModel", said: dict[str, Any] | None = None, **config: Any) -> Path:
+    torch.manual_seed(0)
+    usual = {"block_size": 4, "num_random_blocks": 2, "vocab_size": 120}
+    model = getattr(hf, kind)(hf.BigBirdConfig(**SHAPE | usual | config))
+    loud(model, spread=3.0).save_pretrained(path)
+    sentencepieces(path, said)
+    return path
+
+
+def sentencepieces(path: Path, said: dict[str, Any] | None = None) -> None:
+    """BigBird's file."""
+    path.mkdir(exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(path / "spiece"), vocab_size=70, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+    )  # fmt: skip
+    (path / "spiece.vocab").unlink()
+    if said is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(said))

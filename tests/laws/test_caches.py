@@ -1,0 +1,326 @@
+"""Reading bit by bit is reading at once: caches of every kind, ragged, reordered, branched into beams, compiled."""
+
+import pytest
+import torch
+from prototypes.checks import STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
+from torch import Tensor
+
+from regard.parts import Cache, Mask
+from regard.parts.cache import slots
+from regard.parts.efficient import RandomFeatures
+
+CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
+EVERY = pytest.mark.parametrize("name", STEPPED)
+
+
+class Texts:
+    """What every row has read so far, kept beside a cache and compared with reading it all at once."""
+
+    def __init__(self, it: Stepped, capacity: int | None) -> None:
+        self.it, self.cache = it, it.start(capacity)
+        self.said: list[list[int]] = [[] for _ in range(3)]
+        self.origin = [0, 1, 2]  # which row of the beginning each row is
+
+    def read(self, tokens: Tensor, real: Tensor | None = None) -> None:
+        logits = self.it.model.step(tokens, self.cache, real)
+        for row, said in enumerate(self.said):
+            new = tokens[row] if real is None else tokens[row][real[row]]
+            said += new.tolist()
+            if len(new):
+                got = logits[row] if real is None else logits[row][real[row]]
+                close(got, self.it.full(torch.tensor([said]), self.origin[row])[0, -len(new) :])
+        assert self.cache.lengths.tolist() == [len(said) for said in self.said]
+
+    def select(self, rows: list[int]) -> None:
+        self.cache.select(torch.tensor(rows))
+        self.said, self.origin = [list(self.said[r]) for r in rows], [self.origin[r] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_cached_is_full(name: str, capacity: int | None) -> None:
+    """Ragged prompts; steps; rows swapped and repeated; an idle row; a ragged chunk that laps a ring of four."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    for i in range(6):
+        if i == 3:
+            texts.select([2, 0, 2])
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 1)), torch.tensor([[True], [False], [True]]))
+    texts.read(torch.randint(50, (3, 9)), ragged([2, 9, 5]))
+    texts.select([1, 2])
+    texts.read(torch.randint(50, (2, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_padding_on_the_left(name: str, capacity: int | None) -> None:
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]).flip(1))
+    texts.read(torch.randint(50, (3, 2)), torch.tensor([[True, True], [False, True], [False, False]]))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
+    """The first call then needs no mask tensor at all; a long text outgrows the slots it began with."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 13)))
+    texts.read(torch.randint(50, (3, 2)))
+    for _ in range(3):
+        texts.read(torch.randint(50, (3, 1)))
+    texts.read(torch.randint(50, (3, 16)))
+    texts.read(torch.randint(50, (3, 1)))
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_rows_come_and_go(name: str, capacity: int | None) -> None:
+    """Continuous batching: one row ends, its place reads a new prompt in the same call in which the others step."""
+    texts = Texts(stepped(name), capacity)
+    texts.read(torch.randint(50, (3, 6)))
+    texts.cache.reset(torch.tensor([False, True, False]))
+    texts.said[1] = []
+    texts.read(torch.randint(50, (3, 4)), ragged([1, 4, 1], 4))
+    for _ in range(6):
+        texts.read(torch.randint(50, (3, 1)))
+
+
+def test_layers_of_one_kind_share_a_book() -> None:
+    for name, count in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
+        assert len(set(map(id, stepped(name).start(40).books))) == count
+
+
+@torch.no_grad()
+def test_a_ring_writes_no_slot_twice() -> None:
+    """A chunk longer than the ring: on a GPU the order of two writes to one slot would be undefined."""
+    it, chunk = stepped("window"), torch.randint(50, (3, 9))
+    cache = it.start(None)
+    it.model.step(chunk, cache, ragged([9, 3, 6]))
+    for row, length in zip(cache.books[0].to.tolist(), (9, 3, 6), strict=True):
+        written = [slot for slot in row if slot]  # 0 takes what need not be kept
+        assert len(set(written)) == len(written) == min(length, 4)
+
+
+@torch.no_grad()
+def test_a_ring_is_no_larger_than_the_text() -> None:
+    it, held = stepped("wide window"), []
+    for capacity in (None, 40):
+        cache = it.start(capacity)
+        for tokens in (7, 1, 22):
+            it.model.step(torch.randint(50, (3, tokens)), cache)
+        held.append(cache.layers[0].k.size(2))
+        cache.branch(2, steps=6)
+        assert cache.layers[0].k.size(2) <= held[-1] + 16
+    assert held == [64, 48]
+
+
+@torch.no_grad()
+def test_sums_forget_their_units() -> None:
+    """Features are kept in units of the largest so far; in an old text's units a new one of small ones would be nothing."""
+    kernel, mask = RandomFeatures(8, 32), Mask(causal=True)
+    q, k, v = torch.randn(3, 2, 1, 5, 8)
+    fresh, used = (kernel.memory(None, 2, 1, 8, v) for _ in range(2))
+    kernel(q, k, v, mask, memory=used)
+    used.reset(torch.tensor([True, True]))
+    far = 30 * k  # the features of a long key are all small
+    close(kernel(q, far, v, mask, memory=used), kernel(q, far, v, mask, memory=fresh), 1e-6)
+
+
+# --- Beams stand side by side ----------------------------------------------------------------------------------------
+
+
+class Beams(Texts):
+    """Alternatives of every row; `said[row][beam]` continues whatever `follow` says."""
+
+    def branch(self, beams: int, steps: int) -> None:
+        self.cache.branch(beams, steps)
+        self.beams = [[list(said) for _ in range(beams)] for said in self.said]
+
+    def step(self, tokens: Tensor) -> None:
+        logits = self.it.model.step(tokens, self.cache)  # (rows, beams, vocab)
+        for row, beams in enumerate(self.beams):
+            for beam, said in enumerate(beams):
+                said.append(int(tokens[row, beam]))
+            close(logits[row], self.it.full(torch.tensor(beams), self.origin[row])[:, -1])
+        assert self.cache.lengths.tolist() == [len(beams[0]) for beams in self.beams]
+
+    def follow(self, origin: Tensor) -> None:
+        self.cache.follow(origin)
+        pairs = zip(self.beams, origin.tolist(), strict=True)
+        self.beams = [[list(beams[o]) for o in row] for beams, row in pairs]
+
+    def keep(self, rows: list[int]) -> None:
+        self.select(rows)
+        self.beams = [[list(said) for said in self.beams[r]] for r in rows]
+
+
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_beams_are_full(name: str, capacity: int | None) -> None:
+    """Random origins, eleven steps (a ring of four laps twice), rows swapped, repeated and dropped in between."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
+    beams.read(torch.randint(50, (3, 1)))
+    beams.branch(3, steps=11)
+    for i in range(11):
+        if i == 4:
+            beams.keep([2, 0, 2])
+        if i == 8:
+            beams.keep([1, 2])
+        rows = len(beams.said)
+        if i:
+            beams.follow(torch.randint(3, (rows, 3)))
+        beams.step(torch.randint(50, (rows, 3)))
+
+
+@pytest.mark.parametrize("name", ["dense", "mixed", "t5"])
+@torch.no_grad()
+def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then all continue one beam: then little more than its own past is left to read, in every row."""
+    monkeypatch.setattr(slots, "TIDY", 3)
+    beams = Beams(stepped(name), None)
+    beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
+    beams.branch(5, steps=24)
+    (book,) = {id(book): book for book in beams.cache.books if isinstance(book, slots.DenseBook)}.values()
+    sizes = []
+    for i in range(24):
+        rows = len(beams.said)
+        if i == 13:
+            beams.keep([2, 0])
+            rows = 2
+        if i:
+            last = torch.randint(5, (rows, 1)).expand(-1, 5) if i % 4 == 0 else torch.randint(5, (rows, 5))
+            beams.follow(last)
+        beams.step(torch.randint(50, (rows, 5)))
+        sizes.append(book.size)
+    past = max(len(beam[0]) for beam in beams.beams)
+    assert past <= sizes[-1] < past + 5 * 8 and max(sizes) < 4 + 24 + 5 * 8  # never to be cleared away: 8 + 24 · 5
+
+
+@torch.no_grad()
+def test_beams_that_follow_nobody_only_grow() -> None:
+    """Samples each continue themselves; nothing may be cleared away, and the slots double when they run out."""
+    beams = Beams(stepped("dense"), None)
+    beams.read(torch.randint(50, (3, 2)))
+    beams.branch(2, steps=40)
+    before = beams.cache.books[0].slots
+    for _ in range(40):
+        beams.step(torch.randint(50, (3, 2)))
+    assert beams.cache.books[0].size == 8 + 80 and before < 8 + 80 <= beams.cache.books[0].slots
+
+
+@pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])
+@pytest.mark.parametrize("name", ["dense", "window", "mixed"])
+@torch.no_grad()
+def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
+    """A capacity is for what is read before the branch; the beams bring their own room, more or less than there was."""
+    beams = Beams(stepped(name), capacity)
+    beams.read(torch.randint(50, (3, 8)))
+    beams.branch(2, steps=6)
+    for i in range(6):
+        if i:
+            beams.follow(torch.randint(2, (3, 2)))
+        beams.step(torch.randint(50, (3, 2)))
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper", "rnn", "cnn"])
+@torch.no_grad()
+def test_beams_share_the_source(name: str) -> None:
+    """One row of keys and values per sentence, the very same memory, whatever the beams do."""
+    it = stepped(name)
+    cache = it.start(40)
+    it.model.step(torch.randint(50, (3, 2)), cache)
+    before = addresses(cache)
+    cache.branch(4, steps=5)
+    for _ in range(2):
+        it.model.step(torch.randint(50, (3, 4)), cache)
+        cache.follow(torch.randint(4, (3, 4)))
+    assert addresses(cache) == before
+    assert all(memory.k.size(0) == 3 and memory.v.size(0) == 3 for memory in cache.cross.memories)
+
+
+def addresses(cache: Cache) -> list[int]:
+    return [tensor.data_ptr() for memory in cache.cross.memories for tensor in (memory.k, memory.v)]
+
+
+# --- Compiled, and in lower precision --------------------------------------------------------------------------------
+
+
+def graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
+    """Steps of a static cache, compiled and not, with rows reordered in between; returns how many graphs it took."""
+    torch._dynamo.reset()
+    step = torch.compile(it.model.step, fullgraph=True, backend=backend)
+    prompt, real = torch.randint(50, (3, 7)), ragged([7, 3, 5])
+    caches = it.start(40), it.start(40)
+    for cache in caches:
+        it.model.step(prompt, cache, real)
+        if beams:
+            cache.branch(beams, steps=10)
+    torch._dynamo.utils.counters.clear()
+    for i in range(8):
+        origin, tokens = torch.randint(max(beams, 1), (3, max(beams, 1))), torch.randint(50, (3, max(beams, 1)))
+        for cache in caches:
+            if i == 3:
+                cache.select(torch.tensor([2, 0, 0]))
+            if beams and i:
+                cache.follow(origin)
+        close(step(tokens, caches[0]), it.model.step(tokens, caches[1]))
+    return graphs()
+
+
+@pytest.mark.parametrize("beams", [0, 3], ids=["rows", "beams"])
+@pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "gru", "cnn", "whisper"])
+@torch._dynamo.config.patch(allow_rnn=True)  # of a fused LSTM a step takes only the weights
+@torch.no_grad()
+def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
+    assert compiled_beside_eager(stepped(name), beams, "eager") == 1
+
+
+@torch.no_grad()
+def test_a_compiled_step_gives_the_same_numbers() -> None:
+    assert compiled_beside_eager(alone(writing(layers=1)), 3, "inductor") == 1
+
+
+@EVERY
+@torch.no_grad()
+def test_autocast_is_near(name: str) -> None:
+    """In bfloat16 the whole text, its cached steps and its beams stay near the exact numbers."""
+    it, ids = stepped(name), torch.randint(50, (3, 8))
+    exact = torch.cat([it.full(ids[row : row + 1], row) for row in range(3)])
+    bound = 0.1 * exact.abs().max().item()
+    with torch.autocast("cpu", torch.bfloat16):
+        cache = it.start(40)
+        close(it.model.step(ids[:, :5], cache).float(), exact[:, :5], bound)
+        close(it.model.step(ids[:, 5:6], cache).float(), exact[:, 5:6], bound)
+        cache.branch(2, steps=2)
+        for i in (6, 7):
+            close(it.model.step(ids[:, i, None].repeat(1, 2), cache)[:, 1].float(), exact[:, i], bound)
+
+
+@torch.no_grad()
+def test_a_long_prompt_behind_a_window_is_read_in_blocks() -> None:
+    """Ragged rows, a second long chunk behind a ring that is full, and a step; no table of all pairs is built."""
+    attention = {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}
+    model = loud(writing(attention=attention, positions="rotary"), spread=1.5)
+    cache, said = model.start(2, None), [[], []]
+    for lengths in ((600, 420), (150, 500), (1, 1)):
+        tokens = torch.randint(50, (2, max(lengths)))
+        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        with Largest() as largest:
+            found = model.step(tokens, cache, None if real.all() else real)
+        assert largest.elements < 2 * 500 * 500
+        for row, length in enumerate(lengths):
+            said[row] += tokens[row, :length].tolist()
+            wanted = model(torch.tensor([said[row]]))[0]
+            close(found[row, :length], wanted[-length:])

@@ -1,0 +1,319 @@
+"""What only a GPU can show. On a machine without one these are skipped, and their CPU sides run in the other tests."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.config.run import family_of
+from regard.data.sampler import pair
+from regard.decode import Draw, Settings, Suppress, TopK, search
+from regard.parts import Feed, Layer, Mask, Residual, Softmax, Stack, slots
+from regard.processors.tokenizers import Text
+from regard.tasks.translate import Lesson, states
+from regard.training.checkpoint import load_model, save_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def blind(backend: SDPBackend, dtype: torch.dtype, floating: bool) -> float | str:
+    """What a query that may see nothing gets from this backend: the largest number, or why there is none."""
+    q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype) for _ in range(3))
+    seen = torch.ones(2, 1, 64, 64, dtype=torch.bool, device="cuda").tril()
+    seen[1, :, 5:9] = False
+    mask = torch.zeros(seen.shape, device="cuda", dtype=dtype).masked_fill(~seen, -torch.inf) if floating else seen
+    try:
+        with sdpa_kernel([backend]):
+            out = F.scaled_dot_product_attention(q, k, v, mask)
+    except RuntimeError as error:
+        return str(error).splitlines()[0][:60]
+    return out[1, :, 5:9].float().nan_to_num(float("inf")).abs().max().item()
+
+
+def test_zeros_by_backend(capsys):
+    """The table is for people; the law is that the backends we allow with a mask keep it."""
+    for backend in (
+        SDPBackend.MATH,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            for floating in (False, True):
+                with capsys.disabled():
+                    print(
+                        f"\n{backend.name:20s} {str(dtype):15s} {'float' if floating else 'bool'}: {blind(backend, dtype, floating)}",
+                        end="",
+                    )
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+        keys = torch.tensor([[True] * 64, [False] * 64], device="cuda")
+        for bias in (None, torch.randn(1, 4, 64, 64, device="cuda", dtype=dtype)):
+            out = Softmax()(q, k, v, Mask(keys=keys), bias)
+            assert out[1].abs().max() == 0 and out[0].abs().max() > 0
+            assert all(each.isfinite().all() for each in torch.autograd.grad(out.float().sum(), (q, k, v)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "slot", [slots.Window(radius=4), slots.Dense(), slots.Favor(features=64)], ids=lambda slot: slot.kind
+)
+def test_memory_lapped_in_chunks(slot):
+    """Chunks that lap a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
+    layers = [Layer(slot.build(32, 4), Feed(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
+    stack = Stack(layers, causal=True).cuda().eval()
+    x = torch.randn(3, 40, 32, device="cuda")
+    cache, parts = stack.cache(3), []
+    for chunk in x.split([9, 1, 1, 13, 1, 9, 6], 1):
+        parts.append(stack(chunk, cache.ahead(chunk), cache=cache))
+    assert (torch.cat(parts, 1) - stack(x, Mask())).abs().max() < 1e-4
+
+
+SHAPES = {"transformer": {"inner": 128, "biased": True}, "rnn": {}, "cnn": {}}
+FAMILIES = pytest.mark.parametrize("family", SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch):
+    """cuDNN's fused LSTMs multiply in TF32 unless told otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def a_model(family: str = "transformer") -> torch.nn.Module:
+    torch.manual_seed(0)
+    module = family_of(family)
+    model = module.Model(module.Config(vocab=97, width=64, heads=4, layers=2, **SHAPES[family])).eval()
+    for each in model.parameters():
+        each.data = each.data * 2
+    if model.head.bias is None:
+        model.head = torch.nn.Linear(64, 97)
+        model.head.weight = model.target.weight
+    model.head.bias.data[2] += 2.0
+    return model
+
+
+@FAMILIES
+def test_the_same_texts_as_on_the_cpu(family):
+    model, lengths = a_model(family), torch.randint(1, 15, (20,))
+    real = torch.arange(15)[None] < lengths[:, None]
+    source = torch.randint(3, 97, (20, 15))
+    found = []
+    for device in ("cpu", "cuda"):
+        model.to(device)
+        with torch.no_grad():
+            cache = model.start(source.to(device), Mask(keys=real.to(device)))
+        prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
+        found.append(
+            [[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))]
+        )
+    assert found[0] == found[1]
+
+
+WAYS = {
+    "greedy": Settings(2, 1, stop="first"),
+    "exact": Settings(2, 4, nbest=2),
+    "heuristic": Settings(2, 5, 0.7, 2, "heuristic", (Suppress([0, 1]),)),
+    "first": Settings(2, 3, stop="first"),
+    "samples": Settings(2, nbest=3),
+}
+
+
+@FAMILIES
+@pytest.mark.parametrize("way", WAYS)
+def test_recorded_steps_find_the_same_texts(way, family):
+    """Over a fixed cache whole steps are replayed; rows of unlike limits end at unlike times, and few are left."""
+    model, rows = a_model(family), 30
+    source, lengths = torch.randint(3, 97, (rows, 9)), torch.cat([torch.full((28,), 6), torch.tensor([40, 45])])
+    found = []
+    for device, capacity in (("cpu", None), ("cuda", 64)):
+        model.to(device)
+        settings = WAYS[way]
+        if way == "samples":
+            settings = replace(settings, draw=Draw(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),)))
+        with torch.no_grad():
+            cache = model.start(source.to(device), capacity=capacity)
+        prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
+        best = search(model, cache, prompt, lengths.to(device), settings)
+        found.append([[(each.tokens, each.ended) for each in some] for some in best])
+    assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
+
+
+@pytest.mark.parametrize("way", ["greedy", "exact", "samples"])
+def test_the_next_search_finds_the_recording(way, monkeypatch):
+    """The second search of the same shapes records nothing, not even after another prompt, and finds its own texts."""
+    from regard.decode import cuda_graph
+
+    model, twin, made = a_model().cuda(), a_model(), []
+    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.Recorded.record
+
+    def drawn(place):
+        draws = Draw(torch.arange(36, device=place).view(12, 3), (TopK(20),))
+        return replace(how, draw=draws) if way == "samples" else how
+
+    monkeypatch.setattr(cuda_graph.Recorded, "record", lambda self, *words: made.append(1) or kept(self, *words))
+    for seed in range(3):
+        source = torch.randint(3, 97, (12, 9), generator=torch.Generator().manual_seed(seed))
+        prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
+        with torch.no_grad():
+            best, wanted = (
+                search(each, each.start(source.to(place), **room), prompt.to(place), limits.to(place), drawn(place))
+                for each, place, room in ((model, "cuda", {"capacity": 64}), (twin, "cpu", {}))
+            )
+        assert [[each.tokens for each in some] for some in best] == [[each.tokens for each in some] for some in wanted]
+    assert len(made) == 1
+
+
+def test_packed_rows_learn_the_same_when_compiled():
+    """FlexAttention with segments, inside a compiled loss, gives the loss and the gradients of plain attention."""
+    rng = torch.Generator().manual_seed(3)
+    texts = [
+        torch.randint(4, 97, (int(n),), generator=rng).tolist() for n in torch.randint(2, 40, (48,), generator=rng)
+    ]
+    batch = pair(texts[:24], texts[24:], Text, Text, 128).to("cuda")
+    task = SimpleNamespace(
+        translator=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
+    )
+    model, found = a_model().cuda(), []
+    for loss_of in (Lesson.loss, torch.compile(Lesson.loss, dynamic=False)):
+        model.zero_grad()
+        loss = loss_of(task, model, batch)
+        loss.backward()
+        found.append((loss.item(), [each.grad.clone() for each in model.parameters()]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    largest = max(float(each.norm()) for each in found[0][1])
+    for a, b in zip(found[0][1], found[1][1], strict=True):
+        assert (a - b).norm() <= 1e-3 * a.norm() + 1e-4 * largest  # a key's bias has no gradient but rounding
+
+
+@pytest.mark.parametrize("family", ["rnn", "cnn"])
+@pytest.mark.parametrize("width", [0, 64], ids=["padded", "packed"])
+def test_what_attention_replaced_learns_as_on_the_cpu(family, width, tmp_path):
+    """Fused LSTMs over padded and packed rows, in float32 the same gradients, in bfloat16 near ones; and it is stored."""
+    draw = torch.Generator().manual_seed(3)
+    lengths = torch.randint(2, 20, (24,), generator=draw).tolist()
+    texts = [torch.randint(4, 97, (length,), generator=draw).tolist() for length in lengths]
+    batch, model, found = pair(texts[:12], texts[12:], Text, Text, width), a_model(family), []
+    for part in model.train().modules():  # cuDNN has gradients only while learning
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    for device, half in (("cpu", False), ("cuda", False), ("cuda", True)):
+        model.to(device).zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = model.logits(states(model, batch.to(device))).float().square().mean()
+        loss.backward()
+        found.append(torch.cat([each.grad.flatten().cpu() for each in model.parameters()]))
+    assert (found[0] - found[1]).norm() < 1e-3 * found[0].norm()
+    assert (found[0] - found[2]).norm() < 0.5 * found[0].norm()  # the weights are large, and so is the rounding
+    save_model(model, tmp_path / "model.safetensors", 1)
+    assert load_model(a_model(family), tmp_path / "model.safetensors") == 1
+
+
+@torch.no_grad()
+@FAMILIES
+@pytest.mark.parametrize("beams", [0, 4])
+def test_a_captured_step_equals_an_eager_one(beams, family):
+    """One decode step over a preallocated cache, captured in a CUDA graph and replayed; for beams too."""
+    model = a_model(family).cuda()
+    source, shape = torch.randint(3, 97, (8, 11), device="cuda"), (8, beams or 1)
+    caches = [model.start(source, capacity=48) for _ in range(2)]
+    for cache in caches:
+        model.step(torch.ones(8, 1, dtype=torch.long, device="cuda"), cache)
+        if beams:
+            cache.branch(beams, 20)
+    fed = torch.randint(3, 97, shape, device="cuda")
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):  # warm-up, on both caches so that they stay equal
+        for _ in range(3):
+            for cache in caches:
+                model.step(fed, cache)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = model.step(fed, caches[0])
+    for i in range(8):
+        fed.copy_(torch.randint(3, 97, shape, device="cuda"))
+        if beams:
+            origin = torch.randint(beams, shape, device="cuda")
+            for cache in caches:
+                cache.follow(origin)
+        graph.replay()
+        wanted = model.step(fed, caches[1])
+        assert (logits - wanted).abs().max() < 1e-4, f"step {i}"
+
+
+@torch.no_grad()
+def test_a_masked_step_compiles_to_one_graph():
+    model = a_model().cuda()
+    step = torch.compile(model.step, fullgraph=True)
+    source, real = (
+        torch.randint(3, 97, (3, 9), device="cuda"),
+        torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda"),
+    )
+    caches = [model.start(source, Mask(keys=real), capacity=32) for _ in range(2)]
+    torch._dynamo.utils.counters.clear()
+    for cache in caches:
+        model.step(torch.ones(3, 1, dtype=torch.long, device="cuda"), cache)
+    for _ in range(6):
+        tokens = torch.randint(3, 97, (3, 1), device="cuda")
+        assert (step(tokens, caches[0]) - model.step(tokens, caches[1])).abs().max() < 1e-4
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+SPARSE = {
+    "window": slots.Window(radius=100),
+    "globals": slots.Window(radius=20, globals=2),
+    "dilated": slots.Window(radius=9, dilation=3),
+    "blocks": slots.Blocks(size=16, random=2),
+    "undrawn": slots.Blocks(size=64, random=1, drawn=False),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
+    """FlexAttention in compiled code, blocks in plain torch, and the CPU: the same numbers and gradients."""
+    torch.manual_seed(1)
+    layers = [
+        Layer(slots.in_layer(SPARSE[name], i).build(64, 4), Feed(64, 128), lambda: Residual(torch.nn.LayerNorm(64)))
+        for i in range(2)
+    ]
+    stack, x = Stack(layers).eval(), torch.randn(3, 777, 64)
+    real = torch.arange(777)[None] < torch.tensor([[777], [500], [0]])
+
+    def read(stack, x, real):
+        return stack(x, Mask(keys=real))
+
+    def found(stack, x, real, read=read):
+        out = read(stack, x, real if padded else None)
+        kept = out[real] if padded else out
+        kept.square().sum().backward()
+        grads = {path: each.grad.cpu() for path, each in stack.named_parameters() if each.grad is not None}
+        stack.zero_grad()
+        return kept.detach().cpu(), grads
+
+    wanted, grads = found(stack, x, real)
+    stack, x, real = stack.cuda(), x.cuda(), real.cuda()
+    for way in (read, torch.compile(read, dynamic=False)):
+        out, theirs = found(stack, x, real, way)
+        assert (out - wanted).abs().max() < 2e-3
+        for path, each in grads.items():
+            assert (theirs[path] - each).abs().max() < 5e-3 * max(each.abs().max(), 1), path
+
+
+def test_long_texts_need_memory_by_their_length():
+    """Twice the text, twice the peak, about."""
+    for slot in (slots.Window(radius=64), slots.Blocks(size=32)):
+        attention, peaks = slot.build(64, 2).cuda(), []
+        read = torch.compile(lambda x, attention=attention: attention(x, x, x, Mask()), dynamic=False)
+        for tokens in (4096, 8192):
+            x = torch.randn(1, tokens, 64, device="cuda")
+            with torch.no_grad():
+                read(x)
+                torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
+                read(x)
+            peaks.append(torch.cuda.max_memory_allocated() - held)
+        assert peaks[1] < 2.6 * peaks[0]

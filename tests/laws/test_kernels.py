@@ -1,0 +1,727 @@
+"""Every kernel against its formula in float64, and the laws they all keep whatever the mask says."""
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prototypes.checks import Largest, close, ragged
+from prototypes.words import SIZES, masks, seen_by_pairs
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.parts import (
+    Added,
+    Additive,
+    Attention,
+    Bucketed,
+    Feed,
+    Kernel,
+    Layer,
+    Learned,
+    Mask,
+    Positions,
+    Relative,
+    Residual,
+    Rotary,
+    Softmax,
+    Stack,
+    flex,
+    slots,
+)
+from regard.parts.efficient import Band, Blocks, GlobalAttention, LowRank, RandomFeatures
+from regard.parts.efficient.blocks import picked
+from regard.parts.efficient.random_features import draw
+
+
+def three(queries: int, keys: int, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    sizes = (2, 3, queries, 8), (2, 3, keys, 8), (2, 3, keys, 8)
+    q, k, v = (torch.randn(size, requires_grad=grad) for size in sizes)
+    return q, k, v
+
+
+def naive(scores: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """softmax in float64, one query at a time over what it sees."""
+    out = torch.zeros(*scores.shape[:3], v.size(-1), dtype=torch.float64)
+    for b, h, i in product(*map(range, scores.shape[:3])):
+        keys = seen[b, 0, i].nonzero()[:, 0]
+        if len(keys):
+            out[b, h, i] = scores[b, h, i, keys].softmax(0) @ v[b, h, keys].double()
+    return out
+
+
+def formula(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
+    q, k = q.double(), k.double()
+    if isinstance(kernel, Additive):
+        return torch.tanh(q[:, :, :, None] + k[:, :, None]) @ kernel.score.weight.detach().double()[0]
+    return q @ k.transpose(-2, -1) * (8**-0.5 if kernel.scale is None else kernel.scale)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("kernel", [Softmax(), Softmax(scale=1.0), Additive(8)], ids=["scaled", "unscaled", "additive"])
+@torch.no_grad()
+def test_kernels_are_their_formula(kernel: Kernel, queries: int, keys: int, biased: bool) -> None:
+    """In float64, for every word of a mask; and the visible path mixes to what the fused one does."""
+    for name, mask in masks(queries, keys).items():
+        q, k, v = three(queries, keys)
+        bias = torch.randn(2, 3, queries, keys) if biased else None
+        scores = formula(kernel, q, k) + (0 if bias is None else bias.double())
+        want = naive(scores, v, seen_by_pairs(mask, queries, keys))
+        close(kernel(q, k, v, mask, bias).double(), want, 2e-6)
+        weights = kernel.weights(q, k, mask, bias)
+        close((weights @ v).double(), want, 2e-6)
+        total = weights.sum(-1)
+        assert ((total - 1).abs().lt(1e-6) | total.eq(0)).all(), name
+
+
+KERNELS = {
+    "softmax": Softmax(),
+    "unscaled": Softmax(scale=1.0),
+    "additive": Additive(8),
+    "window": Band(3),
+    "blocked window": Band(3, block=2),
+    "favor": RandomFeatures(8, 32),
+    "blocks": Blocks(2, 1),
+    "lowrank": LowRank(3, 4, 11),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
+    """Before the output map, exactly; and every gradient is finite."""
+    kernel, (q, k, v) = KERNELS[name], three(10, 10, grad=True)
+    if causal and not kernel.causal:
+        pytest.skip("sees everything")
+    out = kernel(q, k, v, Mask(causal=causal, keys=ragged([10, 0])))
+    grads = torch.autograd.grad(out.square().sum(), [q, k, v, *kernel.parameters()])
+    assert out[1].abs().max() == 0
+    assert out[0].abs().max() > 0
+    assert all(grad.isfinite().all() for grad in grads)
+    if name not in ("favor", "blocks", "lowrank"):
+        alone = kernel(q[:, :, :1], k[:, :, :1], v[:, :, :1], Mask(others=True, causal=causal))
+        assert alone.abs().max() == 0
+
+
+@pytest.mark.parametrize("scheme", [Bucketed(3, causal=True), Relative(24, 3)], ids=["buckets", "relative"])
+def test_seeing_nothing_gives_zeros_under_a_bias(scheme: Positions) -> None:
+    """Also through a whole attention, whose positions add to the scores."""
+    attention, x = Attention(24, 3), torch.randn(2, 6, 24, requires_grad=True)
+    attention.out = nn.Identity()
+    mask = Mask(causal=True, keys=ragged([6, 0]))
+    out = attention(x, x, x, mask, scheme.where(x, mask, mask))
+    grads = torch.autograd.grad(out.square().sum(), [x, *scheme.parameters(), attention.key.weight])
+    assert out[1].abs().max() == 0
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+def spaced(mask: Mask, tokens: int, radius: int, dilation: int) -> Mask:
+    """The same words for a dense kernel: `radius` neighbours on each side, every so manyeth token."""
+    gap = torch.arange(tokens)[:, None] - torch.arange(tokens)[None]
+    met = (gap % dilation == 0).expand(2, -1, -1)
+    if mask.globals is not None:
+        met = met | mask.marked(tokens)[:, None] | mask.marked(tokens)[:, :, None]
+    reach = radius * dilation if mask.reach is None else min(radius * dilation, mask.reach)
+    return mask.but(reach=reach, kin=met)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 5, 23, 48])
+@pytest.mark.parametrize(("radius", "dilation", "block"), [(5, 1, 4), (5, 1, 64), (2, 3, 4), (3, 2, 8), (60, 1, 4)])
+@torch.no_grad()
+def test_window_is_dense_with_reach(tokens: int, radius: int, dilation: int, block: int) -> None:
+    """Also with several query heads to a key head, and with a window larger than the text."""
+    kernel = Band(radius, dilation, block)
+    for name, mask in masks(tokens, tokens).items():
+        if mask.kin is not None or mask.keys_segments is not None:  # words of a cache and of a cross-attention
+            continue
+        if dilation > 1 and mask.at is not None and not (mask.at.diff(dim=1) == 1).all():
+            continue
+        mask = mask.but(globals=None)
+        q, k, v = three(tokens, tokens)
+        want = Softmax()(q, k, v, spaced(mask, tokens, radius, dilation))
+        close(kernel(q, k, v, mask), want, 1e-6)
+        close(kernel.weights(q, k, mask) @ v, want, 1e-6)
+        close(kernel(q, k[:, :1], v[:, :1], mask), kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
+        assert name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dilation", "block"), [(1, 64), (1, 4), (2, 4)])
+@torch.no_grad()
+def test_window_with_global_positions_is_dense(causal: bool, dilation: int, block: int) -> None:
+    """Where global positions ask, Longformer asks apart; everyone else agrees with the dense kernel."""
+    q, k, v = three(33, 33)
+    marks = torch.tensor([[3, 30, 0], [7, -1, -1]])
+    segments = torch.tensor([[0] * 11 + [1] * 22, [0] * 33])
+    for words in ({}, {"others": True}, {"keys": ragged([31, 6], 33)}, {"segments": segments}):
+        mask = Mask(causal=causal, globals=marks, **words)
+        rest = ~mask.marked(33)
+        got, want = Band(5, dilation, block)(q, k, v, mask), Softmax()(q, k, v, spaced(mask, 33, 5, dilation))
+        close(got.transpose(1, 2)[rest], want.transpose(1, 2)[rest], 1e-6)
+
+
+def twins(block: int = 4) -> tuple[GlobalAttention, Attention]:
+    """A window with global positions and a dense attention, with equal projections for both kinds of query."""
+    ours, dense = GlobalAttention(24, 3, 4, 1), Attention(24, 3)
+    ours.near.kernel.block = block
+    for part in ("query", "key", "value"):
+        for look in (ours.near, ours.wide):
+            getattr(look, part).load_state_dict(getattr(dense, part).state_dict())
+    ours.out.load_state_dict(dense.out.state_dict())
+    return ours, dense
+
+
+@pytest.mark.parametrize("block", [4, 64])
+@torch.no_grad()
+def test_global_positions_see_everything_of_their_text(block: int) -> None:
+    """The whole module is then dense attention under the same words."""
+    (ours, dense), x = twins(block), torch.randn(2, 23, 24)
+    marks, segments = torch.tensor([[3, 20, 0], [7, -1, -1]]), torch.tensor([[0] * 11 + [1] * 12, [0] * 23])
+    for words in ({}, {"others": True}, {"keys": ragged([21, 6], 23)}, {"segments": segments}):
+        mask = Mask(globals=marks, **words)
+        close(ours(x, x, x, mask), dense(x, x, x, mask.but(reach=4)), 1e-6)
+    first = Mask(globals=torch.zeros(2, 1, dtype=torch.long))
+    close(ours(x, x, x, Mask()), ours(x, x, x, first), 0)
+    ours.first = 0
+    close(ours(x, x, x, Mask()), dense(x, x, x, Mask(reach=4)), 1e-6)
+    with pytest.raises(ValueError, match="cannot pack"):
+        twins()[0](x, x, x, Mask(segments=segments))
+
+
+@torch.no_grad()
+def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
+    (ours, dense), x = twins(), torch.randn(2, 17, 24)
+    for marks in ([[3, 17, 99], [7, 7, -1]], [[3, 3, 99], [17, 7, 7]]):
+        mask = Mask(globals=torch.tensor(marks))
+        close(ours(x, x, x, mask), dense(x, x, x, Mask(globals=torch.tensor([[3], [7]]), reach=4)), 1e-6)
+    ours.first = 20  # more than there are tokens: all of them
+    close(ours(x, x, x, Mask()), dense(x, x, x, Mask()), 1e-6)
+
+
+@pytest.mark.parametrize("tokens", [23, 200])
+@torch.no_grad()
+def test_global_positions_know_where_they_are(tokens: int) -> None:
+    """With positions that turn heads, or add to inputs, they are still dense attention; one row of them serves all."""
+    (ours, dense), x = twins(), torch.randn(2, tokens, 24)
+    marks = torch.tensor([[3, tokens - 1]])
+    mask = Mask(keys=ragged([tokens, tokens - 9]))
+    added = Added(torch.randn(1, tokens, 24), torch.randn(1, tokens, 24))
+    for where in (Rotary(8).where(x, mask, mask), added):
+        found = ours(x, x, x, mask.but(globals=marks), where)
+        wanted = dense(x, x, x, mask.but(globals=marks.expand(2, -1), reach=4), where)
+        close(found[mask.keys], wanted[mask.keys], 1e-5)
+
+
+@torch.no_grad()
+def test_words_of_one_row_serve_all() -> None:
+    (q, k, v), at, segments = three(41, 41), torch.arange(41)[None], (torch.arange(41) > 20).long()[None]
+    for words in ({"at": at, "keys": ragged([41, 20])}, {"at": at + 5, "segments": segments, "keys": ragged([41, 20])}):
+        for causal in (False, True):
+            mask = Mask(causal, **words)
+            close(Band(5, block=4)(q, k, v, mask), Softmax()(q, k, v, mask.but(reach=5)), 1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_window_builds_nothing_of_all_pairs(causal: bool) -> None:
+    """Also for the gradient. Twice the text, twice the largest tensor."""
+    sizes = []
+    for tokens in (2000, 4000):
+        q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
+        marks = None if causal else torch.tensor([[0, 700]])
+        real = torch.arange(tokens)[None] < tokens - 9
+        with Largest() as largest:
+            Band(16)(q, k, v, Mask(causal, globals=marks, keys=real)).square().sum().backward()
+        sizes.append(largest.elements)
+    assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
+
+
+def test_window_has_the_gradient_of_dense() -> None:
+    for kernel in (Band(5, 1, 4), Band(2, 2, 8)):
+        q, k, v = three(41, 41, grad=True)
+        mask = Mask(keys=ragged([41, 20]), globals=torch.tensor([[40], [-1]]))
+        dense = Softmax()(q, k, v, spaced(mask, 41, kernel.radius, kernel.dilation))
+        rest = ~mask.marked(41)
+        wanted = torch.autograd.grad(dense.transpose(1, 2)[rest].square().sum(), [q, k, v])
+        found = torch.autograd.grad(kernel(q, k, v, mask).transpose(1, 2)[rest].square().sum(), [q, k, v])
+        for ours, theirs in zip(found, wanted, strict=True):
+            close(ours, theirs, 1e-5)
+
+
+@torch.no_grad()
+def test_flex_window_is_the_window() -> None:
+    """What FlexAttention is told on a GPU: the same pairs, and blocks that hold just those."""
+    marks, segments = torch.tensor([[3, 300], [-1, 7]]), (torch.arange(333) > 200).long().expand(2, -1)
+    keys, texts = ragged([333, 150], 333), torch.tensor([[300, 33], [30, 303]])
+    packed = {
+        "segments": torch.stack([torch.arange(2).repeat_interleave(each) for each in texts]),
+        "at": torch.stack([torch.cat([torch.arange(n) for n in each.tolist()]) for each in texts]),
+    }
+    for words in ({}, {"causal": True}, {"globals": marks}, {"keys": keys, "globals": marks, "others": True},
+                  {"segments": segments}, {"causal": True, "globals": marks, "keys": keys}, packed,
+                  {"causal": True, **packed}, {"causal": True, "at": 2 * torch.arange(333).expand(2, -1)}):  # fmt: skip
+        for radius, dilation in ((20, 1), (240, 1), (255, 1), (7, 3)):
+            mask, kernel = Mask(**words), Band(radius, dilation)
+            blocks = kernel._flexed(mask, 333, torch.device("cpu"))
+            seen = kernel._dense(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
+            flexed(blocks, seen, mask)
+            if words is packed and radius == 255:  # inside a text most is plain
+                assert int(blocks.full_kv_num_blocks.sum()) > 0 and len(blocks.kv_num_blocks) == 2
+
+
+def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
+    """`seen` (batch, tokens, tokens) is what the block mask says, wherever it asks."""
+    tokens = seen.size(1)
+    i = torch.arange(tokens)
+    in_order(blocks)
+    for row in range(len(seen)):
+        told = blocks.mask_mod(torch.tensor(row), torch.tensor(0), i[:, None], i[None]).expand(tokens, tokens)
+        rest = torch.ones(tokens, dtype=torch.bool) if mask.globals is None else ~mask.marked(tokens)[row]
+        assert told[rest].equal(seen[row][rest])
+        table = F.pad(told, (0, -tokens % 128, 0, -tokens % 128)).unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+        some, count = table.any(3).any(1), blocks.shape[0]
+        part, full = (
+            dense_blocks(number[min(row, count - 1), 0], listed[min(row, count - 1), 0])
+            for number, listed in ((blocks.kv_num_blocks, blocks.kv_indices),
+                                   (blocks.full_kv_num_blocks, blocks.full_kv_indices))
+        )  # fmt: skip
+        assert not (part & full).any() and (part | full)[some].all()
+        assert table.all(3).all(1)[full].all()
+        if all(word is None for word in (mask.keys, mask.segments)) and not mask.causal:
+            assert (part | full).sum() <= some.sum() + len(some)
+
+
+def in_order(blocks: Any) -> None:
+    """FlexAttention's kernels take no notice of strides."""
+    names = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
+    assert all(getattr(blocks, f"{full}{name}").is_contiguous() for name in names for full in ("", "full_"))
+
+
+def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
+    chosen = torch.arange(listed.size(1))[None] < number[:, None]
+    return torch.zeros_like(listed, dtype=torch.bool).scatter(1, listed.long(), chosen)
+
+
+# --- BigBird's blocks --------------------------------------------------------------------------------------------------
+
+
+def chosen_pairs(kernel: Blocks, length: int, tokens: int, heads: int) -> Tensor:
+    """(heads, tokens, tokens), as the paper draws it: block by block. -inf, or what is added to the score of a pair."""
+    blocks, last = -(-length // kernel.size), -(-length // kernel.size) - 1
+    picks = kernel.picks(torch.tensor([blocks]), blocks, heads)[0].tolist()
+    table = torch.full((heads, tokens, tokens), -torch.inf)
+    for head, i, j in product(range(heads), range(length), range(length)):
+        mine, other = i // kernel.size, j // kernel.size
+        usual = other in (0, last, mine - 1, mine, mine + 1) or mine in (0, last)
+        drawn = kernel.drawn and other in picks[head][mine]
+        if length <= (5 + 2 * kernel.random) * kernel.size or usual or drawn:
+            table[head, i, j] = 0.0
+        if not kernel.drawn and other == 0 and 0 < mine < last and length > (5 + 2 * kernel.random) * kernel.size:
+            table[head, i, j] = math.log(1 + kernel.random)
+    return table
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize(("size", "random"), [(2, 1), (3, 2), (4, 0)])
+@torch.no_grad()
+def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
+    """Of texts whose lengths no block divides, in one batch: each as if it were alone."""
+    kernel = Blocks(size, random, 5, drawn)
+    for tokens, ends in ((41, None), (40, [40, 23]), (kernel.few + 1, [kernel.few + 1, 0]), (kernel.few, [4, 9])):
+        q, k, v = three(tokens, tokens)
+        mask = Mask() if ends is None else Mask(keys=ragged(ends, tokens))
+        table = torch.stack([chosen_pairs(kernel, n, tokens, 3) for n in ends or [tokens] * 2])
+        scores = q.double() @ k.double().transpose(-2, -1) * 8**-0.5 + table
+        blind = scores.amax(-1, keepdim=True) == -torch.inf
+        want = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+        real = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.keys
+        found = kernel(q, k, v, mask).transpose(1, 2)[real]
+        close(found.double(), (want @ v.double()).transpose(1, 2)[real], 1e-6)
+        close(kernel.weights(q, k, mask).transpose(1, 2)[real].double(), want.transpose(1, 2)[real], 1e-6)
+        shared = kernel(q, k[:, :1], v[:, :1], mask)
+        close(shared, kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
+
+
+def test_drawn_blocks_are_others_and_stay() -> None:
+    kernel = Blocks(2, 3, 7)
+    picks = kernel.picks(torch.tensor([12, 40]), 40, 4)
+    assert picks[:1].equal(kernel.picks(torch.tensor([12]), 40, 4))  # whoever else is there
+    assert picks[:1, :, :12].equal(kernel.picks(torch.tensor([12]), 12, 4))
+    for row, blocks in enumerate((12, 40)):
+        for head, i in product(range(4), range(1, blocks - 1)):
+            some = picks[row, head, i].tolist()
+            assert len({*some} - {0, blocks - 1, i - 1, i, i + 1}) == 3 and 0 < min(some) <= max(some) < blocks
+    assert not picks[:, 0].equal(picks[:, 1])
+    assert not picks.equal(Blocks(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
+    spread = torch.bincount(Blocks(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40)[8:39]
+    assert (spread > 0).all()  # every other block is drawn by some head
+    torch.library.opcheck(picked, (torch.tensor([12, 40]), 40, 4, 3, 7))  # compilers take it as one step
+
+
+@torch.no_grad()
+def test_all_blocks_are_dense() -> None:
+    q, k, v = three(30, 30)
+    close(Blocks(2, 5)(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 0)  # few blocks: all of them
+
+
+def test_blocks_have_the_gradient_of_their_pattern() -> None:
+    for drawn in (True, False):
+        kernel, (q, k, v) = Blocks(3, 1, drawn=drawn), three(41, 41, grad=True)
+        table = torch.stack([chosen_pairs(kernel, n, 41, 3) for n in (41, 30)])
+        real = ragged([41, 30])
+        dense = (q @ k.transpose(-2, -1) * 8**-0.5 + table.masked_fill(~real[:, None, :, None], 0.0)).softmax(-1) @ v
+        found = kernel(q, k, v, Mask(keys=real))
+        both = (x.transpose(1, 2)[real].square().sum() for x in (dense, found))
+        for wanted, ours in zip(*(torch.autograd.grad(each, [q, k, v]) for each in both), strict=True):
+            close(ours, wanted, 1e-5)
+
+
+def test_blocks_build_nothing_of_all_pairs() -> None:
+    sizes = []
+    for tokens in (2000, 4000):
+        q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
+        with Largest() as largest:
+            Blocks(16, 2)(q, k, v, Mask(keys=ragged([tokens - 9], tokens))).square().sum().backward()
+        sizes.append(largest.elements)
+    assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"causal": True}, "sees later tokens and cannot be causal"),
+        ({"segments": torch.zeros(2, 9)}, "cannot pack"),
+        ({"reach": 3}, "can leave out padding only"),
+        ({"others": True}, "can leave out padding only"),
+        ({"globals": torch.zeros(2, 1)}, "can leave out padding only"),
+    ],
+)
+def test_what_blocks_refuse(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Blocks()(*three(9, 9), Mask(**words))
+
+
+@torch.no_grad()
+def test_flex_blocks_are_the_blocks() -> None:
+    for size, drawn, tokens in ((16, True, 400), (48, False, 700), (150, True, 1300)):
+        kernel, q = Blocks(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
+        for keys in (None, ragged([tokens, tokens - 130])):
+            blocks, score = kernel._flexed(Mask(keys=keys), q)
+            in_order(blocks)
+            seen, more = kernel._table(Mask(keys=keys), q)
+            i = torch.arange(tokens)
+            for row, head in product(range(2), range(2)):
+                at = torch.tensor(row), torch.tensor(head), i[:, None], i[None]
+                told = blocks.mask_mod(*at)
+                own = seen[row % len(seen), head % seen.size(1)][i[:, None] // size, i[None] // size]
+                assert told.equal(own if keys is None else own & keys[row])
+                table = (
+                    F.pad(told, (0, -tokens % 128, 0, -tokens % 128)).unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+                )
+                place = row % blocks.shape[0], head % blocks.kv_num_blocks.size(1)
+                asked = dense_blocks(blocks.kv_num_blocks[place], blocks.kv_indices[place])
+                assert asked[table.any(3).any(1)].all() and (keys is not None or asked.equal(table.any(3).any(1)))
+                if not drawn:
+                    wanted = more[row % len(more), 0][i[:, None] // size, i[None] // size]
+                    assert score(torch.zeros(()), *at).equal(wanted) and wanted.max() > 0
+            assert (score is None) == drawn
+
+
+@pytest.mark.parametrize("slot", [slots.Window(radius=9, globals=1), slots.Window(radius=5, dilation=2),
+                                  slots.Blocks(size=4, random=1), slots.Blocks(size=4, random=1, drawn=False)],
+                         ids=["globals", "dilated", "drawn", "undrawn"])  # fmt: skip
+@torch.no_grad()
+def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles, traced here without a compiler behind it."""
+    monkeypatch.setattr(flex, "compiling", lambda device: torch.compiler.is_compiling())
+    attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
+    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(keys=real)), backend="eager", fullgraph=True)
+    wanted = [attention(x, x, x, Mask(keys=keys)) for keys in (real, None)]
+    monkeypatch.delattr(Band, "_blocked")
+    monkeypatch.delattr(Blocks, "_row")
+    close(compiled(x, real)[real], wanted[0][real], 1e-5)
+    close(compiled(x, None), wanted[1], 1e-5)
+
+
+def quadratic(kernel: RandomFeatures, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """What favor stands for, in float64: every product of features, one pair after the other."""
+    pairs = kernel.log_features(q.double())[:, :, :, None] + kernel.log_features(k.double())[:, :, None]
+    scores = pairs.logsumexp(-1).masked_fill(~seen, -torch.inf)
+    return scores.softmax(-1).nan_to_num(0.0) @ v.double()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 200])
+@torch.no_grad()
+def test_favor_is_its_quadratic_form(chunk: int) -> None:
+    """At every size of a chunk; 140 tokens are more than a span of the small ones."""
+    kernel, (q, k, v), real = RandomFeatures(8, 30, chunk), three(140, 140), ragged([140, 51])
+    for causal in (False, True):
+        seen = real[:, None, None] & (torch.ones(140, 140).tril() if causal else torch.ones(140, 140)).bool()
+        close(kernel(q, k, v, Mask(causal, keys=real)).double(), quadratic(kernel, q, k, v, seen), 1e-5)
+        close(kernel.weights(q, k, Mask(causal, keys=real)) @ v, quadratic(kernel, q, k, v, seen).float(), 1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 200])
+@pytest.mark.parametrize("groups", [1, 3])
+@torch.no_grad()
+def test_favor_keeps_packed_texts_apart(chunk: int, groups: int) -> None:
+    """Texts longer and shorter than a chunk, one that ends with a span; the loud one in between changes no unit."""
+    kernel, (q, k, v) = RandomFeatures(8, 30, chunk), three(140, 140)
+    k, v = k[:, : 3 // groups], v[:, : 3 // groups]
+    lengths = torch.tensor([[5, 107, 2, 26], [112, 1, 20, 7]])
+    segments = torch.stack([torch.arange(4).repeat_interleave(row) for row in lengths])
+    k = k * torch.where(segments == 1, 12.0, 1.0)[:, None, :, None]
+    seen = (segments[:, :, None] == segments[:, None, :])[:, None] & torch.ones(140, 140).tril().bool()
+    want = quadratic(kernel, q, *(x.repeat_interleave(groups, 1) for x in (k, v)), seen)
+    close(kernel(q, k, v, Mask(True, segments=segments)).double(), want, 2e-5)
+
+
+def test_favor_learns_through_every_chunk() -> None:
+    """Gradients, too, are those of the quadratic form: queries, keys and values, before and behind a border."""
+    kernel, real = RandomFeatures(8, 30, chunk=3), ragged([60, 41])
+    q, k, v = three(60, 60, grad=True)
+    seen = real[:, None, None] & torch.ones(60, 60).tril().bool()
+    push = torch.randn(2, 3, 60, 8)
+    ours = torch.autograd.grad((kernel(q, k, v, Mask(True, keys=real)) * push).sum(), [q, k, v])
+    want = torch.autograd.grad((quadratic(kernel, q, k, v, seen) * push).sum(), [q, k, v])
+    for mine, theirs in zip(ours, want, strict=True):
+        close(mine, theirs, 2e-4)
+
+
+def estimates(features: int, orthogonal: bool) -> Tensor:
+    """Relative errors of exp(q·k/√d) by so many features, (2000 draws, pairs)."""
+    torch.manual_seed(3)
+    q, k = 0.5 * torch.randn(2, 1, 1, 40, 8)
+    kernel, errors = RandomFeatures(8, features), []
+    exact = (q * k).sum(-1).div(8**0.5).exp()
+    for _ in range(2000):
+        kernel.directions.copy_(draw(features, 8, orthogonal=orthogonal))
+        found = (kernel.log_features(q) + kernel.log_features(k)).exp().mean(-1)
+        errors.append((found / exact - 1).flatten())
+    return torch.stack(errors)
+
+
+@torch.no_grad()
+def test_favor_estimates_the_kernel_without_bias() -> None:
+    """The mean over draws is the kernel; the error falls with the root of the features; orthogonal is better."""
+    few, many, independent = estimates(8, True), estimates(32, True), estimates(8, False)
+    assert (few.mean(0).abs() < 4.5 * few.std(0) / 2000**0.5).all() and few.std() < 1
+    assert 1.7 < few.square().mean().sqrt() / many.square().mean().sqrt() < 2.3
+    assert few.square().mean() < 0.9 * independent.square().mean()
+
+
+@torch.no_grad()
+def test_favor_nears_softmax_with_more_features() -> None:
+    q, k, v = three(9, 9)
+    q, k, mask, kernel = q / 2, k / 2, Mask(causal=True), RandomFeatures(8, 2**16)
+    assert (kernel(q, k, v, mask) - Softmax()(q, k, v, mask)).abs().mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
+    """One key whose features are e^100 times the others': it rules what comes behind it, and before it nothing changes,
+    be it in the same chunk or not."""
+    kernel, (q, k, v) = RandomFeatures(8, 32, chunk=4), three(23, 23)
+    for loud in (0, 2, 21):
+        big = k.clone()
+        big[:, :, loud] = 30 * F.normalize(kernel.directions[0], dim=0)
+        out = kernel(q.to(dtype), big.to(dtype), v.to(dtype), Mask(causal=True))
+        assert out.isfinite().all() and out.dtype == dtype
+        seen = torch.ones(23, 23).tril().bool()
+        bound = 1e-4 if dtype == torch.float32 else 0.1
+        want = quadratic(kernel, q, k, v, seen)
+        close(out[:, :, :loud].double(), want[:, :, :loud], bound) if loud else None
+        close(out[:, :, loud:].double(), quadratic(kernel, q, big, v, seen)[:, :, loud:], bound)
+
+
+@torch.no_grad()
+def test_favor_sums_up_in_full_under_autocast() -> None:
+    """What goes on from span to span is many small numbers, which bf16 would lose."""
+    kernel, sums = RandomFeatures(8, 32, chunk=4), []
+    q, k, v = (x.bfloat16() for x in three(150, 150))
+    for told in (False, True):
+        memory = kernel.memory(None, 2, k.size(1), 8, v)
+        with torch.autocast("cpu", torch.bfloat16, enabled=told):
+            kernel(q, k, v, Mask(causal=True), memory=memory)
+        sums.append(memory.sums)
+    assert sums[0].dtype == torch.float32
+    close(sums[0], sums[1], 1e-5)
+
+
+@torch.no_grad()
+def test_favor_compiles_to_one_graph() -> None:
+    kernel, (q, k, v) = RandomFeatures(8, 30, chunk=3), three(60, 60)
+    segments = torch.arange(60).div(17, rounding_mode="floor").expand(2, -1)
+    compiled = torch.compile(kernel, fullgraph=True, backend="eager")
+    for mask in (Mask(), Mask(True), Mask(True, segments=segments), Mask(True, keys=ragged([60, 41]))):
+        close(compiled(q, k, v, mask), kernel(q, k, v, mask), 1e-6)
+
+
+def test_favor_directions_are_orthogonal_and_kept() -> None:
+    kernel = RandomFeatures(8, 20)
+    block = F.normalize(kernel.directions[:8], dim=1)
+    close(block @ block.T, torch.eye(8), 1e-5)
+    assert "directions" in kernel.state_dict()
+    exact = kernel.directions.clone()
+    assert kernel.to(torch.bfloat16).directions.equal(exact)
+    with pytest.raises(ValueError, match="0 features estimate nothing; use 1 or more"):
+        RandomFeatures(8, 0)
+
+
+def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
+    one, other = (RandomFeatures(8, 20, redraw=5) for _ in range(2))
+    before = one.directions.clone()
+    one.renew(4, 7)
+    assert one.directions.equal(before) and not other.directions.equal(before)
+    torch.manual_seed(1)
+    one.renew(10, 7)
+    other.renew(5, 7)
+    assert one.directions.equal(other.directions)
+    other.renew(10, 8)
+    assert not one.directions.equal(other.directions)
+    still = RandomFeatures(8, 20)
+    before = still.directions.clone()
+    still.renew(1000, 7)
+    assert still.directions.equal(before)
+
+
+# --- Linformer ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
+@torch.no_grad()
+def test_lowrank_with_identity_is_dense(sharing: str) -> None:
+    kernel, (q, k, v) = LowRank(3, 11, 11, sharing), three(11, 11)
+    for places in (kernel.keys, kernel.values):
+        close(places.map(11), torch.eye(11).expand_as(places.weight), 1e-6)  # so it begins; with fewer places, as means
+    close(kernel(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 1e-6)
+    close(kernel.weights(q, k, Mask()), Softmax().weights(q, k, Mask()), 1e-6)
+    close(LowRank(3, 2, 5).keys.map(5)[0], torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1.5, 1.5]]) / 3, 1e-6)
+
+
+@pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
+@torch.no_grad()
+def test_lowrank_is_its_formula(sharing: str) -> None:
+    """softmax(q (E k)ᵀ/√d) F v, with what is hidden zero before the maps, and every token at its own place."""
+    kernel, (q, k, v), real = LowRank(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
+    for weight in kernel.parameters():
+        weight.normal_(std=13 / 4)
+    places = torch.stack([torch.arange(9), torch.randperm(13)[:9]])
+    maps = 3 if sharing == "none" else 1
+    assert kernel.keys.weight.shape == kernel.values.weight.shape == (maps, 4, 13)
+    assert (kernel.keys is kernel.values) == (sharing in ("key-value", "layers"))
+    for mask in (Mask(), Mask(keys=real), Mask(keys=real, at=places)):
+        at = mask.places(9, 9)[0].expand(2, -1)
+        want, shown = torch.zeros(2, 3, 9, 8).double(), torch.ones(2, 9).bool() if mask.keys is None else mask.keys
+        for b, h in product(range(2), range(3)):
+            rows = shown[b].nonzero()[:, 0]
+            e, f = (m.weight[h % maps][:, at[b, rows]].double() * (4 / 13) for m in (kernel.keys, kernel.values))
+            looks = (q[b, h].double() @ (e @ k[b, h, rows].double()).T / 8**0.5).softmax(-1)
+            want[b, h] = looks @ (f @ v[b, h, rows].double())
+        close(kernel(q, k, v, mask).double(), want, 1e-5)
+        if mask.at is None:
+            close((kernel.weights(q, k, mask) @ v).double(), want, 1e-5)
+
+
+def test_lowrank_shares_one_map_among_layers() -> None:
+    def stack(sharing: str) -> Stack:
+        slot = slots.Lowrank(rank=3, tokens=9, sharing=sharing)
+        layers = [Layer(slot.build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12))) for _ in range(3)]
+        return Stack(layers, positions=Learned(30, 12))
+
+    for sharing, maps in (("none", 6), ("heads", 6), ("key-value", 3), ("layers", 1)):
+        made = stack(sharing)
+        names = [name for name, _ in made.named_parameters() if "kernel" in name]
+        assert len(names) == maps and made.context == 9
+    first, *rest = (layer.attention.kernel for layer in made.layers)
+    assert all(kernel.keys is first.keys and kernel.values is first.keys for kernel in rest)
+    out = made(torch.randn(2, 9, 12), Mask())
+    (grad,) = torch.autograd.grad(out.sum(), [first.keys.weight])
+    assert grad.abs().max() > 0
+
+
+def test_what_lowrank_and_favor_cannot_do_is_refused() -> None:
+    q, k, v = three(9, 9)
+    packed = Mask(segments=torch.zeros(2, 9, dtype=torch.long))
+    lowrank, favor = LowRank(3, 4, 8), RandomFeatures(8, 4)
+    with pytest.raises(ValueError, match=r"a text of 9 tokens is longer than the 8 places that lowrank attention maps"):
+        lowrank(q, k, v, Mask())
+    with pytest.raises(ValueError, match=r"lowrank attention .* cannot pack; set data.packed=false"):
+        LowRank(3, 4, 9)(q, k, v, packed)
+    for mask in (Mask(causal=True), Mask(others=True), Mask(reach=3)):
+        with pytest.raises(ValueError, match="lowrank attention maps all positions together and cannot hide some"):
+            LowRank(3, 4, 9)(q, k, v, mask)
+    with pytest.raises(ValueError, match=r"favor attention .* cannot pack; set data.packed=false"):
+        favor(q, k, v, packed)
+    for mask in (Mask(others=True), Mask(reach=3)):
+        with pytest.raises(ValueError, match="favor attention sums all positions up and cannot leave some out"):
+            favor(q, k, v, mask)
+    for slot, name in ((slots.Lowrank(), "LowRank"), (slots.Favor(), "RandomFeatures")):
+        layer = Layer(slot.build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12)))
+        for scheme in (Bucketed(2), Relative(12, 2)):
+            with pytest.raises(ValueError, match=f"{name} has no scores for {type(scheme).__name__} positions"):
+                Stack([layer], positions=scheme)
+    layer = Layer(slots.Lowrank().build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12)))
+    with pytest.raises(ValueError, match="LowRank sees later tokens and cannot be causal; use it in an encoder"):
+        Stack([layer], causal=True)
+
+
+# --- A property: what is hidden does not matter ----------------------------------------------------------------------
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[Mask, int]:
+    """Any mask of self-attention over two rows."""
+    tokens, generator = draw(st.integers(1, 11)), torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    flags = {word: draw(st.booleans()) for word in ("causal", "others", "keys", "at", "segments", "globals")}
+    reach = draw(st.none() | st.integers(0, 5))
+
+    def some(most: int, *size: int) -> Tensor:
+        return torch.randint(most, size, generator=generator)
+
+    mask = Mask(
+        causal=flags["causal"],
+        others=flags["others"],
+        reach=reach,
+        keys=some(2, 2, tokens).bool() if flags["keys"] else None,
+        segments=some(3, 2, tokens).sort(1).values if flags["segments"] else None,
+        globals=torch.stack([torch.randperm(tokens, generator=generator)[:2] for _ in range(2)])
+        if flags["globals"]
+        else None,
+        at=torch.arange(tokens).expand(2, -1) + some(9, 2, 1) if flags["at"] else None,
+    )
+    return mask, tokens
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(drawn(), st.sampled_from(sorted(KERNELS)), st.integers(0, 10))
+@torch.no_grad()
+def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, place: int) -> None:
+    """Changing a key and its value changes no query that does not see it, and whoever sees nothing gets zeros."""
+    (mask, tokens), kernel, j = drawn, KERNELS[name], place % drawn[1]
+    if name in ("favor", "blocks", "lowrank"):
+        mask = mask.but(others=False, reach=None, segments=None, globals=None)
+    if name in ("blocks", "lowrank"):
+        mask = mask.but(causal=False)
+    if name == "lowrank":
+        mask = mask.but(at=None)
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 2, tokens, 8) for _ in range(3))
+    other_k, other_v = k.clone(), v.clone()
+    other_k[:, :, j] += 3 * torch.randn(2, 2, 8)
+    other_v[:, :, j] += 100
+    if name == "blocks" and tokens > kernel.few:
+        return  # its pattern has a test of its own
+    narrow = mask if "window" not in name else mask.but(reach=min(3, 3 if mask.reach is None else mask.reach))
+    seen = seen_by_pairs(narrow, tokens, tokens)[:, 0]  # (rows, queries, keys)
+    before, after = (kernel(q, *pair, mask).transpose(1, 2) for pair in ((k, v), (other_k, other_v)))
+    usual = ~mask.marked(tokens) if mask.globals is not None and "window" in name else torch.ones(2, tokens).bool()
+    assert (before[~seen.any(-1) & usual] == 0).all()
+    unmoved = ~seen[:, :, j] & usual
+    assert torch.allclose(before[unmoved], after[unmoved], atol=1e-5 if name == "favor" else 1e-6)
+    moved = seen[:, :, j] & usual
+    assert ((before - after).abs().amax((-2, -1)) > 0)[moved].all() or name == "favor"

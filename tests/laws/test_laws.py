@@ -1,0 +1,122 @@
+"""Laws that every family keeps, at size tiny and in every filling of its slots."""
+
+import pytest
+import torch
+from helpers.families import CASES, LOOSE, config, ids, kind, loud, some
+
+from regard.config.run import family_of
+from regard.look import recording
+from regard.parts.losses import smoothed
+from regard.training.checkpoint import load_model, save_model
+
+CLOSE = 1e-4
+
+
+@pytest.fixture(params=CASES, ids=" ".join)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def it(case):
+    """A model behind the verbs of its kind."""
+    return kind(*case)(loud(*case))
+
+
+@pytest.fixture(params=[case for case in CASES if kind(*case).writes], ids=" ".join)
+def writer(request):
+    """One that writes token by token."""
+    return kind(*request.param)(loud(*request.param))
+
+
+@torch.no_grad()
+def test_shapes(it):
+    assert it.read(ids(2, 5)).shape == (2, 5, it.vocab)
+
+
+@torch.no_grad()
+def test_padding_and_batch_mates_change_nothing(it):
+    texts = some(9, 4, 6)
+    together, other = it.together(texts), it.together(texts, fill=7)
+    for row, text in enumerate(texts):
+        assert (together[row] - it.alone(text, row)).abs().max() < CLOSE
+        assert (together[row] - other[row]).abs().max() < CLOSE
+
+
+@torch.no_grad()
+def test_the_future_changes_nothing(writer):
+    tokens = ids(2, 8)
+    before = writer.read(tokens)
+    tokens[:, 5:] = ids(2, 3)
+    after = writer.read(tokens)
+    assert (before[:, :5] - after[:, :5]).abs().max() < 1e-5 and (before[:, 5:] - after[:, 5:]).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("capacity", [None, 24], ids=["growing", "static"])
+def test_cached_is_uncached(writer, capacity):
+    """Prompts of different lengths, steps, a chunk in which one row waits."""
+    cache, said = writer.start(3, capacity), [[], [], []]
+    for lengths in ((4, 2, 3), (1, 1, 1), (1, 1, 1), (3, 0, 2), (1, 1, 1)):
+        tokens = ids(3, max(lengths))
+        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        found = writer.model.step(tokens, cache, None if real.all() else real)
+        for row, length in enumerate(lengths):
+            said[row] += tokens[row, :length].tolist()
+            wanted = writer.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]
+            assert length == 0 or (found[row, :length] - wanted[-length:]).abs().max() < CLOSE
+    assert (cache.lengths - cache.front).tolist() == [10, 5, 8]  # not counting what stands before every text
+
+
+@torch.no_grad()
+def test_packed_is_separate(it, case):
+    texts = some(6, 3, 8)
+    if "packed" in LOOSE.get(case, ()):
+        with pytest.raises(ValueError, match="cannot pack"):
+            it.packed(texts)
+        return
+    for found, wanted in zip(it.packed(texts), it.together(texts), strict=True):
+        assert (found - wanted).abs().max() < CLOSE
+
+
+@torch.no_grad()
+def test_save_and_load_is_identity(it, case, tmp_path):
+    save_model(it.model, tmp_path / "model.safetensors", 7)
+    fresh = family_of(case[0]).Model(config(*case)).eval()
+    assert load_model(fresh, tmp_path / "model.safetensors") == 7
+    assert all(a.equal(b) for a, b in zip(it.model.state_dict().values(), fresh.state_dict().values(), strict=True))
+    tokens = ids(2, 5)
+    assert kind(*case)(fresh).read(tokens).equal(it.read(tokens))
+
+
+def test_overfits_one_batch_and_a_seed_repeats(case):
+    tokens = ids(4, 6)
+    told, asked = tokens[:, :-1], tokens[:, 1:]
+    finals = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        model = family_of(case[0]).Model(config(*case, dropout=0.1))
+        it, optimiser = kind(*case)(model), torch.optim.Adam(model.parameters(), 3e-3)
+        for _ in range(80):
+            loss = smoothed(it.read(told), asked) / asked.numel()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        finals.append([each.detach().clone() for each in model.parameters()])
+        model.eval()
+        with torch.no_grad():
+            assert (it.read(told).argmax(-1) == asked).float().mean() > 0.9
+    assert all(a.equal(b) for a, b in zip(*finals, strict=True))
+
+
+@torch.no_grad()
+def test_recorded_attention_is_the_attention(it, case):
+    """The visible path: rows sum to one over what is visible, and the output does not change by being watched."""
+    texts = some(6, 3)
+    plain = it.together(texts)
+    with recording(it.model) as maps:
+        assert all((a - b).abs().max() < 1e-5 for a, b in zip(it.together(texts), plain, strict=True))
+    assert sorted(maps) == sorted(it.paths())
+    for path, weights in maps.items():
+        assert (weights.sum(-1) - 1).abs().max() < 1e-5 or "recorded" in LOOSE.get(case, ())
+        assert weights.masked_select(it.hidden(path, texts)).abs().max() == 0

@@ -1,0 +1,203 @@
+"""Precision as a pass: bf16 and int8 really compute so, on every family, and translate as well as fp32."""
+
+import copy
+
+import pytest
+import torch
+from helpers import families as kinds
+from helpers import marian, small
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from regard.adapt import precision
+from regard.config.run import family_of
+from regard.errors import Mistake
+from regard.metrics.text import text_figures
+from regard.parts import Attention, Mask
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return small.trained(
+        tmp_path_factory.mktemp("precision"), 600, pairs=4000, train__lr=6e-3, train__schedule="linear",
+        train__smoothing=0.0, model__dropout=0.0, train__eval_every=1000, train__save_every=1000,
+    )  # fmt: skip
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products by the type that they multiply in."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: dict[torch.dtype, int] = {}
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        if any(word in str(operator) for word in ("addmm", "aten.mm", "_int_mm", "qlinear", "aten.linear", "bmm")):
+            kinds = [each.dtype for each in arguments if isinstance(each, torch.Tensor)]
+            self.seen[kinds[-1]] = self.seen.get(kinds[-1], 0) + 1
+        return operator(*arguments, **(named or {}))
+
+
+def products(system) -> dict[torch.dtype, int]:
+    with Products() as counter:
+        system.predict(["the small cat sees the dog."], kind="greedy")
+    return counter.seen
+
+
+def test_translations_stay_as_good_and_are_computed_so(run):
+    texts = marian.sentences(400, seed=9)
+    right = [[text.upper()] for text in texts]
+    found = {}
+    for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.int8)):
+        system = regard.load(run, precision=name)
+        assert system.run.precision == name
+        assert set(products(system)) == {kind}  # of every linear map; attention itself is one fused operation
+        found[name] = text_figures(system.predict(texts, kind="greedy"), right, ("bleu",))["bleu"]
+        pairs = texts[:50], [text.upper() for text in texts[:50]]
+        found[name, "score"] = torch.tensor(system.score(*pairs))
+    assert found["fp32"] > 98
+    assert abs(found["bf16"] - found["fp32"]) <= 0.2 and abs(found["int8"] - found["fp32"]) <= 0.2
+    for name in ("bf16", "int8"):
+        apart = (found[name, "score"] - found["fp32", "score"]).abs()
+        assert apart.max() > 0 and apart.mean() < 0.2  # other numbers, but nearly the same
+
+
+def test_int8_gives_each_row_its_own_result(run):
+    """Scales are per row and sums are whole numbers, so the batch makes no difference to a map, to the last bit."""
+    system = regard.load(run, precision="int8")
+    layer = system.model.decoder.layers[0].feed.into
+    x = torch.randn(80, 64) * torch.rand(80, 1) * 10
+    whole = layer(x)
+    for rows in (1, 5, 16):
+        assert torch.equal(layer(x[:rows]), whole[:rows])
+    assert torch.equal(layer(x.view(4, 20, 64)).flatten(0, 1), whole)
+    texts = marian.sentences(20, seed=3)
+    assert system.predict(texts) == [system.predict(text) for text in texts]
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 32, 32), (7, 37, 41), (3, 64, 5000), (1, 33, 4097)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
+    linear = nn.Linear(inputs, outputs, bias=bias)
+    model = precision.apply(nn.Sequential(linear), "int8")
+    x = torch.randn(rows, inputs) * 3
+    x[0] *= 100
+    wanted, found = linear(x), model(x)
+    assert isinstance(model[0], precision.Int8) and found.shape == wanted.shape
+    assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.02
+    assert (model[0].weight - linear.weight).abs().max() <= linear.weight.abs().max() / 254 + 1e-6
+    assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
+
+
+class Laid(TorchDispatchMode):
+    """Counts the products with weights that are laid out for oneDNN."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        self.seen += "_linear_pointwise" in str(operator)
+        return operator(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("rows", [(1,), (5,), (80,), (3, 7), (2, 3, 4), (0,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_map_laid_out_is_the_map(rows, bias):
+    linear = nn.Linear(257, 261, bias=bias)
+    model, x = precision.apply(copy.deepcopy(nn.Sequential(linear)), "fp32"), torch.randn(*rows, 257)
+    with torch.no_grad(), Laid() as counter:
+        found = model(x)
+    assert counter.seen == (rows != (0,)) and list(model.state_dict()) == list(nn.Sequential(linear).state_dict())
+    torch.testing.assert_close(found, linear(x).detach(), atol=1e-5, rtol=1e-5)
+    half = precision.apply(copy.deepcopy(model), "bf16")
+    with torch.no_grad():
+        torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_maps_side_by_side_are_the_maps(bias):
+    """As a GPU has it: the three maps of one input are one, with fewer key heads too, and follow their weights."""
+    plain = Attention(24, 4, key_heads=2, bias=bias)
+    joined, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
+    joined.__class__ = precision.Joined
+    with torch.no_grad():
+        for _ in range(2):
+            for inputs in ((x, x, x), (x, other, other)):
+                assert (joined(*inputs, Mask(causal=True)) - plain(*inputs, Mask(causal=True))).abs().max() < 1e-6
+            for each in (plain, joined):
+                each.key.weight.mul_(1.5)
+        assert joined._laid is not None and copy.deepcopy(joined)._laid is None
+        for each in (plain, joined):  # as LoRA does it
+            each.value.register_forward_hook(lambda module, inputs, out: out + 1)
+        assert (joined(x, x, x, Mask()) - plain(x, x, x, Mask())).abs().max() < 1e-6
+    assert joined(x, x, x, Mask()).requires_grad  # learning sees the three
+
+
+def test_a_map_laid_out_follows_its_weights_and_still_learns():
+    model = precision.apply(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
+    assert type(model[1]) is nn.Linear  # too small to gain
+    twin, x = nn.Linear(300, 300), torch.randn(4, 300)
+
+    def agree() -> None:
+        twin.load_state_dict(model[0].state_dict())
+        with torch.no_grad(), Laid() as counter:
+            torch.testing.assert_close(model[0](x), twin(x), atol=1e-5, rtol=1e-5)
+        assert counter.seen == 1
+
+    agree()
+    with Laid() as counter:
+        model(x).square().sum().backward()
+    assert counter.seen == 0 and model[0].weight.grad.abs().sum() > 0
+    torch.optim.SGD(model.parameters(), 1e-3).step()
+    agree()
+    model.load_state_dict({name: torch.randn_like(held) for name, held in model.state_dict().items()})
+    agree()
+    model[0].weight = nn.Parameter(torch.randn(300, 300))
+    agree()
+    again = copy.deepcopy(model)
+    with torch.no_grad():
+        assert torch.equal(again[0](x), model[0](x))
+        again[0].weight.zero_()
+        assert not torch.equal(again[0](x), model[0](x))
+        with pytest.raises(RuntimeError):  # as an ordinary map
+            model[0](x.double())
+
+
+@pytest.mark.parametrize("case", kinds.CASES, ids=" ".join)
+def test_every_family_and_part(case):
+    torch.manual_seed(0)
+    model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
+    with torch.no_grad():
+        wanted = kinds.kind(*case)(model).read(tokens).log_softmax(-1)
+        for each in ("bf16", "int8"):
+            other = kinds.kind(*case)(precision.apply(copy.deepcopy(model), each))
+            assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
+
+
+def test_the_embedding_of_a_tied_table_stays():
+    from regard.families import transformer
+
+    model = transformer.Model(transformer.Config(**transformer.SIZES["tiny"], size="tiny", vocab=60))
+    table = model.target.weight.detach().clone()
+    precision.apply(model, "int8")
+    assert isinstance(model.head, precision.Int8) and torch.equal(model.target.weight, table)
+    names = {type(part).__name__ for part in model.modules()}
+    assert "Linear" not in names and "Int8" in names
+
+
+def test_what_is_refused(run):
+    with pytest.raises(Mistake, match='precision is "int4"; expected one of fp32, bf16, int8'):
+        regard.load(run, precision="int4")
+    elsewhere = nn.Linear(64, 64, device="meta")
+    with pytest.raises(Mistake, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"):
+        precision.apply(elsewhere, "int8")
+
+
+def test_an_int8_map_takes_what_autocast_hands_it():
+    """bf16 has too few bits to scale a row in: its largest number would leave the range and change its sign."""
+    torch.manual_seed(0)
+    for outputs in (96, 5000):
+        linear, x = nn.Linear(768, outputs), torch.randn(200, 768)
+        found = precision.Int8(linear)(x.bfloat16())
+        assert found.dtype == torch.bfloat16
+        assert (found.float() - linear(x.bfloat16().float())).abs().max() < 0.06

@@ -1,0 +1,171 @@
+"""The seams, attacked by awkward families: parity with transformers' models, packing, memory, whole passes."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.utils.checkpoint
+import transformers as hf
+from prototypes import bert, detr, whisper
+from prototypes.checks import close, loud, ragged, stepped
+from prototypes.nat import NATDecoder
+from torch import nn
+
+from regard.formats.huggingface.weight_names import load
+from regard.parts import Cross, Mask, slots
+
+# --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
+
+
+def test_whisper_is_transformers() -> None:
+    config = hf.WhisperConfig(
+        vocab_size=60, num_mel_bins=8, encoder_layers=2, encoder_attention_heads=4, decoder_layers=2,
+        decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, d_model=32, max_source_positions=20,
+        max_target_positions=30, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    theirs = loud(hf.WhisperForConditionalGeneration(config), spread=2.0)
+    ours = load(whisper.Whisper(whisper.Config(60, tokens=30)), theirs.state_dict(), whisper.NAMES, whisper.TIED)
+    mels, target = torch.randn(2, 8, 40), torch.randint(60, (2, 11))
+    close(ours(mels, target), theirs(input_features=mels, decoder_input_ids=target).logits)
+
+
+def test_bert_is_transformers() -> None:
+    config = hf.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=40,
+    )  # fmt: skip
+    theirs = loud(hf.BertModel(config))
+    ours = load(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
+    ids, real, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
+    want = theirs(ids, attention_mask=real.long(), token_type_ids=kinds)
+    x = ours.encode(ids, Mask(keys=real), kinds)
+    close(x[real], want.last_hidden_state[real])
+    close(ours.pooled(x), want.pooler_output)
+
+
+def longformers() -> tuple[nn.Module, nn.Module]:
+    config = hf.LongformerConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=80, attention_window=8, type_vocab_size=1, pad_token_id=1,
+    )  # fmt: skip
+    theirs = loud(hf.LongformerModel(config))
+    ours = bert.BERT(bert.Config(tokens=78, kinds=1, skip=2, attention=slots.Window(radius=4, globals=1)))
+    return load(ours, theirs.state_dict(), bert.LONGFORMER), theirs
+
+
+@pytest.mark.parametrize("index", [[[0], [0]], [[0, 9, 30], [5, -1, -1]], [[3, 0, 7], [0, -1, -1]]])
+def test_longformer_is_transformers(index: list[list[int]]) -> None:
+    """37 tokens are no multiple of any block; padding; rows with different numbers of global positions."""
+    ours, theirs = longformers()
+    real = ragged([37, 22])
+    ids = torch.randint(2, 50, (2, 37)).masked_fill(~real, 1)
+    marks = Mask(globals=torch.tensor(index)).marked(37).long()
+    want = theirs(ids, attention_mask=real.long(), global_attention_mask=marks).last_hidden_state
+    close(ours.encode(ids, Mask(keys=real, globals=torch.tensor(index)))[real], want[real])
+    if index == [[0], [0]]:  # what the slot says by itself
+        close(ours.encode(ids, Mask(keys=real))[real], want[real])
+
+
+def test_longformer_packed_is_separate() -> None:
+    """Each text has its own global first token, which sees and is seen only in that text."""
+    ours, _ = longformers()
+    a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
+    places = packed(21, 15).but(globals=torch.tensor([[0, 21]]))
+    close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
+
+
+def test_detr_is_transformers() -> None:
+    backbone = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], out_features=["stage2"])
+    config = hf.DetrConfig(
+        use_timm_backbone=False, num_queries=7, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, d_model=32, auxiliary_loss=False,
+        backbone_config=backbone,
+    )  # fmt: skip
+    theirs = loud(hf.DetrModel(config), spread=2.0, noise=0.4)
+    ours = load(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
+    features, real = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
+    real[1, 3:], real[1, :, 4:] = False, False
+    flat, keys = features.flatten(2).transpose(1, 2), real.flatten(1)
+    spots = theirs.position_embedding(features.shape, "cpu", torch.float32, mask=real).flatten(2).transpose(1, 2)
+    close(ours.grid(real), spots, 1e-5)
+    look = {"attention_mask": keys, "spatial_position_embeddings": spots}
+    memory = theirs.encoder(inputs_embeds=flat, **look).last_hidden_state
+    asked = theirs.query_position_embeddings.weight.expand(2, -1, -1)
+    want = theirs.decoder(
+        inputs_embeds=torch.zeros_like(asked), encoder_hidden_states=memory, encoder_attention_mask=keys,
+        spatial_position_embeddings=spots, object_queries_position_embeddings=asked,
+    ).last_hidden_state  # fmt: skip
+    close(ours(features, real)[-1], want)
+    square = features[..., :5]
+    whole = theirs(inputs_embeds=square.flatten(2).transpose(1, 2)).last_hidden_state
+    close(ours(square, torch.ones(2, 5, 5, dtype=torch.bool))[-1], whole)
+
+
+# --- Packing ---------------------------------------------------------------------------------------------------------
+
+
+def packed(*lengths: int) -> Mask:
+    at = torch.cat([torch.arange(length) for length in lengths])[None]
+    return Mask(at=at, segments=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+
+
+@pytest.mark.parametrize("name", ["dense", "additive", "sinusoid", "rotary", "buckets", "window", "xl"])
+def test_packed_is_separate(name: str) -> None:
+    model, a, b = stepped(name).model, torch.randint(50, (1, 9)), torch.randint(50, (1, 6))
+    close(model(torch.cat([a, b], 1), packed(9, 6)), torch.cat([model(a), model(b)], 1))
+
+
+def test_both_sides_packed_are_separate() -> None:
+    model = stepped("t5").model
+    a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
+    sides, target = packed(9, 6), packed(5, 4)
+    memory = model.encode(torch.cat([a, b], 1), sides)
+    cross = Cross(memory, Mask(segments=target.segments, keys_segments=sides.segments))
+    close(model.logits(model.decode(torch.cat([c, d], 1), cross, target)), torch.cat([model(a, c), model(b, d)], 1))
+
+
+# --- The non-autoregressive layer ------------------------------------------------------------------------------------
+
+
+def test_nat_sees_all_but_itself() -> None:
+    model, x, memory = NATDecoder(50, 32, 1, 4, 64).eval(), torch.randn(1, 6, 32), torch.randn(1, 5, 32)
+    attention, values = model.stack.layers[0].attention, torch.randn(1, 6, 32)
+    other = values.clone()
+    other[0, 2] += 1
+    change = attention(x, x, values, Mask(others=True)) - attention(x, x, other, Mask(others=True))
+    assert change[0, 2].abs().max() == 0
+    assert change[0, 3].abs().max() > 0
+    whole = model(x, Mask(keys=ragged([4], 6)), Cross(memory, Mask()))
+    close(whole[:, :4], model(x[:, :4], Mask(), Cross(memory, Mask())))
+
+
+# --- Compiled whole, and checkpointed --------------------------------------------------------------------------------
+
+
+def test_training_passes_compile_whole() -> None:
+    ids, real = torch.randint(50, (2, 9)), ragged([9, 5])
+    whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
+    loss = whole(lambda: model(ids, ids, Mask(keys=real)).square().mean(), backend="aot_eager")()
+    close(loss, model(ids, ids, Mask(keys=real)).square().mean())
+    loss.backward()
+    ours, _ = longformers()
+    close(whole(ours.encode, backend="eager")(ids, Mask(keys=real)), ours.encode(ids, Mask(keys=real)))
+    words, places = torch.randint(50, (1, 15)), packed(9, 6)
+    for name in ("window", "xl"):
+        model = stepped(name).model
+        close(whole(model, backend="eager")(words, places), model(words, places))
+
+
+@pytest.mark.parametrize("name", ["t5", "window", "favor", "xl"])
+def test_checkpointed_gradients_are_the_same(name: str) -> None:
+    """Layers recomputed in the backward pass must not trip over what was built once per stack."""
+    model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(keys=ragged([9, 5]))
+    grads = []
+    for again in (False, True):
+        if again:
+            for layer in [part for part in model.modules() if hasattr(part, "attention_residual")]:
+                layer.forward = partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
+        model.zero_grad()
+        (model(ids, ids, mask) if name == "t5" else model(ids, mask)).square().mean().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    close(*grads, 1e-6)

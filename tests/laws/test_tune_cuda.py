@@ -1,0 +1,55 @@
+"""Tuned models on a GPU: steps are recorded there, and what is learnt is beside or before them. Skipped without one."""
+
+import pytest
+import torch
+from helpers.families import ids
+from test_tune_laws import METHODS, attached
+
+from regard.adapt import tune
+from regard.decode import Settings, search
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CASE = ("gpt", "gpt2")
+
+
+def said(model, device: str) -> list[list[int]]:
+    prompt = torch.tensor([[5, 9, 11], [7, 30, 6]], device=device)
+    limits = torch.full((2,), 12, device=device)
+    found = search(model, model.start(2, 16), prompt, limits, Settings(end=3, beam=1, stop="first"))
+    return [best[0].tokens for best in found]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_writes_what_it_writes_on_a_cpu(method):
+    wanted, model = said(attached(CASE, method), "cpu"), attached(CASE, method).cuda()
+    plain = said(tune.detach(attached(CASE, method)).cuda(), "cuda")
+    assert said(model, "cuda") == wanted == said(model, "cuda")  # the second time from a recording
+    assert plain != wanted
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_learns_in_bf16_and_compiled(method):
+    model, tokens = attached(CASE, method).cuda().train(), ids(4, 32).cuda()
+    loss_of = torch.compile(lambda x: model(x).float().logsumexp(-1).mean())
+    with torch.autocast("cuda", torch.bfloat16):
+        loss_of(tokens).backward()
+    grads = [each.grad for each in model.parameters() if each.requires_grad]
+    assert all(each is not None and each.isfinite().all() for each in grads)
+    assert all(each.grad is None for each in model.parameters() if not each.requires_grad)
+
+
+def test_a_base_is_there_once(tmp_path):
+    """Two over one base take the memory of one."""
+    from helpers import reads
+
+    import regard
+
+    base = reads.trained("classify", tmp_path / "base", train__steps=2)
+    parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "train.steps": 1}
+    for kind in ("lora", "prefix"):
+        own = {"tune.kind": kind, "train.tensorboard": False, "device": "cpu"}
+        regard.train("classify", {**parts, **own}, out=tmp_path / kind)
+    many = regard.load(base, tune=[tmp_path / "lora", tmp_path / "prefix"], device="cuda")
+    places = {system.model.embed.weight.data_ptr() for system in many.systems.values()}
+    assert len(places) == 1 and many.use("lora").model.embed.weight.is_cuda
+    assert many.use("prefix").predict("the day") in ("glad", "sad")

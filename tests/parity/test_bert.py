@@ -1,0 +1,512 @@
+"""BERT is transformers' BERT: its outputs, its tokens, both ways; and sentence-transformers' vectors."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from helpers import bert as small
+from prototypes.checks import close, loud, ragged
+from safetensors.torch import load_file, save_file
+
+import regard
+from regard.cli import app as cli
+from regard.config.schema import Tokenizer
+from regard.errors import Mistake
+from regard.families import bert
+from regard.formats.huggingface import bert_export
+from regard.formats.huggingface.bert import Folder, read
+from regard.formats.huggingface.folder import first_module
+from regard.formats.huggingface.vocabularies import wordpieces
+from regard.parts import Mask, slots
+from regard.parts.pooling import pooled
+from regard.processors import tokenizers
+
+KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSentencePrediction",
+         "BertForSequenceClassification", "BertForTokenClassification"]  # fmt: skip
+
+
+def opened(path: Path) -> Folder:
+    return read(path, json.loads((path / "config.json").read_text()))
+
+
+def changed(path: Path, **config: Any) -> None:
+    said = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(said | config))
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    return torch.randint(len(small.VOCAB), (3, 41)), ragged([41, 8, 1], 41), torch.randint(3, (3, 41))
+
+
+@torch.no_grad()
+def answers(theirs: Any, kinds: bool = True) -> tuple[Any, Any]:
+    ids, real, types = batch()
+    return theirs(ids, attention_mask=real.long(), **({"token_type_ids": types} if kinds else {})), real
+
+
+@torch.no_grad()
+def compare(model: bert.Model, theirs: Any) -> None:
+    """Every output that the class has, with segments and without."""
+    ids, real, types = batch()
+    for kinds in (types, None):
+        found, _ = answers(theirs, kinds is not None)
+        states = model.encode(ids, Mask(keys=real), kinds)
+        seen = set()
+        for name, wanted in found.items():
+            seen.add(name)
+            if name == "last_hidden_state":
+                close(states[real], wanted[real])
+            elif name == "pooler_output":
+                close(model.pool(states), wanted)
+            elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
+                close(model.logits(states)[real], wanted[real])
+            elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
+                close(model.follows(states), wanted)
+            else:
+                assert name == "logits"
+                tags = model.head == "tag"
+                close(model.label(states)[real] if tags else model.label(states), wanted[real] if tags else wanted)
+        assert seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+    path = small.folder(tmp_path / "x", kind, num_labels=5)
+    folder = opened(path)
+    compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
+    assert folder.max_tokens == 41
+    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (
+            "config.json",
+            {"id2label": {"0": "a", "1": "a"}},
+            r"config.json: id2label calls two labels by one name \(a, a\)",
+        ),
+        ("config.json", {"model_type": ["bert"]}, r"holds a model of type \['bert'\]"),
+        ("model.safetensors.index.json", {}, "index.json has no weight_map; fetch the folder again"),
+        ("model.safetensors.index.json", {"weight_map": [1]}, "index.json has no weight_map"),
+        ("tokenizer.json", {"model": 3, "added_tokens": []}, "tokenizer.json is no tokenizer"),
+    ],
+)
+def test_folders_that_are_no_whole_ones(tmp_path: Path, name: str, change: dict[str, Any], words: str) -> None:
+    path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
+    (path / "vocab.txt").unlink(missing_ok=True)
+    file = path / name
+    file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | change))
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
+
+
+def test_a_folder_has_no_test_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Embedded data, which it was not trained on, would tell nothing."""
+    path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
+    for more in ([], [str(path)]):
+        assert cli.main(["eval", str(path), *more]) == 2
+        assert "x is no run of ours and has no test data; name some with --data" in capsys.readouterr().err
+    assert cli.main(["eval", str(path), "--data", ""]) == 2 and "--data names no file" in capsys.readouterr().err
+    (tmp_path / "a.tsv").write_text("the cat\tLABEL_0\n")
+    assert cli.main(["eval", str(path), "--data", str(tmp_path / "a.tsv")]) == 0
+
+
+def test_other_shapes_and_acts(tmp_path: Path) -> None:
+    for act, eps in (("gelu_new", 1e-5), ("relu", 1e-12)):
+        path = small.folder(tmp_path / act, "BertForMaskedLM", hidden_act=act, layer_norm_eps=eps, hidden_size=39)
+        compare(opened(path).model, hf.BertForMaskedLM.from_pretrained(path).eval())
+    path = small.folder(tmp_path / "untied", "BertForMaskedLM", tie_word_embeddings=False)
+    theirs = hf.BertForMaskedLM.from_pretrained(path).eval()
+    assert not theirs.cls.predictions.decoder.bias.equal(theirs.cls.predictions.bias)
+    compare(opened(path).model, theirs)
+
+
+def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
+    """Google's files: gamma and beta, everything of pre-training under a model that is said to be something else."""
+    path = small.folder(tmp_path / "x", "BertForPreTraining")
+    tensors = load_file(path / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    assert any("gamma" in name for name in old)
+    old["bert.embeddings.position_ids"] = torch.arange(41)[None]
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(old, path / "model.safetensors", {"format": "pt"})
+    whole = hf.BertForPreTraining.from_pretrained(path).eval()
+    compare(opened(path).model, whole)
+    changed(path, architectures=["BertForMaskedLM"])  # as bert-base-uncased says of itself
+    folder = opened(path)
+    assert folder.config.follow and folder.config.pooled
+    compare(folder.model, whole)
+    changed(path, architectures=["BertModel"])
+    compare(opened(path).model, hf.BertModel.from_pretrained(path).eval())
+    bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
+    save_file(bare, path / "model.safetensors", {"format": "pt"})
+    changed(path, architectures=None)
+    compare(opened(path).model, hf.BertModel.from_pretrained(path).eval())
+    bare = {name: tensor for name, tensor in bare.items() if "pooler" not in name}
+    save_file(bare, path / "model.safetensors", {"format": "pt"})
+    assert not opened(path).config.pooled
+    compare(opened(path).model, hf.BertModel.from_pretrained(path, add_pooling_layer=False).eval())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"is_decoder": True}, "is_decoder is set; regard's BERT is an encoder"),
+        ({"add_cross_attention": True}, "add_cross_attention is set"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; expected 'absolute'"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish'; expected one of gelu"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "architectures has 'BertForQuestionAnswering'; expected"),
+        ({"problem_type": "regression"}, "problem_type is 'regression'; expected 'single_label_classification'"),
+        ({"num_attention_heads": 5}, "width 36 does not divide into 5 heads"),
+        ({"hidden_size": 39}, "has shape"),
+        ({"architectures": ["BertForTokenClassification"]}, "the checkpoint has no 'classifier.weight'"),
+        ({"num_hidden_layers": 2}, "tensors of the checkpoint have no place in the model"),
+        ({"vocab_size": 20}, "has shape"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
+    path = small.folder(tmp_path / "x")
+    changed(path, **said)
+    with pytest.raises(Mistake, match=words):
+        opened(path)
+
+
+# --- its tokenizer -----------------------------------------------------------------------------------------------------
+
+SAID: list[dict[str, Any] | None] = [
+    None,
+    {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
+    {"do_lower_case": True, "strip_accents": False},
+    {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False},
+    {"tokenizer_class": "BertTokenizerFast", "tokenize_chinese_chars": False, "model_max_length": 20},
+]
+
+
+@pytest.mark.parametrize("said", SAID, ids=map(str, range(len(SAID))))
+def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) -> None:
+    path = tmp_path / "listed"
+    small.write(path, said)
+    (path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    theirs.save_pretrained(tmp_path / "stored")
+    (tmp_path / "stored" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "vocab.txt").exists()
+    wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
+    for place in (path, tmp_path / "stored"):
+        ours = wordpieces(place)
+        assert ours.encode(small.AWKWARD) == wanted
+        control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
+        assert control == (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, 4)
+        assert not {ours.pad, ours.start, ours.end, ours.mask} & {each for row in wanted for each in row}
+        assert ours.decode([[2, *wanted[0], 3, 0]]) == [theirs.decode(wanted[0])]
+        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        again = tokenizers.load(tmp_path / "ours.json")
+        assert again.encode(small.AWKWARD) == wanted
+        assert (again.pad, again.unk, again.start, again.end, again.mask) == control
+
+
+def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    small.write(path, {"do_lower_case": False})
+    (path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    theirs.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    theirs.add_tokens(["kept whole"])
+    theirs.backend_tokenizer.enable_truncation(3)
+    theirs.backend_tokenizer.enable_padding(length=9)
+    theirs.backend_tokenizer.save(str(path / "tokenizer.json"))
+    names = {
+        name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names}
+    (path / "tokenizer_config.json").write_text(json.dumps(said | {"cls_token": {"content": "[CLS]", "lstrip": False}}))
+    ours = wordpieces(path)
+    text = "Hello the cat [E1] sat, kept whole!"
+    theirs.backend_tokenizer.no_truncation()
+    theirs.backend_tokenizer.no_padding()
+    assert ours.encode([text])[0] == theirs(text, add_special_tokens=False).input_ids
+    assert ours.size == len(small.VOCAB) + 2 and "[E1]" in ours.decode(ours.encode([text]))[0]
+
+
+def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.mkdir()
+    with pytest.raises(Mistake, match="has no vocab.txt; a BERT folder needs its tokenizer"):
+        wordpieces(path)
+    small.write(path, {"tokenizer_class": "BertJapaneseTokenizer"})
+    with pytest.raises(Mistake, match="has a BertJapaneseTokenizer"):
+        wordpieces(path)
+    small.write(path, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    with pytest.raises(Mistake, match="has no tokenizer.json"):
+        wordpieces(path)
+    small.write(path, {"cls_token": "[BEGIN]"})
+    with pytest.raises(Mistake, match=r"has no '\[BEGIN\]' in its vocabulary"):
+        wordpieces(path)
+    small.write(path)
+    (path / "vocab.txt").write_text("\n".join([*small.VOCAB, "<s>"]))
+    (path / "tokenizer_config.json").unlink()
+    with pytest.raises(Mistake, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
+        wordpieces(path)
+    (path / "vocab.txt").write_bytes(b"\xff\xfe[PAD]")
+    with pytest.raises(Mistake, match="is not UTF-8 text"):
+        wordpieces(path)
+    (path / "tokenizer.json").write_text('{"a": 1}')
+    with pytest.raises(Mistake, match="is no tokenizer"):
+        wordpieces(path)
+    names = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    whole = {"model": {"type": "WordPiece", "vocab": names}, "added_tokens": [], "normalizer": {"type": "odd"}}
+    (path / "tokenizer.json").write_text(json.dumps(whole))
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    with pytest.raises(Mistake, match="is no whole tokenizer"):
+        wordpieces(path)
+    (path / "tokenizer.json").write_text(json.dumps(whole | {"model": {"type": "BPE", "vocab": names}}))
+    (path / "tokenizer_config.json").unlink()
+    with pytest.raises(Mistake, match="is of type BPE; a BertTokenizer has WordPiece"):
+        wordpieces(path)
+
+
+# --- out again -----------------------------------------------------------------------------------------------------
+
+
+def system(c: bert.Config, kind: str = "wordpiece", **symbols: Any) -> SimpleNamespace:
+    """What an export needs of one."""
+    texts = [text for text in small.AWKWARD if text.strip()] + ["the cat sat unaffable hello world"] * 3
+    vocab = 120 if kind == "wordpiece" else 300
+    settings = Tokenizer(kind=kind, vocab=vocab, symbols=("<url>",))
+    text = tokenizers.learn(settings, texts, control=(tokenizers.MASK,) if c.head == "words" else ())
+    c = c.model_copy(update={"vocab": text.size})
+    torch.manual_seed(4)
+    model = loud(bert.Model(c), spread=3.0)
+    labels = [f"label {i}" for i in range(c.labels)]
+    return SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
+
+
+SHAPE: dict[str, Any] = {
+    "width": 36, "heads": 3, "layers": 2, "inner": 50, "kinds": 3, "positions": {"kind": "learned", "tokens": 41},
+}  # fmt: skip
+FORMS: dict[str, dict[str, Any]] = {
+    "BertModel": {"pooled": True},
+    "BertForNextSentencePrediction": {"follow": True},
+    "BertForMaskedLM": {"head": "words", "pooled": True},
+    "BertForPreTraining": {"head": "words", "follow": True, "feed": {"kind": "plain", "act": "gelu_tanh"}},
+    "BertForSequenceClassification": {"head": "class", "labels": 4, "norm": {"kind": "layer", "eps": 0.2}},
+    "BertForTokenClassification": {"head": "tag", "labels": 7, "pooled": True},
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, kind: str) -> None:
+    ours, out = system(bert.Config(**SHAPE, **FORMS[kind])), tmp_path / "out"
+    bert_export.write(ours, out, "fp32")
+    told = bert_export.check(ours, out, "fp32")
+    assert "8 texts with regard and transformers" in told and "tokens equal" in told
+    theirs, info = getattr(hf, kind).from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    compare(ours.model, theirs.eval())
+    folder = opened(out)
+    compare(folder.model, theirs)
+    text = hf.AutoTokenizer.from_pretrained(out)
+    found = text(small.AWKWARD[0], small.AWKWARD[1])
+    first, second = ours.tokenizer.encode(small.AWKWARD[:2])
+    assert found.input_ids == [1, *first, 2, *second, 2]
+    assert found.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert folder.tokenizer.encode(small.AWKWARD) == ours.tokenizer.encode(small.AWKWARD)
+    masked = ours.run.model.head == "words"
+    assert folder.tokenizer.mask == ours.tokenizer.mask == (ours.tokenizer.size - 1 if masked else None)
+    if "Classification" in kind:
+        assert folder.labels == tuple(ours.labels) and theirs.config.id2label[1] == "label 1"
+    if masked:
+        assert ours.tokenizer.mask in text("the <mask> sat").input_ids
+    else:
+        assert not {0, 1, 2} & set(text("the <s> </s> <pad>").input_ids[1:-1])
+
+
+def test_an_untied_head_and_another_tokenizer(tmp_path: Path) -> None:
+    ours, out = system(bert.Config(**SHAPE, head="words", tied=False), "bpe"), tmp_path / "out"
+    bert_export.write(ours, out, "fp32")
+    bert_export.check(ours, out, "fp32")
+    compare(opened(out).model, hf.BertForMaskedLM.from_pretrained(out).eval())
+    assert opened(out).tokenizer.decode(ours.tokenizer.encode(small.AWKWARD)) == small.AWKWARD
+
+
+def test_a_borrowed_tokenizer_goes_out_again(tmp_path: Path) -> None:
+    path = small.folder(tmp_path / "x", "BertForTokenClassification", {"do_lower_case": False}, num_labels=4)
+    folder = opened(path)
+    ours = SimpleNamespace(
+        run=SimpleNamespace(model=folder.config), model=folder.model, tokenizer=folder.tokenizer, labels=folder.labels
+    )
+    bert_export.write(ours, tmp_path / "out", "fp32")
+    bert_export.check(ours, tmp_path / "out", "fp32")
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    wanted = theirs(small.AWKWARD, split_special_tokens=True).input_ids
+    assert hf.AutoTokenizer.from_pretrained(tmp_path / "out")(small.AWKWARD).input_ids == wanted
+
+
+def test_an_export_that_is_wrong_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, tensors = system(bert.Config(**SHAPE, head="tag", labels=4)), bert_export.tensors
+
+    def damaged(model: bert.Model, c: bert.Config) -> dict[str, torch.Tensor]:
+        found = tensors(model, c)
+        found["bert.encoder.layer.1.output.dense.weight"][3, 5] += 0.5
+        return found
+
+    monkeypatch.setattr(bert_export, "tensors", damaged)
+    bert_export.write(ours, tmp_path / "a", "fp32")
+    with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
+        bert_export.check(ours, tmp_path / "a", "fp32")
+    monkeypatch.undo()
+    monkeypatch.setattr(bert_export, "around", lambda text: None)
+    bert_export.write(ours, tmp_path / "b", "fp32")
+    with pytest.raises(RuntimeError, match="does not put START and END around a text"):
+        bert_export.check(ours, tmp_path / "b", "fp32")
+
+
+def test_what_is_no_folder_of_theirs() -> None:
+    c = bert.Config(
+        prenorm=True, positions=slots.Rotary(), attention=slots.Favor(), feed=slots.Convolution(), norm=slots.RMSNorm()
+    )
+    words = " ".join(bert_export.misfits(c))
+    for part in ("prenorm=true", "positions.kind=rotary", "attention.kind=favor", "feed.kind=conv", "norm.kind=rms"):
+        assert part in words
+    assert "scaled=false" in bert_export.misfits(bert.Config(attention=slots.Dense(scaled=False)))[0]
+    assert bert_export.misfits(bert.Config()) == []
+
+
+# --- sentence-transformers -------------------------------------------------------------------------------------------
+
+
+def sentences(path: Path, nested: bool = False, normalised: bool = False, **pooling: Any) -> Path:
+    home = path / "0_Transformer" if nested else path
+    home.parent.mkdir(exist_ok=True)
+    small.folder(home, said={"model_max_length": 33})
+    name = "sentence_transformers.models."
+    listed = [("Transformer", home.name if nested else ""), ("Pooling", "1_Pooling")]
+    listed += [("Normalize", "2_Normalize")] if normalised else []
+    modules = [{"idx": i, "name": str(i), "path": where, "type": name + kind} for i, (kind, where) in enumerate(listed)]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    said = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **said} | pooling))
+    (home / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))
+    return path
+
+
+def vectors(path: Path, texts: list[str], longest: int, how: str, normalised: bool) -> Any:
+    """One text at a time with transformers, the rest with numpy."""
+    text, model = hf.AutoTokenizer.from_pretrained(path), hf.BertModel.from_pretrained(path).eval()
+    found = []
+    for each in texts:
+        batch = text(each, return_tensors="pt", truncation=True, max_length=longest, split_special_tokens=True)
+        with torch.no_grad():
+            states = model(**batch).last_hidden_state[0].numpy()
+        vector = {"mean": states.mean(0), "first": states[0], "max": states.max(0)}[how]
+        found.append(vector / np.linalg.norm(vector) if normalised else vector)
+    return np.stack(found)
+
+
+@torch.no_grad()
+def ours_of(folder: Folder, texts: list[str]) -> Any:
+    """All of them in one ragged batch."""
+    text = folder.tokenizer
+    rows = [[text.start, *ids[: folder.max_tokens - 2], text.end] for ids in text.encode(texts)]
+    real = ragged([len(row) for row in rows])
+    tokens = torch.tensor([row + [text.pad] * (real.size(1) - len(row)) for row in rows])
+    states = folder.model.encode(tokens, Mask(keys=real))
+    return pooled(states, real, folder.pooling, folder.normalised).numpy()
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "nested", "normalised"),
+    [
+        ("mean", {"pooling_mode_mean_tokens": True}, False, True),
+        ("first", {"pooling_mode_cls_token": True}, True, False),
+        ("max", {"pooling_mode_max_tokens": True}, False, False),
+        ("first", {"pooling_mode": "cls"}, False, True),
+    ],
+)
+def test_vectors_are_sentence_transformers(
+    tmp_path: Path, how: str, said: dict[str, Any], nested: bool, normalised: bool
+) -> None:
+    path = sentences(tmp_path / "x", nested, normalised, **said)
+    if "pooling_mode" in said:  # as newer versions write it
+        (path / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    home = path / "0_Transformer" if nested else path
+    folder = read(path, json.loads((home / "config.json").read_text()))
+    assert (folder.pooling, folder.normalised, folder.max_tokens) == (how, normalised, 12)
+    texts = [*small.AWKWARD, "the cat sat " * 9]
+    close(torch.tensor(ours_of(folder, texts)), torch.tensor(vectors(home, texts, 12, how, normalised)))
+    if nested:
+        (path / "config.json").unlink(missing_ok=True)
+        assert first_module(path) == home
+
+
+def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
+    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
+    (path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 33, "do_lower_case": False}))
+    folder = opened(path)
+    assert folder.max_tokens == 33
+    assert folder.tokenizer.encode(["HELLO"]) == [[small.VOCAB.index("hello")]]  # lower case first
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
+    assert opened(path).max_tokens == 41  # there are no more positions
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("1_Pooling/config.json", "[1]", r"config.json does not hold an object but \[1\]; restore"),
+        ("sentence_bert_config.json", '"x"', r"sentence_bert_config.json does not hold an object but \"x\""),
+        (
+            "sentence_bert_config.json",
+            '{"max_seq_length": "x"}',
+            "reads texts of max_seq_length 'x'; expected a number",
+        ),
+        ("config.json", "[]", r"config.json does not hold an object but \[\]"),
+        ("modules.json", "{}", r"modules.json does not hold a list but \{\}"),
+        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard reads Transformer"),
+    ],
+)
+def test_files_of_sentences_that_are_something_else(tmp_path: Path, name: str, text: str, words: str) -> None:
+    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
+    (path / name).write_text(text)
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
+
+
+def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
+    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
+    with pytest.raises(Mistake, match="pools by mean_tokens and max_tokens; regard pools by one of"):
+        opened(path)
+    (path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(Mistake, match="1_Pooling/config.json is not there"):
+        opened(path)
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    with pytest.raises(Mistake, match="pools by lasttoken"):
+        opened(path)
+    (path / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
+    with pytest.raises(Mistake, match=r"puts the prompt 'query' before every text \(default_prompt_name\)"):
+        opened(path)
+    modules = json.loads((path / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (path / "modules.json").write_text(json.dumps([*modules, dense]))
+    with pytest.raises(Mistake, match="modules.json has Dense; regard reads Transformer, Pooling and Normalize"):
+        opened(path)
+    (path / "modules.json").write_text(json.dumps([{"idx": 0}]))
+    with pytest.raises(Mistake, match="is no list of modules with type and path"):
+        opened(path)
+    (path / "modules.json").write_text(json.dumps(modules[:1]))
+    with pytest.raises(Mistake, match="has no Transformer or no Pooling"):
+        opened(path)
+    (path / "config.json").unlink()
+    with pytest.raises(Mistake, match=r"has a modules.json and no config.json"):
+        regard.load(path)

@@ -1,0 +1,183 @@
+"""BigBird is transformers' BigBird: outside training, where it counts the first block again, and in training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from helpers import long as small
+from prototypes.checks import close, ragged
+from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
+
+import regard
+from regard.config.run import resolve
+from regard.errors import Mistake
+from regard.families import bigbird
+from regard.formats.huggingface.long_encoders import read
+from regard.formats.huggingface.vocabularies import bigbird_pieces
+from regard.parts import Mask
+from regard.processors import tokenizers
+
+KINDS = ["BigBirdModel", "BigBirdForMaskedLM", "BigBirdForPreTraining", "BigBirdForSequenceClassification",
+         "BigBirdForTokenClassification"]  # fmt: skip
+
+
+def opened(path: Path) -> Any:
+    return read(path, json.loads((path / "config.json").read_text()))
+
+
+def changed(path: Path, **config: Any) -> None:
+    said = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(said | config))
+
+
+@torch.no_grad()
+def compare(model: Any, fresh: Any) -> None:
+    """Each text of a padded batch as theirs gives it alone: theirs takes the batch's last block for each row's own.
+    `fresh` makes one of theirs, which never sees blocks again once it has read a short text."""
+    torch.manual_seed(3)
+    lengths = [101, 36, 37, 98, 5]
+    ids, types = torch.randint(4, 120, (len(lengths), 101)), torch.randint(2, (len(lengths), 101))
+    for kinds in (types, None):
+        states = model.encode(ids, Mask(keys=ragged(lengths)), kinds)
+        for row, length in enumerate(lengths):
+            alone = slice(row, row + 1), slice(length)
+            extra = {} if kinds is None else {"token_type_ids": kinds[alone]}
+            found, own = fresh()(ids[alone], **extra), states[alone]
+            if model.head == "none":
+                close(own, found.last_hidden_state)
+                close(model.pool(own), found.pooler_output)
+            elif model.head == "words":
+                close(model.logits(own), found["prediction_logits" if model.next is not None else "logits"])
+                assert model.next is None or (model.follows(own) - found.seq_relationship_logits).abs().max() < 1e-4
+            else:
+                close(model.label(own), found.logits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+    path = small.bigbird(tmp_path / "x", kind, num_labels=5)
+    folder = opened(path)
+    compare(folder.model, lambda: getattr(hf, kind).from_pretrained(path).eval())
+    assert folder.max_tokens == 140 and not folder.config.attention.drawn
+    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
+
+
+def test_other_shapes(tmp_path: Path) -> None:
+    changes = {"block_size": 3, "num_random_blocks": 1, "hidden_act": "relu", "type_vocab_size": 3}
+    path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", **changes)
+    compare(opened(path).model, lambda: hf.BigBirdForSequenceClassification.from_pretrained(path).eval())
+    path = small.bigbird(tmp_path / "full", attention_type="original_full")
+    compare(opened(path).model, lambda: hf.BigBirdModel.from_pretrained(path).eval())
+
+
+@torch.no_grad()
+def test_padding_inside_the_last_block_is_theirs_too(tmp_path: Path) -> None:
+    path = small.bigbird(tmp_path / "x")
+    ids, real = torch.randint(4, 120, (3, 99)), ragged([99, 97, 98])
+    theirs = hf.BigBirdModel.from_pretrained(path).eval()(ids, attention_mask=real.long()).last_hidden_state
+    close(opened(path).model.encode(ids, Mask(keys=real))[real], theirs[real])
+
+
+@torch.no_grad()
+def test_in_training_with_the_blocks_that_theirs_draws(tmp_path: Path, monkeypatch: Any) -> None:
+    path = small.bigbird(tmp_path / "x", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    drawn, draw = [], BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head
+
+    def noted(self: Any, *args: Any, **words: Any) -> Any:
+        drawn.append(torch.tensor(np.stack(draw(self, *args, **words))))  # (heads, blocks but two, random)
+        return list(drawn[-1].numpy())
+
+    monkeypatch.setattr(BigBirdBlockSparseAttention, "_bigbird_block_rand_mask_with_head", noted)
+    ids = torch.randint(4, 120, (2, 93))
+    theirs = hf.BigBirdModel.from_pretrained(path).train()(ids).last_hidden_state
+    model = opened(path).model
+    assert len(drawn) == 3 and not drawn[0].equal(drawn[1])
+    for layer, table in zip(model.encoder.layers, drawn, strict=True):
+        kernel, whole = layer.attention.kernel, torch.nn.functional.pad(table.long(), (0, 0, 1, 1))[None]
+        kernel.drawn, kernel.picks = True, lambda blocks, most, heads, whole=whole: whole
+    close(model.encode(ids), theirs)
+
+
+def test_what_people_use(tmp_path: Path) -> None:
+    path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", num_labels=3)
+    system = regard.load(path, device="cpu")
+    texts = [" ".join(small.LINES[:8]), "the cat"]
+    words = hf.AutoTokenizer.from_pretrained(path)
+    for text in texts:
+        theirs = hf.BigBirdForSequenceClassification.from_pretrained(path).eval()
+        with torch.no_grad():
+            wanted = theirs(**words(text, return_tensors="pt")).logits.argmax(-1).item()
+        assert system.predict(texts)[texts.index(text)] == f"LABEL_{wanted}"
+    masked = regard.load(small.bigbird(tmp_path / "m", "BigBirdForMaskedLM"), device="cpu")
+    assert "[MASK]" not in masked.predict("the [MASK] sat")
+    glance = masked.look(texts[0])
+    assert glance.weights().shape == (len(glance.pieces),) * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"is_decoder": True}, "is_decoder is set; regard's BigBird is an encoder"),
+        ({"rescale_embeddings": True}, "rescale_embeddings is set"),
+        ({"use_bias": False}, "use_bias is false; expected true"),
+        ({"attention_type": "odd"}, "attention_type is 'odd'; expected 'block_sparse' or 'original_full'"),
+        ({"block_size": 0}, "model.attention.size is 0; expected at least 1"),
+        ({"architectures": ["BigBirdForCausalLM"]}, "architectures has 'BigBirdForCausalLM'"),
+        ({"vocab_size": 30}, "has shape"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
+    path = small.bigbird(tmp_path / "x")
+    changed(path, **said)
+    with pytest.raises(Mistake, match=words):
+        opened(path)
+
+
+def test_tokens_are_transformers(tmp_path: Path) -> None:
+    path = tmp_path / "listed"
+    small.sentencepieces(path, {"tokenizer_class": "BigBirdTokenizer"})
+    (path / "config.json").write_text(json.dumps({"model_type": "big_bird"}))
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    theirs.save_pretrained(tmp_path / "stored")
+    assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "spiece.model").exists()
+    plain = [text for text in small.AWKWARD if "<" not in text]
+    wanted = theirs(plain, add_special_tokens=False, split_special_tokens=True).input_ids
+    for place in (path, tmp_path / "stored"):
+        ours = bigbird_pieces(place)
+        assert ours.encode(plain) == wanted
+        control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
+        assert control == tuple(theirs.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
+        odd = ours.encode(["[CLS] the <s> </s>[SEP] <pad> [MASK]"])[0]
+        assert not {ours.pad, ours.start, ours.end, ours.mask} & {*odd}  # no text is control
+        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        again = tokenizers.load(tmp_path / "ours.json")
+        assert again.encode(plain) == wanted and (again.start, again.end) == (ours.start, ours.end)
+
+
+def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(Mistake, match=r"has neither tokenizer.json nor spiece.model"):
+        bigbird_pieces(tmp_path / "x")
+    (tmp_path / "x" / "spiece.model").write_bytes(b"\x0a\xff")
+    with pytest.raises(Mistake, match="is no sentencepiece model"):
+        bigbird_pieces(tmp_path / "x")
+
+
+def test_the_settings() -> None:
+    base = {"model.family": "bigbird", "model.size": "tiny", "train.steps": 1}
+    run = resolve("classify", base | {"model.attention.random": "1"}).run
+    assert (run.model.attention.size, run.model.attention.random, run.model.attention.drawn) == (16, 1, True)
+    model = bigbird.Model(run.model.model_copy(update={"vocab": 50, "head": "words"}))
+    assert [layer.attention.kernel.seed for layer in model.encoder.layers] == [0, 1]
+    for key, value, words in (
+        ("model.attention.size", "0", "model.attention.size is 0; expected at least 1"),
+        ("model.attention.random", "-1", "model.attention.random is -1; expected at least 0"),
+        ("model.positions.kind", "buckets", 'model.positions.kind is "buckets"; expected one of learned'),
+        ("model.attention.kind", "favor", 'model.attention.kind is "favor"; expected one of blocks, dense'),
+    ):
+        with pytest.raises(Mistake, match=words):
+            resolve("classify", base | {key: value})

@@ -1,0 +1,420 @@
+"""GPT-2 and Llama: the family equals transformers' models at odd sizes, both ways; their folders, and what is refused."""
+
+import json
+
+import pytest
+import torch
+import transformers as hf
+from helpers import causal
+from helpers.causal import END, TEXTS
+from safetensors.torch import load_file, save_file
+
+import regard
+from regard.errors import Mistake
+from regard.families import gpt
+from regard.files import read_json
+from regard.formats.huggingface import gpt2, llama
+from regard.formats.huggingface.causal import decoding, tokenizer
+from regard.formats.huggingface.weight_names import export
+from regard.parts import Mask, slots
+
+ROWS = [[5, 9, 31, 77, 3, 250, 12], [40, 41], [7, 7, 200, 18], [99]]
+
+
+def same(ours, theirs, rows=ROWS, exact=1e-4):
+    """Logits on every real token, whichever side the padding is on, and the greedy texts of a ragged batch."""
+    tokens, real = causal.ragged(rows)
+    with torch.no_grad():
+        wanted = theirs(tokens, attention_mask=real.long()).logits
+        found = ours(tokens, Mask(keys=real))
+        assert (found - wanted)[real].abs().max() <= exact
+        assert wanted[real].std() > 0.3
+        assert (ours.step(tokens, ours.start(len(rows), 30), real) - wanted)[real].abs().max() <= exact
+    said = causal.generated(theirs, rows, 12, end=1)
+    assert causal.greedy(ours, rows, 12, end=1) == causal.greedy(ours, rows, 12, end=1, left=True) == said
+    assert len({token for row in said for token in row}) > 8
+
+
+# --- GPT-2 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_inner": 50, "activation_function": "gelu", "layer_norm_epsilon": 1e-3},
+     {"tie_word_embeddings": False, "activation_function": "relu", "scale_attn_weights": False}],
+    ids=["plain", "inner", "untied"],
+)  # fmt: skip
+def test_gpt2_folder(changes, tmp_path):
+    path, theirs = causal.gpt2(tmp_path / "gpt2", **changes)
+    config, ours = gpt2.read(path, read_json(path / "config.json"))
+    same(ours, theirs)
+    assert ours.context == 64 and config.inner == changes.get("n_inner", 144)
+    tokens = torch.tensor(ROWS[:1])
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(ours(tokens)[0, :-1], tokens[0, 1:])
+        assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(loss.item(), abs=1e-5)
+    back, state = export(ours, gpt2.names(config)), theirs.state_dict()
+    assert set(state) - set(back) == set() and all(back[name].equal(state[name]) for name in back)
+
+
+def test_files_of_older_kinds(tmp_path):
+    """Without the prefix, with the causal mask among the weights, the head left out or there as a copy."""
+    path, theirs = causal.gpt2(tmp_path / "gpt2")
+    config, state = read_json(path / "config.json"), theirs.state_dict()
+    bare = {name.removeprefix("transformer."): tensor.clone() for name, tensor in state.items()}
+    del bare["lm_head.weight"]
+    masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64).tril() for i in range(3)}
+    masks |= {f"h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(3)}
+    for tensors in (bare, bare | masks, {name: tensor.clone() for name, tensor in state.items()}):
+        save_file(tensors, path / "model.safetensors")
+        same(gpt2.read(path, config)[1], theirs, ROWS[:2])
+    halves = [dict(list(bare.items())[:9]), dict(list(bare.items())[9:])]
+    (path / "model.safetensors").unlink()
+    for number, half in enumerate(halves):
+        save_file(half, path / f"model-{number}.safetensors")
+    places = {name: f"model-{number}.safetensors" for number, half in enumerate(halves) for name in half}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    same(gpt2.read(path, config)[1], theirs, ROWS[:2])
+
+
+# --- Llama -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
+        ("llama", {"num_key_value_heads": 1, "attention_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+        ("llama", {"mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
+        ("mistral", {"num_key_value_heads": 3, "sliding_window": None}),
+        ("mistral", {"num_key_value_heads": 3, "sliding_window": 4}),
+        ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+    ],
+    ids=["llama", "grouped", "one key head", "feed bias", "mistral", "sliding", "qwen2"],
+)  # fmt: skip
+def test_llama_folder(kind, changes, tmp_path):
+    path, theirs = causal.llama(tmp_path / kind, kind, **changes)
+    theirs.config._attn_implementation = "eager"
+    config, ours = llama.read(path, read_json(path / "config.json"))
+    same(ours, theirs)
+    assert ours.context is None and ours.stack.layers[0].attention.key_heads == changes.get("num_key_value_heads", 6)
+    back, state = export(ours, llama.names(config)), theirs.state_dict()
+    assert all(back[name].equal(state[name]) for name in state)
+    assert all(name.endswith(".bias") and back[name].abs().max() == 0 for name in set(back) - set(state))
+
+
+def test_older_llama_configs(tmp_path):
+    path, theirs = causal.llama(tmp_path / "llama", rope_parameters={"rope_type": "default", "rope_theta": 700.0})
+    config = read_json(path / "config.json")
+    older = {**config, "rope_theta": 700.0, "rope_scaling": None, "rope_parameters": None, "num_key_value_heads": None}
+    del older["head_dim"]
+    same(llama.read(path, older)[1], theirs, ROWS[:2])
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_those_of_transformers(tmp_path):
+    path, _ = causal.gpt2(tmp_path / "gpt2")
+    ours = tokenizer(path, read_json(path / "config.json"))
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    assert ours.encode(TEXTS) == theirs(TEXTS, split_special_tokens=True).input_ids
+    assert ours.decode(ours.encode(TEXTS)) == TEXTS
+    assert ours.encode(TEXTS[:4]) == theirs(TEXTS[:4]).input_ids
+    assert (ours.pad, ours.start, ours.end, ours.opens, ours.size) == (0, 0, 0, False, 300)
+    assert ours.decode([[0, *ours.encode(["the cat"])[0], 0, 0]]) == ["the cat"]
+    assert "".join(ours.pieces(ours.encode(["the old ü"])[0])).startswith("the▁old▁")
+    assert ours.pieces([0, 299, 5000])[::2] == [END, "<5000>"] and ours.pieces(ours.encode(["日"])[0])[0] == "<e6>"
+    whole = json.loads((path / "tokenizer.json").read_text())
+    (path / "tokenizer.json").unlink()
+    (path / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["model"]["merges"]]
+    (path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    again = tokenizer(path, read_json(path / "config.json"))
+    assert again.encode(TEXTS) == ours.encode(TEXTS) and again.decode(again.encode(TEXTS)) == TEXTS
+    (path / "tokenizer_config.json").unlink()
+    assert tokenizer(path, read_json(path / "config.json")).end == 0
+
+
+def test_a_tokenizer_that_opens_a_text(tmp_path):
+    path, _ = causal.llama(tmp_path / "llama")
+    ours, theirs = tokenizer(path, {}), hf.AutoTokenizer.from_pretrained(path)
+    assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
+    assert (ours.start, ours.end, ours.pad, ours.opens) == (0, 1, 1, True)
+    assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
+    other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
+    assert not other.opens
+    with pytest.raises(Mistake, match="half a surrogate pair"):
+        ours.encode(["a", "\ud800"])
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_configs_that_are_refused(tmp_path):
+    path, _ = causal.gpt2(tmp_path / "gpt2")
+    config = read_json(path / "config.json")
+    for change, words in (
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is set; regard reads gpt2 folders"),
+        ({"add_cross_attention": True}, "add_cross_attention is set"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu_new"),
+        ({"n_head": 5}, "width 36 does not divide into 5 heads"),
+        ({"n_embd": None}, "has a value of the wrong type"),
+        ({"n_embd": 72}, "'transformer.wte.weight' of the checkpoint has shape (300, 36)"),
+    ):  # fmt: skip
+        with pytest.raises(Mistake) as error:
+            gpt2.read(path, config | change)
+        assert words in str(error.value) and "\n" not in str(error.value)
+    del config["n_embd"]
+    with pytest.raises(Mistake, match="config.json has no 'n_embd'; fetch the folder again"):
+        gpt2.read(path, config)
+    path, _ = causal.llama(tmp_path / "llama")
+    config = read_json(path / "config.json")
+    for change, words in (
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is {'rope_type': 'llama3'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is {'type': 'linear'"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"use_sliding_window": True}, "use_sliding_window is set"),
+        ({"head_dim": 7}, "rotary positions need an even width per head, not 7; use 8 (model.head_width)"),
+        ({"num_key_value_heads": 4}, "6 heads cannot share 4 key heads evenly"),
+        ({"attention_bias": True}, "the checkpoint has no 'model.layers.0.self_attn.q_proj.bias'"),
+    ):
+        with pytest.raises(Mistake) as error:
+            llama.read(path, config | change)
+        assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_folders_that_lost_something(tmp_path):
+    path, _ = causal.gpt2(tmp_path / "gpt2")
+    config, whole = read_json(path / "config.json"), (path / "tokenizer.json").read_text()
+
+    def refused(words):
+        with pytest.raises(Mistake) as error:
+            tokenizer(path, config)
+        assert words in str(error.value) and "\n" not in str(error.value)
+
+    (path / "tokenizer.json").write_text(whole[:500])
+    refused("is no whole tokenizer")
+    (path / "tokenizer.json").write_text(whole)
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    refused("'<end>' of tokenizer_config.json is not in the vocabulary")
+    (path / "tokenizer_config.json").write_text("{}")
+    config["eos_token_id"] = None
+    refused("does not say what ends a text; name its eos_token")
+    (path / "tokenizer.json").unlink()
+    refused("has neither tokenizer.json nor vocab.json and merges.txt")
+    (path / "vocab.json").write_text('{"a": 0}')
+    (path / "merges.txt").write_text("a b\n")
+    refused("are no byte-level vocabulary")
+    tensors = load_file(path / "model.safetensors")
+    save_file({**tensors, "score.weight": torch.zeros(2)}, path / "model.safetensors")
+    with pytest.raises(Mistake, match="1 tensors of the checkpoint have no place in the model: score.weight"):
+        gpt2.read(path, config)
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(Mistake, match="a pickle, which regard never opens.*GPT2LMHeadModel.from_pretrained"):
+        gpt2.read(path, config)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({}, {"kind": "greedy"}),
+        ({"max_new_tokens": 7, "repetition_penalty": 1.2}, {"kind": "greedy", "max_tokens": 7, "repetition_penalty": 1.2}),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": None},
+         {"kind": "sample", "temperature": 0.6, "top_p": 0.9, "top_k": 50}),
+        ({"num_beams": 4, "early_stopping": True}, {"kind": "beam", "beam": 4, "stop": "first", "length_penalty": 1.0}),
+        ({"num_beams": 4, "length_penalty": None}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 1.0}),
+        ({"num_beams": 4, "length_penalty": 0.0}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 0.0}),
+    ],
+)  # fmt: skip
+def test_generation_settings(theirs, ours):
+    assert decoding(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("file", "said", "words"),
+    [
+        ("generation_config.json", {"do_sample": True, "temperature": 0.0}, "decode.temperature is 0; expected more than 0"),
+        ("generation_config.json", {"do_sample": True, "top_k": -1}, "decode.top_k is -1: Input should be greater"),
+        ("generation_config.json", {"max_new_tokens": "x"}, "max_new_tokens is 'x'; expected a whole number"),
+        ("generation_config.json", [1], "does not hold an object"),
+        ("tokenizer_config.json", 3, "does not hold an object"),
+        ("config.json", [], "does not hold an object"),
+    ],
+)  # fmt: skip
+def test_files_that_say_what_cannot_be(file, said, words, tmp_path):
+    path, _ = causal.gpt2(tmp_path / "folder")
+    before = json.loads((path / file).read_text())
+    (path / file).write_text(json.dumps(before | said if isinstance(said, dict) else said))
+    with pytest.raises(Mistake) as error:
+        regard.load(path)
+    assert str(error.value).startswith(str(path / file)) and words in str(error.value) and "\n" not in str(error.value)
+
+
+# --- the family itself -----------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_those_of_the_report():
+    """Parameters as transformers counts them, at GPT-2's vocabulary."""
+    counts = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
+    for size, count in counts.items():
+        with torch.device("meta"):
+            model = gpt.Model(gpt.Config.model_validate({"size": size, "vocab": 50257, **gpt.SIZES[size]}))
+        assert sum(each.numel() for each in model.parameters()) == count and model.context == 1024
+
+
+def test_initial_values():
+    c = gpt.Config.model_validate({"vocab": 500, "layers": 8, "width": 128, "heads": 4, "inner": 512, "tied": False})
+    spread = {name: each.std().item() for name, each in gpt.Model(c).named_parameters() if each.dim() > 1}
+    for name, found in spread.items():
+        assert found == pytest.approx(0.005 if name.endswith(".out.weight") else 0.02, rel=0.1), name
+    rest = {name: each for name, each in gpt.Model(c).named_parameters() if each.dim() == 1}
+    assert all((each == ("norm.weight" in name)).all() for name, each in rest.items())
+
+
+def test_dropout_is_where_gpt2_has_it():
+    """Of the embedded tokens after positions, of each residual, and of attention weights; nothing else."""
+    model = gpt.Model(
+        gpt.Config(
+            vocab=50,
+            layers=1,
+            width=32,
+            heads=4,
+            inner=64,
+            dropout=0.25,
+            attention=slots.Dense(dropout=0.5),
+            head_dropout=0.3,
+        )
+    )
+    found = {path: part.p for path, part in model.named_modules() if isinstance(part, torch.nn.Dropout) and part.p}
+    layer = "stack.layers.0"
+    assert found == {
+        "dropout": 0.25,
+        "head_dropout": 0.3,
+        f"{layer}.attention_residual.dropout": 0.25,
+        f"{layer}.feed_residual.dropout": 0.25,
+    }
+    assert model.stack.layers[0].attention.kernel.dropout == 0.5
+    for each in model.parameters():
+        each.data.zero_()
+    model.embed.weight.data.fill_(1.0)
+    model.stack.norm.weight.data.fill_(0.0)
+    seen = []
+    model.stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model.train().decode(torch.zeros(8, 30, dtype=torch.long))
+    assert (seen[0] == 0).float().mean() == pytest.approx(0.25, abs=0.05)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", [{"kind": "dense"}, {"kind": "window", "radius": 3}, {"kind": "favor", "features": 40},
+                                       {"kind": "additive"}], ids=lambda each: each["kind"])  # fmt: skip
+def test_grouped_heads_are_heads_with_the_same_keys(attention):
+    """Copying every key head for its group makes an ordinary model of it, with the same numbers and a larger cache."""
+    shape = {
+        "vocab": 50,
+        "width": 32,
+        "heads": 4,
+        "layers": 2,
+        "inner": 64,
+        "attention": attention,
+        "positions": "rotary",
+    }
+    few = causal.loud(gpt.Model(gpt.Config.model_validate(shape | {"key_heads": 2})), 5.0)
+    many = gpt.Model(gpt.Config.model_validate(shape)).eval()
+    state = few.state_dict()
+    for name, tensor in state.items():
+        if ".key." in name or ".value." in name:
+            heads = torch.unflatten(tensor, 0, (2, 8)).repeat_interleave(2, 0)
+            state[name] = heads.flatten(0, 1)
+    many.load_state_dict(state)
+    tokens, real = causal.ragged([[5, 9, 31, 44, 3], [40, 41], [7]])
+    assert (few(tokens, Mask(keys=real)) - many(tokens, Mask(keys=real)))[real].abs().max() < 1e-5
+    assert (few(tokens) - many(tokens)).abs().max() < 1e-5
+    caches = few.start(3), many.start(3)
+    for step in range(4):
+        chunk, own = (tokens, real) if step == 0 else (torch.randint(50, (3, 1)), None)
+        found, wanted = (model.step(chunk, cache, own) for model, cache in zip((few, many), caches, strict=True))
+        assert (found - wanted)[real if step == 0 else ...].abs().max() < 1e-5
+    sizes = [
+        sum(each.numel() for each in vars(cache.layers[0]).values() if isinstance(each, torch.Tensor))
+        for cache in caches
+    ]
+    assert sizes[1] == 2 * sizes[0]
+
+
+@torch.no_grad()
+def test_learned_positions_refuse_what_is_longer():
+    model = gpt.Model(
+        gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], "positions": {"kind": "learned", "tokens": 9}})
+    )
+    model.eval()
+    words = "a text of 10 tokens is longer than the 9 places.*model.positions.tokens"
+    tokens = torch.randint(50, (2, 10))
+    assert model(tokens[:, :9]).shape == (2, 9, 50)
+    with pytest.raises(ValueError, match=words):
+        model(tokens)
+    with pytest.raises(ValueError, match=words):
+        model.step(tokens, model.start(2))
+    cache = model.start(2)
+    model.step(tokens[:, :8], cache)
+    model.step(tokens[:, 8:9], cache)
+    with pytest.raises(ValueError, match=words):
+        model.step(tokens[:, 9:], cache)
+    cache, real = model.start(2), torch.tensor([[True] * 8, [True] * 3 + [False] * 5])
+    model.step(tokens[:, :8], cache, real)
+    for _ in range(4):  # the first row may have ended, and waits for the second
+        model.step(tokens[:, :1], cache)
+    assert cache.read == 7  # the device was asked once, when the first row was full; what the second has left is known
+    wanted = model(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1))[0, -1]
+    assert (model.step(tokens[:, :1], cache)[1, 0] - wanted).abs().max() < 1e-5
+    cache.select(torch.tensor([1]))
+    model.step(tokens[1:, :1], cache)
+    with pytest.raises(ValueError, match=words):
+        model.step(tokens[1:, :1], cache)
+    fixed = model.start(2, capacity=16)
+    for _ in range(12):
+        assert model.step(tokens[:, :1], fixed).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"key_heads": 3}, "4 heads cannot share 3 key heads evenly; use a divisor (model.key_heads)"),
+        ({"attention": {"kind": "window", "globals": 1}}, "model.attention.globals is 1, and global tokens see later ones"),
+        ({"attention": "favor", "positions": "buckets"}, "model.attention.kind=favor has none; use rotary, learned"),
+        ({"width": 130}, "width 130 does not divide into 4 heads; use 128 or 132 (model.width)"),
+        ({"width": 132, "heads": 12, "positions": "rotary"}, "an even width per head, not 11"),
+        ({"width": 33, "heads": 3, "positions": "sinusoid"}, "need an even width, not 33; use 34 (model.width)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(change, words):
+    with pytest.raises(ValueError, match="Value error") as error:
+        gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **change})
+    assert words in str(error.value)
+
+
+# --- a folder in use -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@torch.no_grad()
+def test_a_folder_writes_as_transformers_does(kind, tmp_path):
+    """From its own tokenizer, with START where the folder puts it; batches are padded on the left there."""
+    path, theirs = getattr(causal, kind)(tmp_path / kind)
+    ours = regard.load(path, device="cpu", decode={"max_tokens": 8})
+    text = hf.AutoTokenizer.from_pretrained(path, padding_side="left")
+    text.pad_token = text.eos_token
+    prompts = ["The cat sees", "the", "unseen wörds, 日本"]
+    batch = text(prompts, return_tensors="pt", padding=True)
+    made = theirs.generate(**batch, max_new_tokens=8, do_sample=False, pad_token_id=text.pad_token_id)
+    said = text.batch_decode(made[:, batch.input_ids.size(1) :], skip_special_tokens=True)
+    assert ours.predict(prompts) == said and len(set(said)) == 3
+    assert (ours.run.decode.kind, ours.run.decode.begin) == ("greedy", kind == "llama")
+    (found,) = ours.score([prompts[0]], details=True)
+    ids = torch.tensor(
+        [[ours.tokenizer.start, *text(prompts[0], add_special_tokens=False).input_ids, ours.tokenizer.end]]
+    )
+    logprobs = theirs(ids).logits[0, :-1].log_softmax(-1)
+    assert found["logprobs"] == pytest.approx(logprobs.gather(1, ids[0, 1:, None])[:, 0].tolist(), abs=1e-4)

@@ -1,0 +1,180 @@
+"""Runs of the family gpt as folders of GPT-2 and Llama: transformers and regard give what the run gives."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from helpers import causal, marian
+from safetensors.torch import load_file
+
+import regard
+from regard.cli import main
+from regard.errors import Mistake
+from regard.formats.huggingface import gpt2_export
+from regard.parts import Mask
+
+TEXTS = [*marian.sentences(5, seed=7), *(text for text in causal.TEXTS if text)]
+SMALL = {
+    "model.family": "gpt", "model.size": "tiny", "model.width": 48, "model.heads": 4, "model.layers": 2, "model.inner": 64,
+    "tokenizer.vocab": 300, "data.document": "line", "data.max_tokens": 24, "train.steps": 40,
+    "train.tokens": 600, "train.lr": 4e-3, "train.warmup": 10, "train.save_every": 1000, "train.eval_every": 40,
+    "train.tensorboard": False, "device": "cpu", "decode.kind": "greedy", "decode.max_tokens": 10,
+}  # fmt: skip
+
+
+def trained(folder: Path, **settings) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", 300), ("valid", 20)):
+        (folder / f"{name}.txt").write_text("\n".join(marian.sentences(count, len(name))) + "\n")
+    data = {"data.train": folder / "train.txt", "data.valid": folder / "valid.txt", "data.cache": folder / "cache"}
+    places = {} if "model__family" in settings or "model__size" in settings else {"model.positions.tokens": 90}
+    own = places | {key.replace("__", "."): value for key, value in settings.items()}
+    regard.train("language", {**SMALL, **{key: str(path) for key, path in data.items()}, **own}, out=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("gpt"))
+
+
+def same(run: Path, out: Path) -> tuple[object, object]:
+    """The run, the folder by our reader and by transformers: tokens, logits, texts, however they are asked."""
+    ours, again = regard.load(run, device="cpu"), regard.load(out, device="cpu")
+    texts = TEXTS[:5] if ours.run.tokenizer.kind == "char" else TEXTS  # a prompt may have no character that is unknown
+    assert again.tokenizer.encode(TEXTS) == ours.tokenizer.encode(TEXTS)
+    assert again.tokenizer.decode(ours.tokenizer.encode(TEXTS)) == ours.tokenizer.decode(ours.tokenizer.encode(TEXTS))
+    for how in ({}, {"kind": "beam", "beam": 3}, {"kind": "sample", "top_k": 9, "seed": 4}):
+        assert again.predict(texts, **how) == ours.predict(texts, **how)
+    assert again.score(texts) == pytest.approx(ours.score(texts), abs=1e-3)
+    theirs, tokenizer = hf.AutoModelForCausalLM.from_pretrained(out).eval(), hf.AutoTokenizer.from_pretrained(out)
+    rows = [ids[:20] for ids in tokenizer(TEXTS).input_ids]
+    assert rows == [ids[:20] for ids in ours.tokenizer.encode(TEXTS)]
+    assert tokenizer.batch_decode(tokenizer(TEXTS).input_ids) == ours.tokenizer.decode(ours.tokenizer.encode(TEXTS))
+    tokens, real = causal.ragged(rows)
+    with torch.no_grad():
+        wanted = ours.model(tokens, Mask(keys=real))[real]
+        assert (theirs(tokens, attention_mask=real.long()).logits[real] - wanted).abs().max() <= 1e-4
+    return ours, theirs
+
+
+def test_gpt2_folder(run, tmp_path, capsys):
+    out = tmp_path / "deep" / "gpt2"
+    capsys.readouterr()
+    code = main(
+        ["convert", str(run), "--to", "huggingface", "--out", str(out), "--data", str(run.parent / "valid.txt")]
+    )
+    told = capsys.readouterr().out
+    assert code == 0 and "9 texts with regard and transformers" in told and "18 of 18 texts equal" in told
+    assert {path.name for path in out.iterdir()} == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    ours, theirs = same(run, out)
+    assert theirs.config.model_type == "gpt2" and theirs.config.n_positions == 90
+    again = regard.load(out).run.decode
+    assert again == ours.run.decode.model_copy(update={"batch": again.batch})
+    prompt = "the old cat"
+    ids = torch.tensor([[ours.tokenizer.start, *ours.tokenizer.encode([prompt])[0]]])
+    made = theirs.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.size(1) :]
+    assert ours.tokenizer.decode([made.tolist()]) == ours.predict([prompt])
+    card = (out / "README.md").read_text()
+    for words in ("pipeline_tag: text-generation", "The tokenizer adds neither START (`<s>`) nor END (`</s>`)",
+                  "regard train language", "after 40 updates", "bits_per_byte", "On the validation data:", "test tokens",
+                  "train.txt"):  # fmt: skip
+        assert words in card, words
+    assert str(run.parent) not in card
+    code = card.split("```python\n")[1].split("```")[0].replace("a sentence", prompt)
+    done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.stdout == f"{prompt}{ours.predict(prompt)}\n", done.stderr
+
+
+FORMS = {
+    "no bias": {"model__biased": False, "model__tied": False, "model__feed__act": "silu", "tokenizer__kind": "char",
+                "model__attention__scaled": False, "decode__kind": "sample", "decode__top_p": 0.8, "decode__begin": False},
+    "modern": {"model__size": "modern-tiny", "model__key_heads": 2, "model__positions__base": 500.0, "model__head_width": 10,
+               "tokenizer__kind": "word", "tokenizer__symbols": "<café>,<url>", "decode__repetition_penalty": 1.3},
+    "modern with bias": {"model__size": "modern-tiny", "model__biased": True, "model__tied": False, "model__norm__eps": 1e-3,
+                         "model__feed__act": "gelu_tanh", "tokenizer__kind": "unigram", "decode__kind": "beam", "decode__stop": "first"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_that_fits(name, tmp_path):
+    run = trained(tmp_path / "run", train__steps=12, **FORMS[name])
+    told = regard.convert(run, to="huggingface", out=tmp_path / "out")
+    assert "texts equal" in told["checked"]
+    ours, theirs = same(run, tmp_path / "out")
+    assert theirs.config.model_type == ("llama" if "modern" in name else "gpt2")
+    assert regard.load(tmp_path / "out").run.decode.kind == ours.run.decode.kind
+    theirs.save_pretrained(tmp_path / "theirs")
+    saved, mine = (load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "out"))
+    assert {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in mine.items()}
+
+
+def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
+    out = tmp_path / "out"
+    regard.convert(run, to="huggingface", out=out)
+    path = out / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_new_tokens": 3}))
+    decode = regard.load(out).run.decode
+    assert (decode.kind, decode.beam, decode.max_tokens) == ("beam", 2, 3)
+    assert regard.load(out, decode={"max_tokens": 5}).run.decode.max_tokens == 5
+
+
+def test_what_does_not_fit(run, tmp_path):
+    from regard.families import gpt
+
+    def words(**changes):
+        return gpt2_export.misfits(gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes}))
+
+    assert words() == [] == words(**gpt.SIZES["modern-tiny"])
+    assert words(attention={"kind": "window", "radius": 4}) == ["model.attention.kind=window (GPT-2's is dense)"]
+    assert words(positions="sinusoid", norm="rms") == [
+        "model.positions.kind=sinusoid (GPT-2's are learned)", "model.norm.kind=rms (GPT-2's is layer)"
+    ]  # fmt: skip
+    assert words(key_heads=2, head_width=40)[0] == "model.key_heads=2 (GPT-2 shares none)"
+    assert words(**gpt.SIZES["modern-tiny"] | {"attention": {"scaled": False}}) == [
+        "model.attention.scaled=false (Llama's scores are scaled)"
+    ]
+    other = trained(tmp_path / "xl", model__family="xl", train__steps=1)
+    with pytest.raises(Mistake, match="cannot become --to huggingface: model.family is xl; expected transformer, "):
+        regard.convert(other, to="huggingface", out=tmp_path / "out")
+    window = trained(tmp_path / "window", model__attention__kind="window", train__steps=1)
+    with pytest.raises(
+        Mistake, match="cannot become a GPT-2 or Llama folder; what does not fit: model.attention.kind="
+    ):
+        regard.convert(window, to="huggingface", out=tmp_path / "out")
+
+
+def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
+    whole = gpt2_export.gpt2_config
+    monkeypatch.setattr(gpt2_export, "gpt2_config", lambda c, n: whole(c, n) | {"layer_norm_epsilon": 0.1})
+    with pytest.raises(RuntimeError, match="logits that are apart by"):
+        regard.convert(run, to="huggingface", out=tmp_path / "out")
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        gpt2_export,
+        "for_others",
+        lambda text, ended: __import__("regard").formats.huggingface.marian_export.for_others(text),
+    )
+    with pytest.raises(RuntimeError, match="transformers gives other tokens"):
+        regard.convert(run, to="huggingface", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_whose_tokenizer_is_another_s(run, tmp_path):
+    out = tmp_path / "out"
+    regard.convert(run, to="huggingface", out=out)
+    text = json.loads((out / "tokenizer.json").read_text())
+    text["added_tokens"] += [{"id": 300 + i, "content": f"<new {i}>", "special": False, "single_word": False, "lstrip": False,
+                              "rstrip": False, "normalized": False} for i in range(3)]  # fmt: skip
+    (out / "tokenizer.json").write_text(json.dumps(text))
+    with pytest.raises(Mistake, match="the tokenizer has 303 entries and the model only 300"):
+        regard.load(out)

@@ -1,0 +1,123 @@
+"""Attention for long texts at the front door: language models with window and favor, and what is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import marian
+
+import regard
+from regard.cli import main
+from regard.config.run import resolve
+from regard.errors import Mistake
+from regard.families import bert, lm
+from regard.parts import Mask
+
+SMALL = {
+    "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "data.max_tokens": 40, "tokenizer.vocab": 300,
+    "train.batch": 4, "train.steps": 6, "train.save_every": 3, "train.eval_every": 3, "train.warmup": 2, "train.tensorboard": False, "device": "cpu", "train.schedule.kind": "constant",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """Many short documents: nearly every window holds several."""
+    folder = tmp_path_factory.mktemp("texts")
+    for seed, (name, count) in enumerate({"train": 120, "valid": 20}.items()):
+        lines = marian.sentences(count, seed)
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("family", ["gpt", "lm"])
+@pytest.mark.parametrize("kind", ["window", "favor"])
+def test_language_models_train_and_write(kind: str, family: str, files, tmp_path, capsys) -> None:
+    """`regard train language model.attention.kind=…`, in one go and resumed: the same bytes; then it writes."""
+    size = {"model.size": "modern-tiny"} if family == "gpt" else {"model.family": "lm"}
+    own = {
+        "window": {"model.attention.radius": 4},
+        "favor": {"model.attention.features": 16, "model.attention.redraw": 2},
+    }
+    data = {
+        "data.train": f"{files}/train.jsonl",
+        "data.valid": f"{files}/valid.jsonl",
+        "data.cache": f"{tmp_path}/cache",
+    }
+    asked = {**SMALL, **size, **data, "model.attention.kind": kind, **own[kind]}
+    if family == "gpt":
+        asked["model.key_heads"] = 0
+
+    def train(out: str, *more: str, **changes: object) -> int:
+        return main(
+            ["train", "language", "--out", f"{tmp_path}/{out}", *more, *(f"{k}={v}" for k, v in changes.items())]
+        )
+
+    assert train("whole", **asked) == 0
+    assert train("halves", **asked | {"train.steps": 3}) == 0 and train("halves", "--resume", **asked) == 0
+    for name in (
+        "model.safetensors",
+        "checkpoints/step-6/model.safetensors",
+        "checkpoints/step-6/optimiser.safetensors",
+    ):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes(), name
+    capsys.readouterr()
+    assert main(["predict", f"{tmp_path}/whole", "--prompt", "the cat", "decode.max_tokens=9"]) == 0
+    system = regard.load(tmp_path / "whole")
+    for how in ({"kind": "greedy"}, {"kind": "beam", "beam": 3}):
+        both = system.predict(["the cat", "a dog and the"], max_tokens=60, **how)
+        assert both == [system.predict(text, max_tokens=60, **how) for text in ("the cat", "a dog and the")]
+
+
+MISTAKES = {
+    "no features": ("language", {"model.attention": {"kind": "favor", "features": 0}},
+                    "model.attention.features is 0; expected at least 1"),
+    "redraw backwards": ("language", {"model.attention": {"kind": "favor", "redraw": -1}},
+                         "model.attention.redraw is -1; expected at least 0"),
+    "favor with buckets": ("language", {"model.attention.kind": "favor", "model.positions.kind": "buckets"},
+                           "model.positions.kind=buckets adds to scores, of which model.attention.kind=favor has none"),
+    "window with buckets": ("language", {"model.attention.kind": "window", "model.positions.kind": "buckets"},
+                            "model.positions.kind=buckets adds to scores, of which model.attention.kind=window has none"),
+    "causal lowrank": ("language", {"model.attention.kind": "lowrank"}, 'model.attention.kind is "lowrank"; expected one of dense, window, favor'),
+    "no rank": ("classify", {"model.attention": {"kind": "lowrank", "rank": 0}},
+                "model.attention.rank is 0; expected at least 1"),
+    "no places": ("classify", {"model.attention": {"kind": "lowrank", "tokens": 0}},
+                  "model.attention.tokens is 0; expected at least 1"),
+    "shared by nobody": ("classify", {"model.attention": {"kind": "lowrank", "sharing": "values"}},
+                         'model.attention.sharing is "values"; expected one of none, heads, key-value, layers'),
+    "dropout of the teaching model": ("language", {"model.family": "lm", "model.attention.dropout": 0.2},
+                                      "model.attention.dropout is 0.2, and here model.dropout is of attention weights"),
+    "global tokens in a language model": ("language", {"model.family": "lm", "model.attention": {"kind": "window", "globals": 1}},
+                                          "model.attention.globals is 1, and global tokens see later ones; expected 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    recipe, settings, sentence = MISTAKES[name]
+    with pytest.raises(Mistake) as caught:
+        resolve(recipe, settings)
+    assert sentence in str(caught.value)
+
+
+def test_attention_of_the_teaching_model_drops_what_the_model_drops() -> None:
+    model = lm.Model(lm.Config(vocab=50, width=32, heads=2, layers=1, inner=64, dropout=0.3))
+    assert model.stack.layers[0].attention.kernel.dropout == 0.3
+
+
+@pytest.mark.parametrize("kind", [{"kind": "window", "radius": 99}, {"kind": "window", "radius": 99, "globals": 1}])
+@torch.no_grad()
+def test_a_window_larger_than_the_text_is_dense(kind: dict[str, object]) -> None:
+    """With global tokens, too, if they ask as the others do."""
+    shape = {"vocab": 50, "width": 32, "heads": 2, "layers": 2, "inner": 64, "head": "words"}
+    dense, near = (
+        bert.Model(bert.Config.model_validate({**shape, "attention": each})).eval() for each in ("dense", kind)
+    )
+    weights = dense.state_dict()
+    for name in near.state_dict():
+        plain = name.replace(".near.", ".").replace(".wide.", ".")
+        weights[name] = weights[plain]
+    near.load_state_dict({name: weights[name] for name in near.state_dict()})
+    tokens, real = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
+    found, wanted = (model.encode(tokens, Mask(keys=real))[real] for model in (near, dense))
+    assert (found - wanted).abs().max() < 1e-5

@@ -1,0 +1,274 @@
+"""Longformer is transformers' Longformer: its outputs at any length, with padding and global positions, and its tokens."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from helpers import long as small
+from helpers import reads
+from prototypes.checks import close, loud, ragged
+from safetensors.torch import load_file, save_file
+
+import regard
+from regard.config.run import resolve
+from regard.config.schema import Tokenizer
+from regard.errors import Mistake
+from regard.families import longformer
+from regard.formats.huggingface import longformer_export
+from regard.formats.huggingface.long_encoders import read
+from regard.formats.huggingface.vocabularies import byte_pairs
+from regard.parts import Mask
+from regard.processors import tokenizers
+
+KINDS = ["LongformerModel", "LongformerForMaskedLM", "LongformerForSequenceClassification",
+         "LongformerForTokenClassification"]  # fmt: skip
+
+
+def opened(path: Path) -> Any:
+    return read(path, json.loads((path / "config.json").read_text()))
+
+
+def changed(path: Path, **config: Any) -> None:
+    said = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(said | config))
+
+
+@torch.no_grad()
+def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
+    """Rows of several lengths; without global positions named, and with some, fewer in one row than in another."""
+    torch.manual_seed(3)
+    ids, real = torch.randint(2, small.VOCAB, (3, tokens)), ragged([tokens, tokens - 60, 3], tokens)
+    ids = ids.masked_fill(~real, 1)
+    marks = torch.tensor([[0, 50, tokens - 1], [9, 40, -1], [1, -1, -1]])
+    for named in (None, marks):
+        mask = Mask(keys=real, globals=named)
+        wide = None if named is None else mask.marked(tokens).long()
+        found = theirs(ids, attention_mask=real.long(), global_attention_mask=wide)
+        states = model.encode(ids, mask)
+        if model.head == "none":
+            close(states[real], found.last_hidden_state[real])
+            close(model.pool(states), found.pooler_output)
+        elif model.head == "words":
+            close(model.logits(states)[real], found.logits[real])
+        else:
+            chosen = real if model.head == "tag" else slice(None)
+            close(model.label(states)[chosen], found.logits[chosen])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+    path = small.longformer(tmp_path / "x", kind, num_labels=5)
+    folder = opened(path)
+    compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
+    assert folder.max_tokens == 138 and folder.config.attention.radius == (4, 2, 8)
+    assert folder.config.attention.globals == ("Sequence" in kind)
+    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
+
+
+def test_other_shapes(tmp_path: Path) -> None:
+    path = small.longformer(tmp_path / "x", attention_window=6, hidden_act="relu", type_vocab_size=2, pad_token_id=4)
+    folder = opened(path)
+    theirs = hf.LongformerModel.from_pretrained(path).eval()
+    assert folder.config.attention.radius == 3 and folder.max_tokens == 135
+    ids = torch.randint(5, small.VOCAB, (2, 97))
+    with torch.no_grad():
+        close(folder.model.encode(ids), theirs(ids).last_hidden_state)
+    path = small.longformer(tmp_path / "wide", attention_window=300)  # larger than any text: all see all
+    compare(opened(path).model, hf.LongformerModel.from_pretrained(path).eval())
+    path = small.longformer(tmp_path / "untied", "LongformerForMaskedLM", tie_word_embeddings=False)
+    compare(opened(path).model, hf.LongformerForMaskedLM.from_pretrained(path).eval())
+
+
+def test_what_people_use(tmp_path: Path) -> None:
+    path = small.longformer(tmp_path / "x", "LongformerForSequenceClassification", num_labels=3)
+    system = regard.load(path, device="cpu")
+    text = " ".join(small.LINES * 2)
+    theirs, words = hf.LongformerForSequenceClassification.from_pretrained(path).eval(), hf.AutoTokenizer
+    batch = words.from_pretrained(path)([text, "the cat"], return_tensors="pt", padding=True, max_length=138,
+                                        truncation=True)  # fmt: skip
+    with torch.no_grad(), pytest.warns(UserWarning, match="were cut there"):
+        wanted = theirs(**batch).logits.argmax(-1).tolist()
+        assert system.predict([text, "the cat"]) == [f"LABEL_{i}" for i in wanted]
+    masked = regard.load(small.longformer(tmp_path / "m", "LongformerForMaskedLM"), device="cpu")
+    assert "<mask>" not in masked.predict("the <mask> sat")
+    tags = regard.load(small.longformer(tmp_path / "t", "LongformerForTokenClassification", num_labels=4), device="cpu")
+    assert tags.predict("the cat sat").count("/LABEL_") == 3
+    glance = tags.look("the cat sat on the mat")
+    assert glance.weights().shape == (len(glance.pieces),) * 2
+    glance.save(tmp_path / "look.png")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "words"),
+    [
+        ("Model", {"attention_window": [8, 4]}, "model.attention.radius lists 2 numbers for 3 layers; give 3"),
+        ("Model", {"attention_window": 7}, "attention_window is 7; expected even numbers, twice the radius"),
+        ("Model", {"architectures": ["LongformerForQuestionAnswering"]}, "architectures has 'LongformerForQ"),
+        ("Model", {"max_position_embeddings": 100}, "has shape"),
+        ("ForMaskedLM", {"hidden_act": "relu"}, "hidden_act is 'relu'; expected 'gelu', which the head always has"),
+        ("ForTokenClassification", {"problem_type": "regression"}, "problem_type is 'regression'"),
+        ("Model", {"vocab_size": 12}, "has shape"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, kind: str, said: dict[str, Any], words: str) -> None:
+    path = small.longformer(tmp_path / "x", f"Longformer{kind}")
+    changed(path, **said)
+    with pytest.raises(Mistake, match=words):
+        opened(path)
+
+
+def test_extra_heads_and_fewer_tokens(tmp_path: Path) -> None:
+    """A model of another class is read as what the folder says it is; a tokenizer of another model is refused."""
+    path = small.longformer(tmp_path / "x", "LongformerForMaskedLM")
+    changed(path, architectures=["LongformerModel"])
+    folder = opened(path)
+    assert folder.config.head == "none" and not folder.config.pooled
+    tensors = load_file(path / "model.safetensors")
+    bare = {name: tensor[:200] if "word_embeddings" in name else tensor for name, tensor in tensors.items()}
+    bare = {name: tensor for name, tensor in bare.items() if "lm_head" not in name}
+    save_file(bare, path / "model.safetensors")
+    changed(path, vocab_size=200)
+    with pytest.raises(Mistake, match="has 300 tokens and its model 200; they belong to two models"):
+        opened(path)
+
+
+SAID: list[dict[str, Any] | None] = [
+    None,
+    {"tokenizer_class": "LongformerTokenizer"},
+    {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
+]
+
+
+@pytest.mark.parametrize("said", SAID, ids=map(str, range(len(SAID))))
+def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) -> None:
+    path = tmp_path / "listed"
+    small.pairs(path, said)
+    (path / "config.json").write_text(json.dumps({"model_type": "longformer"}))
+    theirs = hf.AutoTokenizer.from_pretrained(path)
+    theirs.save_pretrained(tmp_path / "stored")
+    assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "merges.txt").exists()
+    wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
+    for place in (path, tmp_path / "stored"):
+        ours = byte_pairs(place)
+        assert ours.encode(small.AWKWARD) == wanted
+        control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
+        assert control == (1, 3, 0, 2, theirs.mask_token_id)
+        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        again = tokenizers.load(tmp_path / "ours.json")
+        assert again.encode(small.AWKWARD) == wanted and again.mask == ours.mask
+        assert ours.decode([[0, *wanted[0], 2, 1]]) == ["Hello the cat sat."] or said == SAID[2]
+
+
+def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(Mistake, match=r"has neither tokenizer.json nor vocab.json and merges.txt"):
+        byte_pairs(tmp_path / "x")
+    small.pairs(tmp_path / "x", {"tokenizer_class": "CLIPTokenizer"})
+    with pytest.raises(Mistake, match="has a CLIPTokenizer"):
+        byte_pairs(tmp_path / "x")
+    small.pairs(tmp_path / "x", {})
+    (tmp_path / "x" / "merges.txt").write_text("#version: 0.2\nnot a merge\n")
+    with pytest.raises(Mistake, match="are no byte-level vocabulary"):
+        byte_pairs(tmp_path / "x")
+
+
+def test_the_settings(tmp_path: Path) -> None:
+    """Setting the radius alone keeps the global token; what cannot be is refused by name."""
+    base = {"model.family": "longformer", "model.size": "tiny", "train.steps": 1}
+    run = resolve("classify", base | {"model.attention.radius": "5"}).run
+    assert (run.model.attention.radius, run.model.attention.globals) == (5, 1)
+    assert resolve("classify", base).run.model.attention.radius == 32
+    run = resolve("classify", base | {"model.attention.radius": "[5, 6]", "model.attention.dilation": "[1, 2]"}).run
+    assert run.model.attention.radius == (5, 6) and run.model.attention.dilation == (1, 2)
+    for key, value, words in (
+        ("model.positions.kind", "buckets", 'model.positions.kind is "buckets"; expected one of learned'),
+        ("model.attention.radius", "[5]", "model.attention.radius lists 1 numbers for 2 layers; give 2"),
+        ("model.attention.radius", "0", "model.attention.radius is 0; expected at least 1"),
+        ("model.attention.kind", "dense", "model.attention.kind is"),
+    ):
+        with pytest.raises(Mistake, match=words):
+            resolve("classify", base | {key: value})
+    assert longformer.Config(size="tiny", family="longformer").attention.globals == 1
+
+
+@pytest.mark.parametrize("family", ["longformer", "bigbird"])
+@pytest.mark.parametrize("task", ["classify", "tag", "masked"])
+def test_a_run_from_the_front_door(tmp_path: Path, task: str, family: str) -> None:
+    """It trains, comes back from its folder, and says the same."""
+    slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
+    own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
+    run = reads.trained(task, tmp_path, **own)
+    system = regard.load(run)
+    figures = system.evaluate()
+    assert figures["loss"] < 4 if task == "masked" else figures["accuracy"] > 0.7
+    assert system.predict("the cat so happy") == regard.load(run).predict("the cat so happy")
+    assert system.run.model.family == family
+
+
+# --- out again -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"head": "class", "labels": 3},
+        {"head": "tag", "labels": 4, "attention": {"radius": [2, 3]}},
+        {"head": "words", "attention": {"radius": 2, "globals": 0}},
+        {"head": "none", "pooled": True, "tied": False},
+    ],
+    ids=lambda said: said["head"],
+)
+def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """`check` compares with our reader and with transformers; a long text is compared here."""
+    text = tokenizers.learn(Tokenizer(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
+    shape = {"vocab": text.size, "width": 36, "heads": 3, "layers": 2, "inner": 50, "attention": {"radius": 2}}
+    c = longformer.Config.model_validate(shape | {"positions": {"kind": "learned", "tokens": 150}} | settings)
+    torch.manual_seed(4)
+    model = loud(longformer.Model(c), spread=3.0)
+    labels = [f"label {i}" for i in range(c.labels)]
+    system = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
+    assert longformer_export.misfits(c) == []
+    longformer_export.write(system, tmp_path / "x", "fp32")
+    assert "tokens equal, outputs apart by" in longformer_export.check(system, tmp_path / "x", "fp32")
+    theirs = getattr(hf, longformer_export.architecture(c)).from_pretrained(tmp_path / "x").eval()
+    ids, real = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
+    wide = torch.zeros_like(ids)
+    wide[:, : c.attention.globals] = 1
+    with torch.no_grad():
+        found = theirs(ids.masked_fill(~real, text.pad), attention_mask=real.long(), global_attention_mask=wide)
+        own = model(ids, Mask(keys=real))
+    wanted = found.last_hidden_state if c.head == "none" else found.logits
+    close(own if c.head == "class" else own[real], wanted if c.head == "class" else wanted[real])
+    again = opened(tmp_path / "x")
+    assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
+    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.use(system)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"prenorm": True}, "norms come last"),
+        ({"follow": True}, "no such head"),
+        ({"positions": "rotary"}, "model.positions.kind=rotary"),
+        ({"attention": {"dilation": [1, 2]}}, "model.attention.dilation"),
+        ({"attention": {"globals": 2}}, "model.attention.globals=2"),
+        ({"attention": {"globals": 0}, "head": "class", "labels": 2}, "model.attention.globals=0"),
+        ({"feed": "gated"}, "model.feed.kind=gated"),
+        ({"feed": {"act": "relu"}, "head": "words"}, "model.feed.act=relu"),
+        ({"norm": "rms"}, "model.norm.kind=rms"),
+    ],
+)
+def test_what_no_folder_can_be(said: dict[str, Any], words: str) -> None:
+    values = {
+        key: {"kind": value} if isinstance(value, str) and key != "head" else value for key, value in said.items()
+    }
+    if "feed" in values:
+        values["feed"] = {"kind": "plain"} | values["feed"]
+    (told,) = longformer_export.misfits(
+        longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values)
+    )
+    assert words in told

@@ -1,0 +1,282 @@
+"""PEFT's folders: theirs load onto our models with equal logits, ours load with peft onto theirs; what is refused."""
+
+import json
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+import transformers as hf
+from helpers import bert as folders
+from helpers import causal
+from safetensors.torch import load_file, save_file
+from test_t5 import folder as t5_folder
+
+import regard
+from regard.adapt import tune
+from regard.adapt.precision import Int8
+from regard.errors import Mistake
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+# peft 0.21 takes hold of a method that transformers 5 no longer has; only generation would call it.
+if not hasattr(hf.T5ForConditionalGeneration, LOST := "_prepare_encoder_decoder_kwargs_for_generation"):
+    setattr(hf.T5ForConditionalGeneration, LOST, None)
+IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("peft")
+
+
+@pytest.fixture(scope="module")
+def bases(home) -> dict[str, Path]:
+    causal.gpt2(home / "gpt")
+    causal.llama(home / "llama", num_key_value_heads=3)
+    folders.folder(home / "bert", "BertForSequenceClassification", num_labels=3)
+    t5_folder(home / "t5", tie_word_embeddings=False, feed_forward_proj="gated-gelu")
+    return {name: home / name for name in ("gpt", "llama", "bert", "t5")}
+
+
+THEIRS = {
+    "gpt": (hf.GPT2LMHeadModel, "CAUSAL_LM"),
+    "llama": (hf.LlamaForCausalLM, "CAUSAL_LM"),
+    "bert": (hf.BertForSequenceClassification, "SEQ_CLS"),
+    "t5": (hf.T5ForConditionalGeneration, "SEQ_2_SEQ_LM"),
+}
+
+
+@torch.no_grad()
+def said_by(model, name: str) -> torch.Tensor:
+    if name == "t5":
+        return model(input_ids=IDS, decoder_input_ids=IDS[:, :5]).logits
+    logits = model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).logits
+    return logits if name == "bert" else logits[:, -IDS.size(1) :]
+
+
+@torch.no_grad()
+def said_here(system, name: str) -> torch.Tensor:
+    return system.model(IDS, IDS[:, :5]) if name == "t5" else system.model(IDS)
+
+
+def theirs(base: Path, name: str, config, out: Path):
+    """Their model, its adapter stirred and saved."""
+    model = peft.get_peft_model(THEIRS[name][0].from_pretrained(base), config)
+    torch.manual_seed(2)
+    for each in model.parameters():
+        if each.requires_grad:
+            each.data += 0.2 * torch.randn_like(each)
+    model.save_pretrained(out)
+    return model.eval()
+
+
+TARGETS = {
+    "gpt": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"], "bert": ["query", "dense"],
+    "t5": ["q", "v", "wo"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_lora_of_theirs_loads_and_goes_back(bases, home, name, tmp_path):
+    kind = THEIRS[name][1]
+    config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=7, target_modules=TARGETS[name])
+    model = theirs(bases[name], name, config, tmp_path / "lora")
+    system = regard.load(bases[name], tune=tmp_path / "lora", device="cpu")
+    plain = regard.load(bases[name], device="cpu")
+    wanted = said_by(model, name)
+    assert (said_here(system, name) - wanted).abs().max() < 1e-4
+    assert (said_here(plain, name) - wanted).abs().max() > 1e-2
+    assert system.run.tune.rank == 4 and system.run.tune.alpha == 7
+    from regard.formats import peft as ours
+
+    ours.write(system, tmp_path / "back", "fp32")
+    again = peft.PeftModel.from_pretrained(THEIRS[name][0].from_pretrained(bases[name]), tmp_path / "back").eval()
+    assert (said_by(again, name) - wanted).abs().max() < 1e-4
+    first, second = (load_file(tmp_path / each / "adapter_model.safetensors") for each in ("lora", "back"))
+    assert set(second) == set(first) and all(first[key].equal(second[key]) for key in second)
+    assert ("base_model.model.classifier.weight" in first) == (name == "bert")
+
+
+@pytest.mark.parametrize("pattern", [r"\.(query|value)$", "attention|feed", r"layers\.1\.(attention.key|feed.out)$"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_lora_of_ours_loads_with_peft(bases, name, pattern, tmp_path):
+    """GPT-2's three maps in one: paths of their own stand in blocks."""
+    from regard.config.schema import Lora
+    from regard.formats import peft as ours
+
+    system = regard.load(bases[name], device="cpu")
+    settings = Lora(rank=3, alpha=5.0, pattern=pattern)
+    whole = ("classes.weight", "classes.bias", "pooler.weight", "pooler.bias") if name == "bert" else ()
+    tune.attach(system.model, settings, whole)
+    for each in system.model.parameters():
+        if each.requires_grad:
+            each.data += 0.2 * torch.randn_like(each)
+    system.run = system.run.model_copy(update={"tune": settings, "start": str(bases[name])})
+    ours.write(system, tmp_path / "ours", "fp32")
+    model = THEIRS[name][0].from_pretrained(bases[name])
+    again = peft.PeftModel.from_pretrained(model, tmp_path / "ours").eval()
+    wanted = said_here(system, name)
+    assert (said_by(again, name) - wanted).abs().max() < 1e-4
+    assert (said_here(regard.load(bases[name], tune=tmp_path / "ours", device="cpu"), name) - wanted).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gpt", "prompt"), ("gpt", "prefix"), ("llama", "prompt"), ("t5", "prompt")]
+)
+def test_what_stands_before_a_text(bases, name, kind, tmp_path):
+    from regard.formats import peft as ours
+
+    kinds = {"prompt": peft.PromptTuningConfig, "prefix": peft.PrefixTuningConfig}
+    config = kinds[kind](task_type=THEIRS[name][1], num_virtual_tokens=5)
+    model = theirs(bases[name], name, config, tmp_path / "theirs")
+    system = regard.load(bases[name], tune=tmp_path / "theirs", device="cpu")
+    wanted = said_by(model, name)
+    assert (said_here(system, name) - wanted).abs().max() < 1e-4
+    ours.write(system, tmp_path / "back", "fp32")
+    again = peft.PeftModel.from_pretrained(THEIRS[name][0].from_pretrained(bases[name]), tmp_path / "back").eval()
+    assert (said_by(again, name) - wanted).abs().max() < 1e-4
+    if name != "t5":  # and it writes as it reads
+        said = system.predict("the old", kind="greedy", max_tokens=5, details=True)
+        assert said["logprob"] == pytest.approx(said["score"] * max(len(said["logprobs"]), 1), abs=1e-2)
+
+
+def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
+    from helpers import reads
+
+    base = reads.trained("classify", home / "reads", train__steps=5)
+    parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid")}
+    fine = {
+        "train.steps": 5,
+        "train.lr": 1e-2,
+        "train.warmup": 1,
+        "train.tensorboard": False,
+        "device": "cpu",
+        "start": str(base),
+        "tune.kind": "lora",
+    }
+    system = regard.train("classify", {**fine, **parts}, out=tmp_path / "run")
+    told = regard.convert(tmp_path / "run", out=tmp_path / "peft", to="peft")
+    assert "read again, its logits are apart by" in told["checked"]
+    assert "PeftModel.from_pretrained(base" in (tmp_path / "peft/README.md").read_text()
+    regard.convert(base, out=tmp_path / "hf", to="huggingface")
+    model = hf.BertForSequenceClassification.from_pretrained(tmp_path / "hf", num_labels=2)
+    again = peft.PeftModel.from_pretrained(model, tmp_path / "peft").eval()
+    assert (said_by(again, "bert") - said_here(system, "bert")).abs().max() < 1e-4
+    over = regard.load(base, tune=tmp_path / "peft", device="cpu")
+    texts = ["good day", "a bad house"]
+    assert over.score(texts, ["glad"] * 2) == pytest.approx(system.score(texts, ["glad"] * 2), abs=1e-4)
+    monkeypatch.setattr("regard.formats.peft._padded", lambda x, rank, dim: 2 * x)
+    with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
+        regard.convert(tmp_path / "run", out=tmp_path / "wrong", to="peft")
+    monkeypatch.undo()
+    monkeypatch.setattr("regard.formats.peft._put_heads", lambda *words: [])  # as if no head were in the folder
+    with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
+        regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
+
+
+def test_heads_stay_exact_over_a_base_in_8_bits(bases, tmp_path):
+    heads = ["pooler", "classifier"]
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query"], modules_to_save=heads)
+    wanted = said_by(theirs(bases["bert"], "bert", config, tmp_path / "theirs"), "bert")
+    whole, coarse = (
+        regard.load(bases["bert"], tune=tmp_path / "theirs", device="cpu", precision=each) for each in ("fp32", "int8")
+    )
+    assert (said_here(whole, "bert") - wanted).abs().max() < 1e-4
+    assert 0 < (said_here(coarse, "bert") - wanted).abs().max() < 0.05
+    for name in ("weight", "bias"):
+        assert getattr(coarse.model.pooler, name).equal(getattr(whole.model.pooler, name))
+    assert isinstance(coarse.model.encoder.layers[0].attention.query, Int8)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def good(bases, home) -> Path:
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query"])
+    theirs(bases["bert"], "bert", config, home / "good")
+    return home / "good"
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"use_dora": True}, "adapter_config.json sets use_dora=True, which regard does not read"),
+    ({"rank_pattern": {"query": 2}}, "sets rank_pattern={'query': 2}, which regard does not read"),
+    ({"bias": "all"}, "sets bias='all', which regard does not read"),
+    ({"use_rslora": True}, "sets use_rslora=True"),
+    ({"init_lora_weights": "pissa"}, "sets init_lora_weights='pissa'"),
+    ({"something_new": 1}, "sets something_new=1"),
+    ({"peft_type": "IA3"}, "has peft_type 'IA3'; of PEFT's, regard reads LORA, PROMPT_TUNING, PREFIX_TUNING"),
+    ({"peft_type": "PREFIX_TUNING"}, "prefix of the family bert has no form in PEFT that says the same; what has: lora (gpt"),
+    ({"r": 0}, "has r=0 and lora_alpha=8; expected numbers above 0"),
+    ({"r": True}, "has r=True and lora_alpha=8; expected numbers above 0"),
+    ({"lora_alpha": float("nan")}, "has r=4 and lora_alpha=nan; expected numbers above 0"),
+    ({"lora_alpha": 0}, "has r=4 and lora_alpha=0; expected numbers above 0"),
+    ({"lora_dropout": 1.0}, "has lora_dropout=1.0; expected a number from 0 to less than 1"),
+    ({"lora_dropout": "x"}, "has lora_dropout='x'; expected a number"),
+    ({"peft_type": ["LORA"]}, "is no configuration of PEFT's"),
+    ({"r": 3}, "lora_A of encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
+])  # fmt: skip
+def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
+    config = json.loads((good / "adapter_config.json").read_text()) | change
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes((good / "adapter_model.safetensors").read_bytes())
+    with pytest.raises(Mistake) as error:
+        regard.load(bases["bert"], tune=tmp_path)
+    assert words in str(error.value)
+
+
+def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
+    (tmp_path / "adapter_config.json").write_bytes((good / "adapter_config.json").read_bytes())
+    tensors = load_file(good / "adapter_model.safetensors")
+    key = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
+
+    def refused(words: str) -> None:
+        with pytest.raises(Mistake, match=words):
+            regard.load(bases["bert"], tune=tmp_path)
+
+    refused("has no weights; save it with peft as adapter_model.safetensors")
+    (tmp_path / "adapter_model.bin").write_bytes(b"x")
+    refused("has only adapter_model.bin, a pickle, which regard never opens")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
+    refused("is cut off or damaged")
+    save_file({name: each for name, each in tensors.items() if name != key}, tmp_path / "adapter_model.safetensors")
+    refused("has only one of lora_A and lora_B for encoder.layer.0.attention.self.query")
+    save_file({**tensors, "base_model.model.bert.other.weight": torch.zeros(2)}, tmp_path / "adapter_model.safetensors")
+    refused("holds other.weight, for which this base has no place")
+    heads = {name: each for name, each in tensors.items() if "lora" not in name}
+    save_file(heads, tmp_path / "adapter_model.safetensors")
+    refused("has no LoRA for any map of this model; is it for another base")
+    with pytest.raises(Mistake, match="for which this base has no place|has no LoRA for any map"):
+        regard.load(bases["gpt"], tune=good)
+
+
+def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
+    theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
+    with pytest.raises(
+        Mistake, match="by itself, and this base has one table for words in and out; merge it with peft"
+    ):
+        regard.load(bases["gpt"], tune=tmp_path / "theirs")
+
+
+def test_a_prompt_that_does_not_fit(bases, tmp_path):
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    theirs(bases["gpt"], "gpt", config, tmp_path)
+    save_file({"prompt_embeddings": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(Mistake, match="prompt_embeddings is 35 wide and this base needs 36; it is for another"):
+        regard.load(bases["gpt"], tune=tmp_path)
+    save_file({"other": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(Mistake, match="holds other; expected prompt_embeddings alone"):
+        regard.load(bases["gpt"], tune=tmp_path)
+
+
+def test_what_has_no_form_there(tmp_path, home):
+    from helpers import reads
+
+    base = reads.trained("classify", tmp_path / "reads", train__steps=2)
+    parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "tune.kind": "prompt", "train.steps": 1}
+    regard.train("classify", {**parts, "train.tensorboard": False, "device": "cpu"}, out=tmp_path / "run")
+    with pytest.raises(Mistake, match="prompt of the family bert has no form in PEFT that says the same"):
+        regard.convert(tmp_path / "run", out=tmp_path / "x", to="peft")
+    with pytest.raises(Mistake, match="has nothing beside its weights; --to peft is for what tuning has learnt"):
+        regard.convert(base, out=tmp_path / "x", to="peft")

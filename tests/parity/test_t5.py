@@ -1,0 +1,229 @@
+"""T5 is transformers' T5: its logits, its tokens, its generation; and a run of ours becomes such a folder."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+import transformers as hf
+from helpers import marian, small
+from prototypes.checks import close, ragged
+
+import regard
+from regard.errors import Mistake
+from regard.families import t5
+from regard.formats.huggingface import t5_export
+from regard.formats.huggingface.vocabularies import sentencepieces
+from regard.parts import Mask, slots
+from regard.processors.tokenizers import load as load_tokenizer
+
+EXTRA = 7
+FIRST = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
+LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+
+
+def folder(path: Path, **config: Any) -> Path:
+    """A small T5 from nothing: sentencepieces of a few sentences, weights that learnt to copy a little."""
+    path.mkdir(parents=True)
+    texts = marian.sentences(300) + [text.upper() for text in marian.sentences(300, 1)] + ["Über naïve ﬁne ①!"] * 3
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(path / "spiece"), vocab_size=120, minloglevel=2,
+        hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
+    )  # fmt: skip
+    (path / "spiece.vocab").unlink()
+    said = {"tokenizer_class": "T5Tokenizer", "extra_ids": EXTRA}
+    (path / "tokenizer_config.json").write_text(json.dumps(said))
+    tokenizer = hf.AutoTokenizer.from_pretrained(path)
+    torch.manual_seed(0)
+    shape = dict(
+        vocab_size=len(tokenizer) + 3, d_model=36, d_kv=10, d_ff=50, num_layers=3, num_decoder_layers=2, num_heads=3,
+        relative_attention_num_buckets=14, relative_attention_max_distance=19, decoder_start_token_id=0,
+    ) | config  # fmt: skip
+    model = hf.T5ForConditionalGeneration(hf.T5Config(**shape))
+    if not shape["tie_word_embeddings"]:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight) * 0.2)
+    marian.teach(model, tokenizer, 60)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    here = tmp_path_factory.mktemp("t5")
+    return {"first": folder(here / "first", **FIRST), "later": folder(here / "later", **LATER)}
+
+
+TEXTS = [*marian.sentences(6, 5), "the tree", "Über the ﬁne ② 猫!", "a"]
+
+
+def their(path: Path) -> Any:
+    return hf.T5ForConditionalGeneration.from_pretrained(path).eval()
+
+
+@pytest.mark.parametrize("name", ["first", "later"])
+@torch.no_grad()
+def test_logits_are_transformers(folders: dict[str, Path], name: str) -> None:
+    ours, theirs = regard.load(folders[name]), their(folders[name])
+    assert (theirs.lm_head.weight is theirs.shared.weight) == (name == "first")
+    source, target, real = torch.randint(60, (3, 41)), torch.randint(60, (3, 33)), ragged([41, 12, 23])
+    want = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
+    close(ours.model(source, target, Mask(keys=real)), want)
+    assert ours.target.start == ours.target.pad == 0
+
+
+@pytest.mark.parametrize("name", ["first", "later"])
+def test_generation_is_transformers(folders: dict[str, Path], name: str) -> None:
+    ours, theirs, tokenizer = regard.load(folders[name]), their(folders[name]), tokens_of(folders[name])
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    for beams, how in (
+        (1, {"kind": "greedy"}),
+        (4, {"kind": "beam", "beam": 4, "stop": "heuristic"}),
+        (3, {"kind": "beam", "beam": 3, "stop": "first", "length_penalty": 0.4}),
+    ):
+        words = {"early_stopping": how.get("stop") == "first", "length_penalty": how.get("length_penalty", 1.0)}
+        made = theirs.generate(
+            **batch, num_beams=beams, max_new_tokens=17, do_sample=False, **(words if beams > 1 else {})
+        ).tolist()
+        found = ours.search(TEXTS, ours._how({"max_tokens": 17, **how}))
+        assert [best[0].tokens for best in found] == [[each for each in row if each not in (0, 1)] for row in made]
+        said, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(made)
+        assert said == [text.removeprefix("<pad>").replace("<pad>", "").replace("</s>", "").strip() for text in wanted]
+        assert len(set(said)) > 4
+
+
+def tokens_of(path: Path) -> Any:
+    return hf.AutoTokenizer.from_pretrained(path)
+
+
+# --- its tokenizer ---------------------------------------------------------------------------------------------------
+
+AWKWARD = [
+    "the small cat", "  the  small\tcat zzz 猫猫 x ", "Über ﬁne ①②! naïve e\u0301", "", "   ", "a\u00adb\u200bc\u3000d",
+    "THE CAT. the.cat", "the <extra_id_0> cat<extra_id_3>s", "<extra_id_99> <extra_id_6>",
+]  # fmt: skip
+
+
+def test_tokens_are_transformers_and_sentencepieces(folders: dict[str, Path], tmp_path: Path) -> None:
+    path, theirs = folders["first"], tokens_of(folders["first"])
+    theirs.save_pretrained(tmp_path / "stored")
+    assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (path / "tokenizer.json").exists()
+    cutter = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
+    wanted = theirs(AWKWARD, add_special_tokens=False).input_ids
+    for place in (path, tmp_path / "stored"):
+        ours = sentencepieces(place)
+        assert ours.encode(AWKWARD) == wanted
+        assert ours.encode(AWKWARD[:7]) == cutter.encode(AWKWARD[:7])
+        assert (ours.pad, ours.start, ours.end, ours.unk, ours.mask) == (0, 0, 1, 2, None)
+        top = cutter.get_piece_size() + EXTRA
+        assert ours.size == top and ours.sentinels == list(range(top - 1, top - 1 - EXTRA, -1))
+        assert ours.decode([[*wanted[0], 1, 0]]) == ["the small cat"]
+        assert ours.decode([wanted[7]]) == [theirs.decode(wanted[7])]
+        control = ours.encode(["the</s>", "<pad> </s><unk>", "<s>"])
+        assert not {0, 1} & {each for row in control for each in row}
+        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        again = load_tokenizer(tmp_path / "ours.json")
+        assert again.encode(AWKWARD) == wanted and again.start == 0 and again.sentinels == ours.sentinels
+        assert again.encode(["the</s>"]) == control[:1]
+
+
+def test_where_the_scale_and_the_table_part(folders: dict[str, Path], tmp_path: Path) -> None:
+    """transformers 5 ties the head of 1.1 until a file says otherwise; and the first T5 may have a head of its own."""
+    source, target = torch.randint(60, (2, 9)), torch.randint(60, (2, 7))
+    for name, scaled in (("first", False), ("first", True), ("later", True), ("later", False)):
+        path = tmp_path / f"{name}-{scaled}"
+        shutil.copytree(folders[name], path)
+        config = json.loads((path / "config.json").read_text()) | {"scale_decoder_outputs": scaled}
+        (path / "config.json").write_text(json.dumps(config))
+        with torch.no_grad():
+            want = their(path)(input_ids=source, decoder_input_ids=target).logits
+            ours = regard.load(path)
+            close(ours.model(source, target), want)
+        assert ours.run.model.tied == (name == "first" and scaled)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"is_encoder_decoder": False}, "is no encoder–decoder"),
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish'; expected one of relu"),
+        ({"feed_forward_proj": "odd-relu"}, "feed_forward_proj is 'odd-relu'"),
+        ({"d_kv": 11}, "has shape"),
+        ({"num_decoder_layers": 1}, "have no place in the model"),
+        ({"vocab_size": 5}, "has shape"),
+        ({"eos_token_id": 5}, "eos_token_id is 5 and its tokenizer has 1; they must agree"),
+        ({"relative_attention_num_buckets": 3}, "model.positions.buckets is 3; expected at least 4"),
+        ({"num_beams": "x"}, "num_beams is 'x'; expected a whole number"),
+        ({"max_length": True}, "max_length is True; expected a whole number"),
+        ({"length_penalty": []}, r"length_penalty is \[\]; expected a number"),
+        ({"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; expected a list of lists of numbers"),
+        ({"suppress_tokens": ["a"]}, r"suppress_tokens is \['a'\]; expected a list of numbers"),
+    ],
+)
+def test_what_is_refused(folders: dict[str, Path], tmp_path: Path, said: dict[str, Any], words: str) -> None:
+    path = tmp_path / "x"
+    shutil.copytree(folders["first"], path)
+    (path / "generation_config.json").unlink()
+    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | said))
+    with pytest.raises(Mistake, match=words):
+        regard.load(path)
+
+
+def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    shutil.copytree(folders["first"], path)
+    whole = (path / "spiece.model").read_bytes()
+    for data in (whole[: len(whole) // 2], b"not one", b"", whole[:1]):
+        (path / "spiece.model").write_bytes(data)
+        with pytest.raises(Mistake, match="spiece.model is no"):
+            regard.load(path)
+    (path / "spiece.model").unlink()
+    with pytest.raises(Mistake, match="has neither tokenizer.json nor spiece.model"):
+        regard.load(path)
+    shutil.copy(folders["first"] / "spiece.model", path)
+    (path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 200}))
+    with pytest.raises(Mistake, match="tokens and its model"):
+        regard.load(path)
+
+
+# --- runs of ours ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model__tied": True, "model__feed__kind": "plain", "model__feed__act": "relu", "tokenizer__symbols": "<x>"},
+        {"model__layers": 2, "model__decoder_layers": 1, "tokenizer__kind": "word", "model__norm__eps": 0.2},
+    ],
+    ids=["first", "later"],
+)
+def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
+    run = small.trained(tmp_path, 30, model__family="t5", model__head_width=12, train__eval_every=1000, **settings)
+    told = regard.convert(run, to="huggingface", out=tmp_path / "out")
+    assert "transformers" in told["checked"] and "logits apart by" in told["checked"]
+    ours, back = regard.load(run), regard.load(tmp_path / "out")
+    texts = [*marian.sentences(5, 9), "unseen 猫 </s>"]
+    assert back.predict(texts) == ours.predict(texts)
+    assert back.target.start == ours.target.start == 1
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (
+        config["tie_word_embeddings"] == ours.run.model.tied and config["layer_norm_epsilon"] == ours.run.model.norm.eps
+    )
+    assert "AutoModelForSeq2SeqLM" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_what_is_no_folder_of_theirs() -> None:
+    c = t5.Config(
+        vocab=9, decoder_layers=9, target_vocab=9, positions=slots.Sinusoid(), attention=slots.Additive(),
+        norm=slots.LayerNorm(), feed=slots.Gated(act="gelu"),
+    )  # fmt: skip
+    words = " ".join(t5_export.misfits(c))
+    for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "joint=false",
+                 "more model.decoder_layers"):  # fmt: skip
+        assert part in words
+    assert t5_export.misfits(t5.Config(attention=slots.Dense())) == [
+        "model.attention.scaled=true (T5's scores are not)"
+    ]
+    assert t5_export.misfits(t5.Config()) == []

@@ -1,0 +1,353 @@
+"""Classification from files to answers, and everything that can go wrong on the way."""
+
+import io
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import reads
+from torch.nn import functional as F
+
+import regard
+from regard.cli import app as cli
+from regard.config.run import resolve
+from regard.config.schema import LabelData, Tokenizer, Train
+from regard.data import rows
+from regard.data.rows import TextUpdates, room
+from regard.errors import Mistake
+from regard.processors.tokenizers import MASK, learn
+from regard.synthetic.dates import Made
+from regard.synthetic.language_id import LOCALES, phrases
+from regard.tasks import classify
+from regard.tasks.encoder import states
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return reads.trained("classify", tmp_path_factory.mktemp("classify"))
+
+
+@pytest.fixture(scope="module")
+def system(run):
+    return regard.load(run)
+
+
+def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    capsys.readouterr()
+    code = cli.main([str(each) for each in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_it_learns_and_is_measured(run, system):
+    figures = system.evaluate()
+    right = [label for _, label in reads.moods(50, 2)]
+    assert figures["examples"] == 50 and figures["accuracy"] > 0.9 and figures["micro f1"] == figures["accuracy"]
+    assert figures["majority"] == right.count("glad") / 50 and figures["majority label"] == "glad"
+    assert (
+        set(figures["labels"]) == {"glad", "sad"}
+        and sum(sum(row.values()) for row in figures["confusion"].values()) == 50
+    )
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    valid = [event for event in events if event["event"] == "valid"]
+    assert [event["step"] for event in valid] == [30, 60] and valid[-1]["accuracy"] > 0.9
+    assert {"loss", "accuracy", "f1"} <= set(valid[0])
+    weights = json.loads((run / "run.json").read_text())["weights"]
+    assert weights["metric"] == "accuracy" and weights["value"] == max(event["accuracy"] for event in valid)
+    stored = json.loads((run / "labels.json").read_text())["labels"]
+    assert list(stored) == ["glad", "sad"] and sum(stored.values()) == 300
+
+
+def test_answers(system):
+    assert system.predict("a happy cat") == "glad" and system.predict(["the bad day"]) == ["sad"]
+    ((first, p), (second, q)) = system.predict("a happy cat", top=2)
+    assert (first, second) == ("glad", "sad") and p > 0.5 and p + q == pytest.approx(1, abs=1e-6)
+    assert len(system.predict("a happy cat", top=1)) == 1
+    (record,) = system.predict(["a happy cat"], details=True)
+    assert record["label"] == "glad" and record["probability"] == pytest.approx(p) and len(record["top"]) == 2
+    assert len(system.predict("a happy cat", details=True, top=1)["top"]) == 1
+    assert system.score("a happy cat", "glad") == pytest.approx(np.log(p), abs=1e-5)
+    assert system.score(["a happy cat"], ["sad"], details=True)[0]["score"] == pytest.approx(np.log(q), abs=1e-4)
+
+
+def test_batch_mates_change_nothing(system):
+    texts = [text for text, _ in reads.moods(70, 9)]
+    together = system.predict(texts, details=True, batch=64)
+    alone = [system.predict(text, details=True) for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
+
+
+def test_an_empty_text_has_no_label(system):
+    with pytest.warns(UserWarning, match="2 of 3 texts are empty and get no label"):
+        assert system.predict(["", "a happy cat", "  "]) == ["", "glad", ""]
+    with pytest.warns(UserWarning, match="empty"):
+        assert system.predict("", details=True) == {"label": None, "probability": None, "top": []}
+    assert system.predict([]) == []
+
+
+def test_a_long_text_is_cut_and_that_is_said(system):
+    long = "a " * 400 + "happy"
+    with pytest.warns(
+        UserWarning, match=r"1 of 2 texts have more than 126 tokens and were cut there \(data\.max_tokens"
+    ):
+        found = system.predict([long, "bad"], details=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut = system.predict("a " * 120, details=True)
+    with pytest.warns(UserWarning):
+        assert system.predict("a " * 400, details=True)["probability"] == pytest.approx(
+            found[0]["probability"], abs=1e-5
+        )
+    assert cut["label"] in ("glad", "sad") and found[1]["label"] == "sad"
+
+
+def test_mistakes_in_python(system):
+    with pytest.raises(Mistake, match="'angry' is no label of this run; it has glad, sad"):
+        system.score(["a"], ["angry"])
+    with pytest.raises(Mistake, match="as many labels as texts"):
+        system.score(["a"], ["glad", "sad"])
+    with pytest.raises(Mistake, match="decode.top is -1"):
+        system.predict("a", top=-1)
+    with pytest.raises(Mistake, match="cannot be asked together"):
+        system.together({"a": system, "b": system})
+    with pytest.raises(Mistake, match="writes nothing"):
+        system.look("a", "b")
+    with pytest.raises(Mistake, match="empty text"):
+        system.look(" ")
+
+
+def test_the_attention_is_drawn(system, tmp_path):
+    system.look("a happy cat").save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_of_another_run(run, tmp_path):
+    shutil.copytree(run, tmp_path / "x")
+    (tmp_path / "x/labels.json").write_text('{"labels": {"a": 1, "b": 2, "c": 3}}')
+    with pytest.raises(Mistake, match="labels.json has 3 labels and the model 2; it belongs to another run"):
+        regard.load(tmp_path / "x")
+
+
+def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
+    code, out, err = said(capsys, monkeypatch, "a happy cat\n\nthe bad day\n", "predict", run)
+    assert (code, out) == (0, "glad\n\nsad\n") and "1 of 3 texts are empty" in err
+    code, out, _ = said(capsys, monkeypatch, "a happy cat\n", "predict", run, "--top", "2")
+    (first, second) = out.rstrip("\n").split("\t")
+    assert first.startswith("glad 0.") or first == "glad 1.0000"
+    assert second.startswith("sad 0.")
+    code, out, _ = said(capsys, monkeypatch, "a happy cat\n", "predict", run, "--details")
+    assert json.loads(out)["label"] == "glad"
+    code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "c.png")
+    lines = out.splitlines()
+    assert code == 0 and lines[0] == "examples 50" and "picture" in err
+    assert lines[lines.index("labels ") + 2].split()[0] == "glad" and any(
+        line.startswith("majority 0.") for line in lines
+    )
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    for place, words in ((tmp_path, "is a folder"), (tmp_path / "a/b.png", "for its folder is not there")):
+        code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", place)
+        assert code == 2 and out.splitlines() == lines and words in err  # the figures are not lost
+    assert "--out draws the labels of one run" in said(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
+    monkeypatch.chdir(tmp_path)
+    assert said(capsys, monkeypatch, "", "look", run, "a cat", "--out", ".")[0] == 2
+    code, out, _ = said(capsys, monkeypatch, "", "eval", run, "--json")
+    assert json.loads(out)["confusion"]["glad"]["glad"] > 20
+    code, out, _ = said(capsys, monkeypatch, "a happy cat\tglad\n", "score", run)
+    assert code == 0 and float(out) > -0.7
+    code, out, _ = said(capsys, monkeypatch, "", "eval", run, run)
+    assert code == 0 and "paired bootstrap" in out and "p 1.0000" in out
+
+
+def test_labels_that_training_never_saw(run, system, tmp_path):
+    path = reads.texts_of(
+        tmp_path / "a.tsv", [("a happy cat", "glad"), ("a bad cat", "angry"), ("bad", "angry"), ("bad", "sad")]
+    )
+    figures = system.evaluate(((str(path),),))
+    assert figures["unseen labels"] == "angry (2)" and figures["accuracy"] <= 0.5
+    data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
+    with pytest.raises(Mistake, match=r"data\.valid: .*a\.tsv:2 has the label 'angry', which data\.train never has"):
+        regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    lesson = classify.prepare(
+        resolve("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu")
+    )[0]
+    assert lesson.validate(lesson.model)["loss"] > 0  # over the two that are known
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"data.columns": "2,1"}, "labels in 300 lines"),
+        ({"data.columns": "text,sort"}, "the header has no column 'text'"),
+        ({"train.metric": "bleu"}, 'train.metric is "bleu"; expected one of loss, accuracy, f1'),
+        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no room for a text between START and END; raise it"),
+        ({"model.positions.tokens": 2}, "the model has 2 positions, which leaves no room for a text; raise model.positions.tokens"),
+        ({"model.family": "transformer", "model.heads": 2}, "model.family=transformer cannot be used for the task classify; expected one of bert"),
+        ({"data.test": "x.tsv", "data.train": "none.tsv"}, "there is no file none.tsv"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(run, tmp_path, settings, words):
+    lines = [f"{text}{number}\t{label}\n" for number, (text, label) in enumerate(reads.moods(300, 0))]
+    (tmp_path / "a.tsv").write_text("".join(lines))
+    with pytest.raises(Mistake) as error:
+        regard.train("classify", {**reads.TINY, "data.train": str(tmp_path / "a.tsv"), **settings}, out=tmp_path / "x")
+    assert words in str(error.value) and not (tmp_path / "x").exists()
+
+
+def test_no_test_data(tmp_path, run):
+    bare = json.loads((run / "run.json").read_text())
+    assert bare["config"]["model"]["labels"] == 2 and bare["config"]["model"]["head"] == "class"
+    with pytest.raises(Mistake, match="this run has no test data; name some, such as --data test.tsv"):
+        regard.load(run, {"data.test": ""}).evaluate()
+
+
+# --- updates ---------------------------------------------------------------------------------------------------------
+
+
+def updates(examples, train=None, **data):
+    tokenizer = learn(Tokenizer(kind="byte"), [], control=(MASK,) if data.get("hide") else ())
+    labels = rows.Labels({"x": 1, "y": 1})
+    return TextUpdates(Made("made", examples), tokenizer, labels, LabelData(**data), train or Train(tokens=60), None)
+
+
+def test_updates_hold_every_text_once_and_go_on_where_they_stopped():
+    examples = [("a" * (1 + i % 7), "xy"[i % 2]) for i in range(50)]
+    made = updates(examples)
+    all_of = list(made.updates(0))
+    assert sorted(i for update in all_of for i in update.examples) == list(range(50))
+    assert all(update.count == len(update.examples) and update.tokens <= 60 for update in all_of)
+    for update in all_of:
+        (piece,) = update.pieces
+        for row, real, label, i in zip(piece.tokens, piece.real, piece.labels, update.examples, strict=True):
+            text, name = examples[i]
+            assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
+            assert (row[~real] == 0).all()
+    rest = list(updates(examples).updates(0, all_of[2].index))
+    assert [update.examples for update in rest] == [update.examples for update in all_of[3:]]
+    assert [update.examples for update in made.updates(1)] != [update.examples for update in all_of]
+
+
+def test_long_texts_are_cut_counted_and_told():
+    made = updates([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
+    (update,) = made.updates(0)
+    assert max(piece.tokens.size(1) for piece in update.pieces) == 11 and made.cut == {2}
+    assert made.report() == [
+        "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and what the model has positions for), "
+        "such as made, example 3"
+    ]  # fmt: skip
+    assert updates([("a", "x"), ("b", "y")]).report() == []
+
+
+def test_pieces_are_hidden_anew_in_every_epoch():
+    texts = [("abcdefgh" * 5, "x"), ("b", "y"), ("c", "x")] * 40
+    made = updates(texts, hide=0.25)
+    mask, epochs = made.mask, []
+    for epoch in range(2):
+        found = {i: row[real].tolist() for update in made.updates(epoch) for row, real, i in
+                 zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+        for i, row in found.items():
+            own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
+            assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
+            assert all(piece in (mask, there) for piece, there in zip(row, own, strict=True))
+        pieces = [piece for row in found.values() for piece in row[1:-1]]
+        assert pieces.count(mask) / len(pieces) == pytest.approx(0.25, abs=0.03)
+        epochs.append(found)
+    assert epochs[0] != epochs[1]
+    again = {i: row[real].tolist() for update in updates(texts, hide=0.25).updates(1) for row, real, i in
+             zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+    assert again == epochs[1]  # by seed and epoch alone, so a resumed run agrees
+    with pytest.raises(Mistake, match="data.hide puts pieces behind <mask> and the tokenizer has none"):
+        TextUpdates(made.examples, learn(Tokenizer(kind="byte"), []), made.labels, made.data, made.train, None)
+
+
+def test_two_readings_are_to_agree(run):
+    settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "model.dropout": 0.3}
+
+    def usual(logits):
+        return F.cross_entropy(logits, piece.labels, reduction="sum", label_smoothing=lesson.run.train.smoothing)
+
+    losses = {}
+    for weight in (0.0, 1.0, 3.0):
+        run = resolve("classify", {**settings, "data.agree": weight}).run
+        lesson = classify.prepare(run, None, torch.device("cpu"))[0]
+        model, piece = lesson.model, next(lesson.updates(0, 0)).pieces[0]
+        torch.manual_seed(5)
+        losses[weight] = float(lesson.loss(model.train(), piece).detach())
+        torch.manual_seed(5)
+        one, other = (model.label(states(model, piece), piece.real).detach() for _ in range(2))
+        if not weight:
+            assert losses[0.0] == pytest.approx(float(usual(one)), rel=1e-4)
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    both = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))) / 2
+    assert both > 1e-4
+    assert losses[3.0] == pytest.approx(float(usual(one) + usual(other)) / 2 + 3 * float(both), rel=1e-4)
+    model.eval()  # without dropout nothing is apart
+    plain = usual(model.label(states(model, piece), piece.real))
+    assert float(lesson.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
+
+
+def test_the_room_is_the_smaller_of_both():
+    assert room(None, LabelData(max_tokens=50)) == 48 and room(20, LabelData(max_tokens=50)) == 18
+    assert room(512, LabelData(max_tokens=50), control=3) == 47
+
+
+def test_accumulation_gives_the_gradients_of_one_batch(run):
+    found = []
+    for pieces in (1, 3):
+        settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "train.accumulate": pieces}
+        lesson = classify.prepare(resolve("classify", settings).run, None, torch.device("cpu"))[0]
+        update = next(lesson.updates(0, 0))
+        assert len(update.pieces) == pieces
+        for piece in update.pieces:
+            (lesson.loss(lesson.model, piece) / update.count).backward()
+        found.append({name: each.grad for name, each in lesson.model.named_parameters() if each.grad is not None})
+    for name, each in found[0].items():
+        assert (each - found[1][name]).abs().max() <= 1e-5 * max(float(each.abs().max()), 1e-3), name
+
+
+# --- the embedded data -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made():
+    return phrases((), 3000, seed=1)
+
+
+def test_there_are_many_languages_with_close_relatives(made):
+    assert len(LOCALES) >= 20 and {"da", "nb", "sv", "cs", "sk", "es", "pt", "gl"} <= set(LOCALES)
+    assert {label for _, label in made["train"]} == set(LOCALES) == {label for _, label in made["test"]}
+    counts = [sum(label == name for _, label in made["train"]) for name in LOCALES]
+    assert min(counts) > 0.4 * max(counts)
+
+
+def test_the_phrase_decides_the_language(made):
+    found: dict[str, str] = {}
+    for part in made.values():
+        for text, label in part:
+            assert found.setdefault(" ".join(text.casefold().split()), label) == label
+
+
+def test_parts_are_apart_and_valid_is_the_same_for_every_seed(made):
+    texts = {name: {text for text, _ in part} for name, part in made.items()}
+    assert not texts["train"] & texts["test"] and not texts["valid"] & texts["test"]
+    other = phrases((), 100, seed=2)
+    assert list(other["valid"]) == list(made["valid"]) and list(other["train"]) != list(made["train"])[:100]
+    assert len(made["valid"]) == len(made["test"]) == 1000
+    assert made["train"].fingerprint() == phrases((), 3000, seed=1)["train"].fingerprint()
+
+
+def test_other_locales():
+    assert {label for _, label in phrases(("da", "nb"), 200, 1)["train"]} == {"da", "nb"}
+    with pytest.raises(Mistake, match="names one language"):
+        phrases(("da",), 200, 1)
+    with pytest.raises(Mistake, match="'xx' is not a locale that Babel knows"):
+        phrases(("da", "xx"), 200, 1)
+    with pytest.raises(Mistake, match="writes every date like another language"):
+        phrases(("da", "da_DK"), 200, 1)

@@ -1,0 +1,353 @@
+"""Masked words and next sentences: BERT's rule, counted; embeddings and likeness; folders of Hugging Face."""
+
+import io
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import reads
+
+import regard
+from regard.api import compare
+from regard.cli import app as cli
+from regard.config.run import resolve
+from regard.config.schema import MaskData, Tokenizer, Train
+from regard.data.masking import FOLLOWS, STRANGE, Masker, MaskUpdates, lines, neighbours, shared
+from regard.data.rows import NONE
+from regard.errors import Mistake
+from regard.processors.tokenizers import MASK, learn
+from regard.synthetic.dates import Made
+from regard.tasks import masked
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return reads.trained("masked", tmp_path_factory.mktemp("masked"), train__steps=300, train__eval_every=300)
+
+
+@pytest.fixture(scope="module")
+def system(run):
+    return regard.load(run)
+
+
+TEXTS = ["the cat sees some houses and finds a day", "a good cat", "some new words here are long enough to be cut"] * 40
+BYTES = learn(Tokenizer(kind="byte"), [], control=(MASK,))
+
+
+def updates(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskUpdates:
+    settings = MaskData(**data)
+    return MaskUpdates(
+        Made("made", [(text,) for text in texts]),
+        Masker(tokenizer, settings),
+        settings,
+        train or Train(tokens=600),
+        context,
+    )
+
+
+# --- the rule --------------------------------------------------------------------------------------------------------
+
+
+def test_eighty_ten_ten():
+    chance, masker = np.random.default_rng(1), Masker(BYTES, MaskData(masked=0.2))
+    ids = np.arange(4, 244, dtype=np.int32)
+    fates = Counter()
+    for _ in range(100):
+        shown, hidden = masker.hide([(ids, np.arange(240))], chance)
+        chosen = hidden != NONE
+        assert chosen.sum() == 48 and (hidden[chosen] == ids[chosen]).all() and (shown[~chosen] == ids[~chosen]).all()
+        fates["mask"] += int((shown[chosen] == BYTES.mask).sum())
+        fates["same"] += int((shown[chosen] == ids[chosen]).sum())
+        fates["other"] += int(((shown[chosen] != BYTES.mask) & (shown[chosen] != ids[chosen])).sum())
+        assert shown.min() >= 4
+    shares = {name: count / 4800 for name, count in fates.items()}
+    assert shares["mask"] == pytest.approx(0.8, abs=0.02) and shares["same"] == pytest.approx(0.1, abs=0.015)
+    assert shares["other"] == pytest.approx(0.1, abs=0.015)
+
+
+def pieces(length: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(length, 9, np.int32), np.arange(length)
+
+
+def test_fifteen_percent_of_a_line_and_at_least_one_piece():
+    masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
+    for length, wanted in ((1, 1), (3, 1), (10, 2), (100, 15)):
+        assert (masker.hide([pieces(length)], chance)[1] != NONE).sum() == wanted
+    assert [len(each) for each in masker.hide([pieces(0)], chance)] == [0, 0]
+    _, hidden = masker.hide([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
+    shares = [int((part != NONE).sum()) for part in np.split(hidden, [1, 11, 111])]
+    assert shares == [1, 2, 15, 1]  # each text has its own share, whatever comes before and after it
+
+
+def test_every_place_is_masked_as_often():
+    masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
+    _, hidden = masker.hide([pieces(20)] * 2000, chance)
+    hits = (hidden.reshape(2000, 20) != NONE).sum(0)
+    assert hits.min() > 240 and hits.max() < 360  # 300 in the mean
+
+
+def test_whole_words_go_together():
+    masker, chance = Masker(BYTES, MaskData(whole=True, masked=0.3)), np.random.default_rng(1)
+    ((ids, groups),) = masker.grouped(["the cat sees some houses and finds a day"])
+    assert BYTES.decode([ids.tolist()]) == ["the cat sees some houses and finds a day"] and groups.max() == 8
+    _, hidden = masker.hide([(ids, groups)] * 50, chance)
+    for chosen in hidden.reshape(50, -1) != NONE:
+        for word in range(9):
+            assert len(set(chosen[groups == word])) == 1
+        assert 1 <= chosen.sum() <= round(0.3 * len(ids)) or len(set(groups[chosen])) == 1
+
+
+def test_no_control_is_drawn():
+    masker = Masker(BYTES, MaskData())
+    assert set(masker.ordinary) == set(range(4, BYTES.size)) - {BYTES.mask}
+
+
+def test_a_tokenizer_without_mask_is_refused():
+    with pytest.raises(Mistake, match="the tokenizer has no <mask> and masked words need one"):
+        Masker(learn(Tokenizer(kind="byte"), []), MaskData())
+
+
+# --- updates ---------------------------------------------------------------------------------------------------------
+
+
+def same(one, other) -> bool:
+    return all(
+        a.tokens.equal(b.tokens) and a.labels.equal(b.labels) for a, b in zip(one.pieces, other.pieces, strict=True)
+    )
+
+
+def test_every_epoch_is_masked_anew_and_can_be_taken_up():
+    made = list(updates().updates(0))
+    assert sorted(i for update in made for i in update.examples) == list(range(len(TEXTS)))
+    assert all(same(a, b) for a, b in zip(updates().updates(0), made, strict=True))
+    assert all(same(a, b) for a, b in zip(updates().updates(0, made[1].index), made[2:], strict=True))
+    texts = {}
+    for epoch in (0, 1):
+        for update in updates().updates(epoch):
+            (piece,) = update.pieces
+            assert update.count == int((piece.labels != NONE).sum())
+            for i, row, labels, real in zip(update.examples, piece.tokens, piece.labels, piece.real, strict=True):
+                whole = torch.where(labels != NONE, labels, row)[real][1:-1]
+                assert BYTES.decode([whole.tolist()]) == [TEXTS[i]]
+                assert (
+                    row[0] == BYTES.start
+                    and labels[0] == NONE
+                    and row[real][-1] == BYTES.end
+                    and labels[real][-1] == NONE
+                )
+                texts.setdefault(i, set()).add(tuple(labels.tolist()))
+    assert sum(len(each) == 2 for each in texts.values()) > 100
+
+
+def test_of_long_lines_a_window_is_read():
+    made = updates(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
+    seen = set()
+    for epoch in range(30):
+        for update in made.updates(epoch):
+            (piece,) = update.pieces
+            assert piece.tokens.size(1) <= 12
+            for i, row, labels in zip(update.examples, piece.tokens, piece.labels, strict=True):
+                if i == 0:
+                    whole = BYTES.decode([torch.where(labels != NONE, labels, row).tolist()])[0]
+                    assert len(whole) == 10 and whole in "abcdefghijklmnopqrstuvwxyz"
+                    seen.add(whole)
+    assert len(seen) > 8
+    assert made.report()[0].startswith("1 of 2 lines have more than 10 tokens, and each epoch reads a window of them")
+
+
+def test_pairs_of_lines():
+    texts = [f"line {i:02}" for i in range(40)]
+    answers = Counter()
+    for epoch in range(5):
+        for update in updates(texts, follow=True, train=Train(batch=8)).updates(epoch):
+            (piece,) = update.pieces
+            assert piece.kinds is not None and piece.follows is not None
+            for i, row, labels, kinds, real, answer in zip(
+                update.examples, piece.tokens, piece.labels, piece.kinds, piece.real, piece.follows, strict=True
+            ):
+                whole = torch.where(labels != NONE, labels, row)[real]
+                ends = (whole == BYTES.end).nonzero()[:, 0].tolist()
+                assert len(ends) == 2 and kinds[real].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
+                first, second = BYTES.decode([whole[: ends[0]].tolist(), whole[ends[0] :].tolist()])
+                assert first == texts[i] and (labels[: ends[0]] != NONE).any() and (labels[ends[0] :] != NONE).any()
+                if answer == FOLLOWS:
+                    assert second == texts[i + 1]
+                answers[int(answer), i == 39] += 1
+    assert answers[FOLLOWS, True] == 0 and answers[STRANGE, True] == 5  # nothing follows the last one
+    assert 70 < answers[FOLLOWS, False] < 125
+
+
+def test_documents_end_at_a_blank_line_and_at_the_end_of_a_file(tmp_path):
+    for name, text in (("a", "1\n2\n\n3\n"), ("b", "4\n5\n")):
+        (tmp_path / name).write_text(text)
+    read = lines(((str(tmp_path / "?"),),), MaskData())
+    assert [text for (text,) in read] == list("12345")
+    assert [neighbours(read, i) for i in range(4)] == [True, False, False, True]
+    with pytest.raises(Mistake, match="text is one side, and 2 were given"):
+        lines((("a",), ("b",)), MaskData())
+
+
+def test_the_longer_text_gives_way():
+    assert shared([5, 5], 20) == [5, 5] and shared([30, 5], 20) == [15, 5] and sum(shared([30, 29], 20)) == 20
+    assert abs(np.subtract(*shared([30, 29], 20))) <= 1 and shared([30], 7) == [7]
+
+
+# --- the task --------------------------------------------------------------------------------------------------------
+
+
+def test_it_learns_and_is_measured(run, system):
+    figures = system.evaluate()
+    fresh = masked.restore(system.run, run, torch.device("cpu"))
+    assert figures["loss"] < 0.75 * fresh.evaluate()["loss"] and figures["examples"] == 50
+    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and 0.2 < figures["accuracy"] < 1
+    assert system.evaluate() == figures  # masked always in the same way
+
+
+def test_marks_are_filled(system):
+    filled = system.predict("the cat <mask>")
+    assert filled.startswith("the cat") and "<mask>" not in filled and len(filled) > len("the cat")
+    assert system.predict("the cat [MASK]") == filled
+    record = system.predict("a <mask> <mask>", details=True, top=3)
+    assert len(record["masks"]) == 2 and [len(each) for each in record["masks"]] == [3, 3]
+    assert record["masks"][0][0][1] >= record["masks"][0][1][1]
+    with pytest.warns(UserWarning, match="1 of 2 texts have no <mask> and stay as they are"):
+        assert system.predict(["The  cat", "a <mask>"])[0] == "The  cat"
+    with pytest.warns(UserWarning, match="more than 126 tokens and was cut|no <mask>"):
+        system.predict("a " * 300 + "<mask> <mask>")
+
+
+def test_next_sentences_are_learnt(tmp_path):
+    """The second line of each pair says the number of the first."""
+    text = "".join(f"{word} one\n{word} two\n\n" for word in ("cat", "dog", "sun", "sea") * 20)
+    (tmp_path / "a.txt").write_text(text)
+    settings = {
+        "data.train": str(tmp_path / "a.txt"),
+        "data.valid": str(tmp_path / "a.txt"),
+        "data.follow": True,
+        "train.steps": 20,
+    }
+    regard.train("masked", {**reads.TINY, **settings}, out=tmp_path / "run")
+    system = regard.load(tmp_path / "run")
+    assert system.run.model.follow and 0 <= system.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
+    made = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
+    update = next(made.updates(0, 0))
+    (piece,) = update.pieces
+    words = torch.nn.functional.cross_entropy(
+        made.model.logits(masked.states(made.model, piece)[piece.labels != NONE]), piece.labels[piece.labels != NONE]
+    )
+    pairs = torch.nn.functional.cross_entropy(made.model.follows(masked.states(made.model, piece)), piece.follows)
+    assert float(made.loss(made.model, piece).detach() / update.count) == pytest.approx(
+        float((words + pairs).detach()), rel=1e-5
+    )
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings(system):
+    texts = ["the cat", "a good day and more", "the cat"]
+    vectors = system.embed(texts)
+    assert vectors.shape == (3, 32) and torch.allclose(vectors.norm(dim=1), torch.ones(3), atol=1e-5)
+    assert torch.allclose(vectors[0], vectors[2], atol=1e-5) and system.embed("the cat").shape == (32,)
+    row = torch.tensor([[1, *system.tokenizer.encode(["the cat"])[0], 2]])
+    with torch.no_grad():
+        states = system.model.encode(row)[0]
+    assert torch.allclose(system.embed("the cat", normalised=False), states.mean(0), atol=1e-5)
+    assert torch.allclose(system.embed("the cat", pooling="first", normalised=False), states[0], atol=1e-5)
+    assert torch.allclose(system.embed("the cat", pooling="max", normalised=False), states.amax(0), atol=1e-5)
+    assert system.embed([]).shape == (0, 32)
+
+
+def test_likeness(system):
+    texts = ["a good day", "the cat sees", "a good day here"]
+    (ranked,) = system.similar(["a good day"], texts)
+    assert ranked[0][0] == 0 and ranked[0][1] == pytest.approx(1, abs=1e-5)
+    assert sorted(place for place, _ in ranked) == [0, 1, 2] and ranked[1][1] >= ranked[2][1]
+    assert [place for place, _ in system.similar("a good day", texts, top=2)] == [place for place, _ in ranked[:2]]
+    vectors = system.embed(texts)
+    assert float(vectors[0] @ vectors[2]) == pytest.approx(dict(ranked)[2], abs=1e-5)
+    with pytest.raises(Mistake, match="there is no text to compare with"):
+        system.similar("a", [])
+
+
+def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    capsys.readouterr()
+    code = cli.main([str(each) for each in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--embed", "--similar", "x"), "--embed and --similar ask for different answers"),
+        (("--embed", "--details"), "--embed and --details ask for different answers"),
+        (("--similar", "x", "--details"), "--similar and --details ask for different answers"),
+        (("--prompt", "x", "--embed"), "--prompt and --embed ask for different answers; give one of them"),
+    ],
+)
+def test_answers_of_two_kinds_are_refused(capsys, monkeypatch, flags, words):
+    code, out, err = said(capsys, monkeypatch, "a\n", "predict", "run", *flags)
+    assert (code, out) == (2, "") and words in err
+
+
+def test_pairs_need_two_kinds(tmp_path):
+    settings = {**reads.TINY, "data.follow": True, "model.kinds": 1}
+    with pytest.raises(Mistake, match=r"data.follow reads two texts in a row and the model knows one kind"):
+        regard.train("masked", settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_text_is_scored(run, tmp_path, capsys, monkeypatch):
+    (tmp_path / "lines").write_text("a day\n")
+    code, _, err = said(capsys, monkeypatch, "", "score", run, tmp_path / "lines")
+    assert code == 2 and "task masked gives no probability of one text given another; use eval or predict" in err
+
+
+def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
+    (tmp_path / "lines").write_text("a day\nthe cat\n")
+    regard.train("language", {"model.size": "tiny", "data.train": str(tmp_path / "lines"), "train.steps": 1,
+                              "train.tensorboard": False, "data.max_tokens": 8}, out=tmp_path / "lm")  # fmt: skip
+    with pytest.raises(Mistake, match="is of the task masked and .*lm of the task language; what is compared"):
+        compare([run, tmp_path / "lm"], data=((str(tmp_path / "lines"),),))
+
+
+def test_on_the_command_line(run, system, tmp_path, capsys, monkeypatch):
+    code, out, _ = said(capsys, monkeypatch, "the cat\na day\n", "predict", run, "--embed")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and np.allclose(found, system.embed(["the cat", "a day"]).numpy(), atol=1e-6)
+    code, out, _ = said(capsys, monkeypatch, "the cat\n", "predict", run, "--embed", "decode.pooling=first")
+    assert np.allclose(json.loads(out), system.embed("the cat", pooling="first").numpy(), atol=1e-6)
+    (tmp_path / "lines").write_text("a day\nthe cat\nso so\n")
+    code, out, _ = said(capsys, monkeypatch, "the cat\n", "predict", run, "--similar", tmp_path / "lines", "--top", "2")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert len(rows) == 2 and rows[0] == ["the cat", "1.0000", "the cat"] and float(rows[1][1]) < 1
+    (tmp_path / "none").write_text("")
+    assert said(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "none")[0] == 2
+    assert said(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "gone")[0] == 2
+    code, out, _ = said(capsys, monkeypatch, "", "eval", run, run)
+    assert code == 0 and out.count("perplexity") == 2
+    code, _, err = said(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "a.png")
+    assert code == 2 and "this run gives no labels" in err
+
+
+@pytest.mark.parametrize("recipe", ["classify", "tag", "masked"])
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, recipe):
+    settings = {
+        "train.save_every": 3,
+        "train.eval_every": 3,
+        "train.tokens": 300,
+        "model.dropout": 0.1,
+        "train.schedule.kind": "constant",
+    }
+    whole = reads.trained(recipe, tmp_path / "whole", **settings, train__steps=6)
+    parts = reads.trained(recipe, tmp_path / "parts", **settings, train__steps=3)
+    files = {f"data.{name}": str(tmp_path / "parts" / f"{name}.txt") for name in ("train", "valid", "test")}
+    regard.train(recipe, {**reads.TINY, **settings, **files, "train.steps": 6}, out=parts, resume=True)
+    name = "checkpoints/step-6/model.safetensors"
+    assert (parts / name).read_bytes() == (whole / name).read_bytes()

@@ -1,0 +1,321 @@
+"""Runs that begin with another: which settings, tokenizer and weights they take, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from helpers import bert as folders
+from helpers import causal, marian, reads
+from test_bert import sentences as of_sentences
+from test_bert import vectors
+
+import regard
+from regard.config.run import resolve
+from regard.errors import Mistake
+from regard.pretrained import Origin
+
+FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.tensorboard": False, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> Path:
+    """Masked words, with a head that the others have not."""
+    settings = {"train__steps": 4, "data__follow": True, "model__dropout": 0.2}
+    return reads.trained("masked", tmp_path_factory.mktemp("first"), **settings)
+
+
+def begun(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
+    parts = {f"data.{name}": str(first.parent / f"{name}.txt") for name in ("train", "valid")}
+    own = {key.replace("__", "."): value for key, value in settings.items()}
+    return regard.train(recipe, {**FINE, **parts, "start": str(first), **own}, out=out, resume=resume)
+
+
+def test_settings_come_from_the_start(first):
+    resolved = resolve("classify", {"start": str(first)})
+    run = resolved.run
+    assert (run.model.width, run.model.heads, run.model.layers, run.model.inner) == (32, 2, 1, 64)
+    assert (run.tokenizer.vocab, run.tokenizer.normalise) == (300, "nfkc+lower")
+    assert resolved.origin["model.width"] == f"start {first}" == resolved.origin["tokenizer.vocab"]
+    assert run.model.dropout == 0.2 and run.train.steps == resolve("classify").run.train.steps
+    assert resolve("classify", {"start": str(first), "model.dropout": 0.3}).run.model.dropout == 0.3
+
+
+def test_dropout_of_a_recipe_is_its_own(first, tmp_path):
+    (tmp_path / "a.toml").write_text('base = "classify"\n[model]\nwidth = 48\ndropout = 0.4\n')
+    run = resolve(str(tmp_path / "a.toml"), {"start": str(first)}).run
+    assert (run.model.dropout, run.model.width) == (0.4, 32)
+    (tmp_path / "b.toml").write_text(f'base = "a.toml"\nstart = "{first}"\n')
+    assert resolve(str(tmp_path / "b.toml")).run.model.width == 32
+
+
+def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
+    system = begun("classify", first, tmp_path / "run", train__lr=1e-12)
+    theirs = regard.load(first)
+    ours, old = system.model.state_dict(), theirs.model.state_dict()
+    for name in ours:
+        if name.startswith("classes"):
+            assert name not in old
+        else:
+            assert torch.allclose(ours[name], old[name], atol=1e-6), name
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (first / "tokenizer.json").read_bytes()
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["config"]["start"] == str(first) == about["start"]["folder"] and len(about["start"]["weights"]) == 32
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    notes = [event["text"] for event in events if event["event"] == "note"]
+    taken = len(ours) - 2
+    assert f"start: {taken} tensors from {first}; new are classes.weight, classes.bias" in notes
+    assert any(note.startswith("start: not used are words.into.weight, ") and "more" in note for note in notes)
+    assert not system.run.model.follow and system.run.model.head == "class"
+
+
+def test_a_classifier_can_begin_with_a_classifier_of_other_labels(first, tmp_path):
+    begun("classify", first, tmp_path / "one")
+    lines = [f"{text}\tmood {len(text) % 3}\n" for text, _ in reads.moods(60, 4)]
+    (tmp_path / "three.tsv").write_text("".join(lines))
+    system = begun(
+        "classify", tmp_path / "one", tmp_path / "two", data__train=str(tmp_path / "three.tsv"), data__valid=""
+    )
+    assert len(system.labels) == 3 and system.model.classes.weight.shape == (3, 32)
+
+
+def test_a_start_is_resumed_to_the_same_bytes(first, tmp_path):
+    begun("classify", first, tmp_path / "whole")
+    begun("classify", first, tmp_path / "parts", train__steps=2)
+    begun("classify", first, tmp_path / "parts", resume=True)
+    name = "checkpoints/step-4/model.safetensors"
+    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    for folder in ("never", "other"):
+        begun("classify", first, tmp_path / folder, train__steps=2)
+    shutil.rmtree(tmp_path / "never/checkpoints")
+    begun(
+        "classify", first, tmp_path / "never", resume=True
+    )  # from step 0: with the weights of the start, not new ones
+    assert (tmp_path / "never" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    with pytest.raises(Mistake, match="start was .* and is now ''; a resumed run cannot change it"):
+        begun("classify", first, tmp_path / "other", resume=True, start="")
+    about = json.loads((tmp_path / "other/run.json").read_text())
+    about["start"]["weights"] = "0" * 32
+    (tmp_path / "other/run.json").write_text(json.dumps(about))
+    with pytest.raises(Mistake, match="start holds other weights than when"):
+        begun("classify", first, tmp_path / "other", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model.width": 64}, "does not fit this model: embed.weight is (300, 64) here and (300, 32) there; leave out"),
+        ({"model.layers": 2}, "does not fit this model: encoder.layers.1.attention.query.weight is (32, 32) here and none"),
+        ({"model.feed.kind": "conv"}, "does not fit this model: encoder.layers.0.feed.into.weight is (64, 96) here"),
+        ({"model.size": "mini"}, "model.size is given beside start="),
+        ({"tokenizer.vocab": 400}, "tokenizer.vocab is 400 and a run begins with the tokenizer of its start, where it is 300"),
+        ({"start": "nowhere"}, "start=nowhere is not there; give a run folder or a Hugging Face folder"),
+        ({"start": 3}, "start is 3; expected"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(first, tmp_path, settings, words):
+    with pytest.raises(Mistake) as error:
+        begun("classify", first, tmp_path / "run", **{key.replace(".", "__"): value for key, value in settings.items()})
+    assert words in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_fewer_layers_and_no_run_at_all(first, tmp_path):
+    with pytest.raises(Mistake, match="is not there|has neither"):
+        resolve("classify", {"start": str(first.parent)})
+    two = reads.trained("masked", tmp_path / "two", model__layers=2, train__steps=2)
+    with pytest.raises(Mistake, match=r"encoder\.layers\.1\S* is none here and \(32, 32\) there"):
+        begun("classify", two, tmp_path / "run", model__layers=1)
+
+
+def test_a_start_of_another_family(tmp_path, first):
+    small = {key: value for key, value in reads.TINY.items() if key.startswith(("train.", "model.", "device"))}
+    own = {"data.examples": 50, "tokenizer.vocab": 300, "train.steps": 1}
+    regard.train("dates", {**small, **own}, out=tmp_path / "dates")
+    with pytest.raises(Mistake, match="holds a model of the family transformer and this run is to train bert"):
+        begun("classify", tmp_path / "dates", tmp_path / "run")
+
+
+def test_a_tokenizer_without_mask_cannot_guess_words(tmp_path, first):
+    run = tmp_path / "bare"
+    shutil.copytree(first, run)
+    whole = json.loads((run / "tokenizer.json").read_text())
+    for token in whole["added_tokens"]:
+        token["content"] = token["content"].replace("<mask>", "<musk>")
+    (run / "tokenizer.json").write_text(json.dumps(whole))
+    for name in ("train", "valid"):
+        shutil.copy(first.parent / f"{name}.txt", tmp_path)
+    with pytest.raises(Mistake, match="the tokenizer has no <mask> and masked words need one"):
+        begun("masked", run, tmp_path / "run")
+
+
+# --- folders of Hugging Face -----------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_a_folder_of_hugging_face(tmp_path, first):
+    path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
+    system = begun(
+        "tag",
+        path,
+        tmp_path / "run",
+        train__lr=1e-12,
+        **{f"data__{n}": str(tagged(tmp_path, n)) for n in ("train", "valid")},
+    )
+    theirs = hf.BertModel.from_pretrained(path).eval()
+    ids = [system.tokenizer.start, *system.tokenizer.encode(["the cat sat"])[0], system.tokenizer.end]
+    with torch.no_grad():
+        states = system.model.encode(torch.tensor([ids]))
+        wanted = theirs(torch.tensor([ids])).last_hidden_state
+    assert (states - wanted).abs().max() < 1e-4 and system.run.model.head == "tag"
+    again = regard.load(tmp_path / "run")
+    assert again.tokenizer.encode(["the cat"]) == system.tokenizer.encode(["the cat"])
+    with pytest.raises(
+        Mistake, match="tokenizer.kind is 'bpe' and a run begins with the tokenizer of its start; leave"
+    ):
+        resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
+
+
+def tagged(folder: Path, name: str) -> Path:
+    return reads.columns_of(folder / f"{name}.tags", reads.phrases(30, 1))
+
+
+def test_a_folder_classifies_and_tags_as_transformers_does(tmp_path):
+    texts = ["the cat sat", "a", "so it goes on and on"]
+    path = folders.folder(tmp_path / "class", "BertForSequenceClassification", num_labels=3)
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForSequenceClassification.from_pretrained(path).eval()
+    system = regard.load(path)
+    with torch.no_grad():
+        logits = [theirs(**text(each, return_tensors="pt")).logits[0] for each in texts]
+    for record, wanted in zip(system.predict(texts, details=True), logits, strict=True):
+        assert record["label"] == f"LABEL_{int(wanted.argmax())}"
+        assert record["probability"] == pytest.approx(float(wanted.softmax(-1).max()), abs=1e-5)
+    lines = "".join(f"{each}\tLABEL_{i}\n" for i, each in enumerate(texts))
+    (tmp_path / "a.tsv").write_text(lines)
+    figures = system.evaluate(((str(tmp_path / "a.tsv"),),))
+    assert figures["examples"] == 3 and "majority" not in figures  # nobody knows what it was trained on
+    path = folders.folder(tmp_path / "tag", "BertForTokenClassification", num_labels=4)
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForTokenClassification.from_pretrained(path).eval()
+    tagger = regard.load(path)
+    words = ["the", "cat", "unbelievable", "sat"]
+    batch = text(words, is_split_into_words=True, return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**batch).logits[0].argmax(-1)
+    firsts = [batch.word_ids().index(word) for word in range(4)]
+    assert tagger.predict([words])[0] == [f"LABEL_{int(best[place])}" for place in firsts]
+
+
+def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
+    path = folders.folder(tmp_path / "words", "BertForMaskedLM")
+    text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForMaskedLM.from_pretrained(path).eval()
+    batch = text("the [MASK] sat", return_tensors="pt")
+    with torch.no_grad():
+        best = theirs(**batch).logits[0, batch.input_ids[0].tolist().index(text.mask_token_id)].softmax(-1)
+    record = regard.load(path).predict("the [MASK] sat", details=True)
+    assert record["masks"][0][0][1] == pytest.approx(float(best.max()), abs=1e-5)
+    bare = regard.load(folders.folder(tmp_path / "bare", "BertModel"))
+    vector = bare.embed("the cat")
+    batch, theirs = text("the cat", return_tensors="pt"), hf.BertModel.from_pretrained(tmp_path / "bare").eval()
+    with torch.no_grad():
+        mean = theirs(**batch).last_hidden_state[0].mean(0)
+    assert vector.shape == (36,) and (vector - mean / mean.norm()).abs().max() < 1e-5  # of length 1, as a run's
+    assert (bare.embed("the cat", normalised=False) - mean).abs().max() < 1e-5
+    for ask in (lambda: bare.predict("a <mask>"), lambda: bare.evaluate()):
+        with pytest.raises(Mistake, match="this model has no head for masked words; it gives embeddings"):
+            ask()
+
+
+def test_vectors_of_a_sentence_transformers_folder(tmp_path):
+    path = of_sentences(tmp_path / "x", normalised=True, pooling_mode_mean_tokens=True)
+    texts = [*folders.AWKWARD, "the cat sat"]
+    system = regard.load(path)
+    with pytest.warns(UserWarning, match="2 of 15 texts have more than 10 tokens"):
+        found = system.embed(texts)
+    assert (found - torch.tensor(vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
+    assert system.run.data.max_tokens == 12 and system.run.decode.normalised
+    with pytest.warns(UserWarning, match="1 of 1 texts have more than 10 tokens and were cut"):
+        long = system.embed(["the cat sat " * 9])
+    assert (long - torch.tensor(vectors(path, ["the cat sat " * 9], 12, "mean", True))).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_smaller_precision(first, precision):
+    texts = [text for text, _ in reads.moods(30, 8)]
+    exact, rough = regard.load(first).embed(texts), regard.load(first, {"precision": precision}).embed(texts)
+    assert ((exact * rough).sum(1) > 0.99).all() and not exact.equal(rough)
+
+
+def test_a_run_goes_out_and_comes_back(first, tmp_path):
+    system = begun("classify", first, tmp_path / "run")
+    regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    again = regard.load(tmp_path / "hf")
+    texts = [text for text, _ in reads.moods(20, 3)]
+    assert again.predict(texts) == system.predict(texts) and again.labels.names == system.labels.names
+    regard.convert(tmp_path / "run", out=tmp_path / "mean", average=2)
+    assert regard.load(tmp_path / "mean").predict(texts[0]) in ("glad", "sad")
+
+
+def test_an_origin_tells_its_weights_apart(first):
+    one, other = (Origin(str(first), regard.load) for _ in range(2))
+    assert one.digest() == other.digest()
+    other.weights["norm.bias"] += 1
+    assert one.digest() != other.digest()
+
+
+# --- vocabularies that were made elsewhere stay as they are ---------------------------------------------------------------
+
+TEXTS = ["the old cat sees a red house", "a bird </s> <s> <|endoftext|> flies", "Straße 東京 🙂 \t x"]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_language_model_begins_with_a_folder(kind, tmp_path):
+    path, theirs = getattr(causal, kind)(tmp_path / "folder")
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS * 9))
+    words = {"data.train": str(tmp_path / "a.txt"), "data.document": "blank", "data.max_tokens": 32, "start": str(path)}
+    settings = {**FINE, **words, "data.cache": str(tmp_path / "cache"), "train.lr": 1e-12, "decode.kind": "greedy"}
+    folder = regard.load(
+        path, {key: value for key, value in settings.items() if key.startswith("data.") and key != "data.train"}
+    )
+    begun = regard.train("language", settings, out=tmp_path / "run")
+    again = regard.load(tmp_path / "run")
+    for text in (begun.tokenizer, again.tokenizer):
+        assert text.encode(TEXTS) == folder.tokenizer.encode(TEXTS) and text.roles == folder.tokenizer.roles
+    assert again.score(TEXTS) == pytest.approx(folder.score(TEXTS), abs=1e-4)
+    figures = [each.evaluate(((str(tmp_path / "a.txt"),),))["loss"] for each in (again, folder)]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-5)
+    rows = torch.tensor([again.tokenizer.encode(TEXTS[:1])[0]])
+    assert torch.allclose(again.model(rows), theirs(rows).logits, atol=1e-4)
+    regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer(TEXTS, add_special_tokens=False)["input_ids"] == folder.tokenizer.encode(TEXTS)
+    other = regard.load(tmp_path / "out")
+    assert other.predict(TEXTS, kind="greedy", max_tokens=9) == again.predict(TEXTS, max_tokens=9)
+
+
+def test_small_parts_over_a_folder_of_gpt2(tmp_path):
+    path, _ = causal.gpt2(tmp_path / "folder")
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS * 20))
+    words = {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 32, "data.cache": str(tmp_path / "cache")}
+    tuned = {"start": str(path), "tune.kind": "lora", "train.lr": 0.01}
+    system = regard.train("language", {**FINE, **words, **tuned}, out=tmp_path / "run")
+    assert 0 < sum(each.numel() for each in system.model.parameters() if each.requires_grad) < 5000
+    again = regard.load(path, tune=tmp_path / "run")
+    assert again.score(TEXTS) == pytest.approx(system.score(TEXTS)) != pytest.approx(regard.load(path).score(TEXTS))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["shared", "separate"])
+def test_a_translator_begins_with_a_marian_folder(separate, tmp_path):
+    path = marian.folder(tmp_path / "folder", separate)
+    some = marian.sentences(30)
+    for name, texts in {"low": some, "up": [text.upper() for text in some]}.items():
+        (tmp_path / name).write_text("\n".join(texts) + "\n")
+    settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-12, "decode.batch": 8}
+    begun = regard.train("translate", {**FINE, **settings, "decode.beam": 2}, out=tmp_path / "run")
+    folder, again = regard.load(path), regard.load(tmp_path / "run")
+    assert {type(each).__name__ for each in again.tokenizers.values()} == {"MarianText"}
+    wanted = folder.score(some, [text.upper() for text in some])
+    assert again.score(some, [text.upper() for text in some]) == pytest.approx(wanted, abs=1e-3)
+    assert again.predict(some[:5]) == begun.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
+    with pytest.raises(Mistake, match="it began with a Marian folder, and this export does not write sentencepiece"):
+        regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

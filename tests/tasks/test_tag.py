@@ -1,0 +1,367 @@
+"""Tagging from files to answers: first pieces, windows, and sentences that come back in their own format."""
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import reads
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regard
+from regard.cli import app as cli
+from regard.config.run import resolve
+from regard.config.schema import TagData, Tokenizer, Train
+from regard.data import rows
+from regard.data.rows import NONE, WordUpdates, sentence, windows, word_pieces
+from regard.errors import Mistake
+from regard.processors.tokenizers import learn
+from regard.synthetic.dates import Made
+from regard.synthetic.python_tags import modules, named, roles, sentences
+from regard.tasks import tag
+from regard.tasks.tag import Usual
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return reads.trained("tag", tmp_path_factory.mktemp("tag"), train__metric="spans")
+
+
+@pytest.fixture(scope="module")
+def system(run):
+    return regard.load(run)
+
+
+def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    capsys.readouterr()
+    code = cli.main([str(each) for each in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_it_learns_and_is_measured(run, system):
+    figures = system.evaluate()
+    right = [tag for each in reads.phrases(50, 2) for _, tag in each]
+    assert figures["words"] == len(right) and figures["examples"] == 50
+    assert figures["accuracy"] > 0.95 and figures["spans"] > 0.9
+    assert figures["majority"] == right.count("O") / len(right) or figures["majority label"] != "O"
+    # The same words are B-T in the first place of a thing and I-T in the second: no word alone tells which.
+    assert figures["majority"] < figures["most frequent tag of the word"] < 0.88
+    weights = json.loads((run / "run.json").read_text())["weights"]
+    assert weights["metric"] == "spans" and weights["value"] > 0.9
+
+
+WORDS, TAGS = ["the", "cat", "house", "sees", "some", "day"], ["O", "B-T", "I-T", "B-D", "O", "B-T"]
+
+
+def test_answers_in_the_format_of_the_question(system):
+    assert system.predict([WORDS]) == [TAGS]
+    plain = regard.load(system_path(system), {"data.format": "text"})
+    assert plain.predict(" ".join(WORDS)) == " ".join(f"{a}/{b}" for a, b in zip(WORDS, TAGS, strict=True))
+    column = "\n".join(WORDS)
+    assert system.predict(column) == "\n".join(f"{a} {b}" for a, b in zip(WORDS, TAGS, strict=True))
+    record = json.loads(system.predict(json.dumps({"id": 7, "tokens": WORDS})))
+    assert record == {"id": 7, "tokens": WORDS, "tags": TAGS}
+    details = system.predict([WORDS], details=True, top=2)[0]
+    assert details["tags"] == TAGS and min(details["probabilities"]) > 0.4 and len(details["top"][3]) == 2
+    assert details["top"][3][0][0] == "B-D" and "top" not in system.predict([WORDS], details=True)[0]
+    assert system.predict([]) == [] and system.predict([[]]) == [[]]
+
+
+def system_path(system) -> Path:
+    return Path(system.run.data.train[0][0]).parent / "run"
+
+
+CONLLU = "# text = a cat\n1-2\ta cat\t_\t_\t_\t_\t_\t_\t_\t_\n1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n1.1\tz\t_\tX\t_\t_\t_\t_\t_\t_\n2\tcat\t_\tX\t_\t_\t_\t_\t_\t_\n"
+
+
+def test_streams_on_the_command_line(run, tmp_path, capsys, monkeypatch):
+    code, out, _ = said(capsys, monkeypatch, f"\n{CONLLU}\n\n{CONLLU}", "predict", run)
+    wanted = CONLLU.replace("\ta\t_\tX", "\ta\t_\tO").replace("\tcat\t_\tX", "\tcat\t_\tB-T")
+    assert (code, out) == (0, f"{wanted}\n{wanted}\n")
+    text = "-DOCSTART- x O\n\nthe x ?\ncat x ?\n\nsees x ?\n"
+    assert (
+        said(capsys, monkeypatch, text, "predict", run)[1] == "-DOCSTART- x O\n\nthe x O\ncat x B-T\n\nsees x B-D\n\n"
+    )
+    code, out, _ = said(capsys, monkeypatch, "the cat\nsees\n", "predict", run, "data.format=text")
+    assert out == "the/O cat/B-T\nsees/B-D\n"
+    code, out, _ = said(capsys, monkeypatch, '{"tokens": ["the", "cat"]}\n{"tokens": ["sees"]}\n', "predict", run)
+    assert [json.loads(line)["tags"] for line in out.splitlines()] == [["O", "B-T"], ["B-D"]]
+    code, out, _ = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--details")
+    assert json.loads(out)["words"] == ["the", "cat"]
+    assert said(capsys, monkeypatch, "", "predict", run)[:2] == (0, "")
+    code, out, _ = said(capsys, monkeypatch, "", "eval", run)
+    assert code == 0 and "span kinds" in out and "most frequent tag of the word" in out
+
+
+def test_the_first_lines_say_how_all_of_a_stream_is_written(run, tmp_path, capsys, monkeypatch):
+    """A later line may look like a comment, an object or a table; lines of text stay as many as they were."""
+    embedded = tmp_path / "run"
+    shutil.copytree(run, embedded)
+    about = json.loads((embedded / "run.json").read_text())
+    about["config"]["data"]["train"] = []  # nothing then says that it has learnt from columns
+    (embedded / "run.json").write_text(json.dumps(about))
+    text = "\nthe cat\n#1 cat\n\n{ cat }\n"
+    code, out, _ = said(capsys, monkeypatch, text, "predict", embedded)
+    untagged = ["/".join(word.split("/")[:-1]) for line in out.splitlines() for word in line.split()]
+    assert code == 0 and untagged == text.split() and [not line for line in out.splitlines()] == [1, 0, 0, 1, 0]
+    assert said(capsys, monkeypatch, "# cat\nthe\n", "predict", embedded)[1].count("/") == 3
+    code, out, _ = said(capsys, monkeypatch, "# x\ncat x\n\n# x\n", "predict", run)  # columns
+    assert code == 0 and [line.split()[0] for line in out.splitlines() if line] == ["#", "cat", "#"]
+
+
+def test_where_a_stream_cannot_be_read(run, capsys, monkeypatch):
+    text = "the x O\n\n\n" * 1100 + "cat x O\nsees x\n"
+    code, _, err = said(capsys, monkeypatch, text, "predict", run)
+    assert (
+        code == 2 and "the sentence at line 3301, 'cat x O ⏎ sees x ⏎ ': 2 columns, and the lines before have 3" in err
+    )
+
+
+def test_few_embedded_sentences_lack_a_role():
+    """That valid data have one more is no mistake of anybody who asks for fewer."""
+    settings = {**reads.TINY, "data.examples": 50}
+    lesson, kept, _ = tag.prepare(resolve("tag", settings).run, None, torch.device("cpu"))
+    assert {role for _, roles in lesson.parts["valid"] for role in roles} - set(kept["labels.json"])
+
+
+def test_likeliest_tags_are_details(run, capsys, monkeypatch):
+    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2)
+    assert code == 0 and out == "the O\ncat B-T\n\n" and "decode.top" in err and "with details alone" in err
+    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2, "--details")
+    assert len(json.loads(out)["top"][0]) == 2 and "details" not in err
+
+
+def test_what_cannot_be_tagged(system, capsys, monkeypatch, run):
+    with pytest.raises(Mistake, match=r"sentence 2, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
+        regard.load(run, {"data.format": "conllu", "data.column": ""}).predict(["# x", "1\ta"])
+    with pytest.raises(Mistake, match="sentence 1 has several lines and looks like text, where a sentence is one line"):
+        regard.load(run, {"data.format": "text"}).predict("a\nb")
+    with pytest.raises(Mistake, match="sentence 1, .*: not one JSON object"):
+        system.predict("{")
+    code, _, err = said(capsys, monkeypatch, "", "score", run)
+    assert code == 0
+    code, _, err = said(capsys, monkeypatch, "a\tb\n", "score", run)
+    assert code == 2 and "task tag gives no probability of one text given another" in err
+
+
+def test_a_tag_that_training_never_saw(run, system, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("the x O\ncat x B-ODD\n")
+    assert system.evaluate(((str(path),),))["unseen labels"] == "B-ODD (1)"
+    data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
+    with pytest.raises(Mistake, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
+        regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
+    made = tag.prepare(resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu"))[0]
+    told = made.validate(made.model)
+    assert told["loss"] > 0 and told["accuracy"] <= 0.5 and "spans" in told
+
+
+def test_spans_need_spans(run, tmp_path):
+    data = {"data.train": str(run.parent / "train.txt"), "data.column": "1", "train.metric": "spans"}
+    with pytest.raises(Mistake, match="data.column is '1'"):
+        regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
+    path = tmp_path / "a.txt"
+    path.write_text("a NOUN\nb VERB\n")
+    with pytest.raises(Mistake, match="train.metric is spans and the tags draw none, such as NOUN"):
+        regard.train("tag", {**reads.TINY, "data.train": str(path), "train.metric": "spans"}, out=tmp_path / "x")
+
+
+def test_the_floor_is_the_usual_tag():
+    train = Made("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
+    usual = Usual(train)
+    assert [usual.tag(word) for word in "abcz"] == ["X", "Y", "Y", "Y"]
+
+
+# --- pieces and windows ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char", "byte", "wordpiece"])
+def test_words_are_cut_as_in_the_text(kind):
+    texts = ["the cat sees some houses", "a cat a day", "some new words here"]
+    tokenizer = learn(Tokenizer(kind=kind, vocab=300), texts)
+    for text in texts:
+        pieces = word_pieces(tokenizer, [text.split()])[0]
+        assert [piece for word in pieces for piece in word] == tokenizer.encode([text])[0]
+    odd = word_pieces(tokenizer, [["\u200b", "a"], [], ["☃" * 3]])
+    assert [len(each) for each in odd] == [2, 0, 1] and all(piece for each in odd for piece in each)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.integers(9, 30), st.integers(0, 12))
+def test_windows(sizes, most, overlap):
+    """Each word is answered for once, in order, by a window that holds it; windows fit, and share no more than asked."""
+    found = windows(sizes, most, overlap)
+    assert [word for window in found for word in range(window.begin, window.end)] == list(range(len(sizes)))
+    for window in found:
+        assert window.first <= window.begin < window.end <= window.last or window.begin == window.end
+        assert sum(sizes[window.first : window.last]) <= most
+    for one, other in zip(found, found[1:], strict=False):
+        assert one.first < other.first <= one.last < other.last and sum(sizes[other.first : one.last]) <= overlap
+        assert one.end == other.begin == (other.first + one.last + 1) // 2
+        # the window is full: the next word would not fit
+        assert sum(sizes[one.first : one.last + 1]) > most
+    if sum(sizes) <= most:
+        assert len(found) == 1
+
+
+def test_a_word_of_more_pieces_than_there_is_room():
+    tokenizer = learn(Tokenizer(kind="byte"), [])
+    made = sentence(tokenizer, word_pieces(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
+    assert [len(row) for row in made.rows] == [12, 4] and made.places == [(0, 1), (1, 1)]
+
+
+def updates(sentences, **data):
+    tokenizer = learn(Tokenizer(kind="byte"), [])
+    labels = rows.Labels({"x": 1, "y": 1})
+    return WordUpdates(Made("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None)
+
+
+def test_the_first_piece_carries_the_tag():
+    (update,) = updates([(("ab", "c", "def"), ("x", "y", "x"))]).updates(0)
+    (piece,) = update.pieces
+    assert piece.labels.tolist() == [[NONE, 0, NONE, 1, NONE, 0, NONE, NONE, NONE, NONE]] and update.count == 3
+    assert piece.tokens[0, [1, 3, 5]].tolist() == [4 + ord("a"), 4 + ord(" "), 4 + ord(" ")]
+
+
+def test_long_sentences_are_rows_with_every_tag_once():
+    words, tags = tuple("abcdefghijklmnopqrst"), tuple("xy" * 10)
+    made = updates([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
+    all_of = [
+        row
+        for update in made.updates(0)
+        for piece in update.pieces
+        for row in zip(piece.tokens, piece.labels, strict=True)
+    ]
+    assert len(all_of) > 4 and max(len(row) for row, _ in all_of) <= 12
+    asked = [
+        int(tokens[i + 1]) - 4
+        for tokens, labels in all_of
+        for i in (labels != NONE).nonzero()[:, 0].tolist()
+        if tokens[i] == 4 + ord(" ")
+    ]
+    assert sorted(chr(letter) for letter in asked) == sorted(set(words) - {"a"})
+    assert sum(update.count for update in made.updates(0)) == 21
+    assert made.split == {0} and made.report()[0].startswith(
+        "1 of 2 sentences have more than 10 tokens and are read in windows that share 4"
+    )
+
+
+def test_long_sentences_are_tagged_whole(run):
+    system = regard.load(run, {"data.max_tokens": 12, "data.overlap": 6})
+    words, tags = WORDS[:4] * 8, TAGS[:4] * 8
+    assert system.predict([words])[0] == tags
+    short = regard.load(run).predict([words], details=True)[0]
+    assert short["tags"] == tags
+
+
+def test_batch_mates_change_nothing(system):
+    some = [[word for word, _ in each] for each in reads.phrases(70, 5)]
+    together, alone = system.predict(some, details=True), [system.predict([each], details=True)[0] for each in some]
+    for one, other in zip(together, alone, strict=True):
+        assert one["tags"] == other["tags"] and np.allclose(one["probabilities"], other["probabilities"], atol=1e-5)
+
+
+# --- the embedded data -----------------------------------------------------------------------------------------------
+
+SOURCE = '''import os.path as p, re
+from json import loads as l, dumps
+@decorated(1)
+class Small(Base):
+    """doc"""
+    def name(self, a, *b: int, c=None):
+        for i, j in self.items(key=a):
+            x = call(i).attribute  # why
+            self.other[x] = -1.5
+        try:
+            pass
+        except (OSError, ValueError) as e:
+            raise Mistake("é") from e
+        return [y for y in a if y]
+'''
+
+
+@pytest.fixture
+def tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.synthetic.python_tags.LEAST", 1)
+    path = tmp_path / "a.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return [pair for words, tags in sentences(path) for pair in zip(words, tags, strict=True)]
+
+
+def test_roles_by_hand(tokens):
+    roles_of: dict[str, list[str]] = {}
+    for word, role in tokens:
+        roles_of.setdefault(word, []).append(role)
+    one = {word: some[0] for word, some in roles_of.items() if len(set(some)) == 1}
+    assert one["os"] == one["re"] == one["json"] == "module" and one["p"] == one["l"] == "alias"
+    assert one["loads"] == one["dumps"] == "imported" and one["decorated"] == "decorator"
+    assert one["Small"] == "class" and one["Base"] == "base" and one["name"] == "function"
+    assert one["b"] == one["c"] == "parameter" and one["int"] == "annotation"
+    assert roles_of["self"] == ["parameter", "read", "read"] and roles_of["a"] == ["parameter", "read", "read"]
+    assert (
+        roles_of["i"] == ["loop", "read"]
+        and one["j"] == "loop"
+        and one["items"] == "method"
+        and one["key"] == "argument"
+    )
+    assert (
+        roles_of["x"] == ["target", "read"]
+        and one["call"] == "called"
+        and one["attribute"] == one["other"] == "attribute"
+    )
+    assert one["OSError"] == one["ValueError"] == one["Mistake"] == "exception" and roles_of["e"] == ["target", "read"]
+    assert roles_of["y"] == ["read", "loop", "read"] and one["None"] == "constant" and one["1.5"] == "number"
+    assert one["# why"] == "comment" and one['"""doc"""'] == one['"é"'] == "string"
+    assert one["for"] == one["return"] == one["from"] == "keyword" and one["-"] == one["["] == "operator"
+
+
+def test_names_that_their_line_decides():
+    assert named(["def"]) == "function" and named(["x", "=", "def"]) == "function" and named([]) == ""
+    assert named(["from"]) == "module" and named(["from", "a", "import"]) == "imported"
+    assert named(["from", "a", "import", "b", "as"]) == "alias" and named(["import", "a", "."]) == "module"
+    assert named(["except", "E", "as"]) == "target" and named(["with", "E", "as"]) == ""
+
+
+def test_no_module_is_in_two_parts(monkeypatch):
+    monkeypatch.setattr("regard.synthetic.python_tags.sentences", lambda path: [((path.name,), ("x",))] * 9)
+    names = {part: {words[0] for words, _ in some} for part, some in roles(3000, seed=1).items()}
+    assert (
+        not names["train"] & names["valid"]
+        and not names["train"] & names["test"]
+        and not names["valid"] & names["test"]
+    )
+    assert min(map(len, names.values())) >= 8 and len(names["train"]) > 100
+
+
+@pytest.fixture(scope="module")
+def made():
+    return roles(300, seed=1)
+
+
+def test_roles_are_many_and_parts_apart(made):
+    found = {role for _, tags in made["train"] for role in tags}
+    assert len(found) >= 12 and {"called", "attribute", "parameter", "argument", "target", "loop", "module"} <= found
+    assert [len(part) for part in made.values()] == [300, 400, 400]
+    again = roles(300, seed=2)
+    assert list(again["test"]) == list(made["test"]) and list(again["train"]) != list(made["train"])
+    assert made["train"].fingerprint() == roles(300, seed=1)["train"].fingerprint() != again["train"].fingerprint()
+    assert made["train"].text(0, 1).split()[0] in found
+
+
+def test_a_python_without_source(monkeypatch, tmp_path):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(Mistake, match="holds 0 modules, and the embedded data are made from the source"):
+        modules()
+
+
+def test_what_cannot_be_parsed_is_passed_over(tmp_path):
+    for name, data in (("a", b"def ("), ("b", b"\xff\xfe"), ("c", b"x = '''")):
+        (tmp_path / name).write_bytes(data)
+        assert list(sentences(tmp_path / name)) == []
+    assert list(sentences(tmp_path / "none")) == []

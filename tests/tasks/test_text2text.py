@@ -1,0 +1,235 @@
+"""Text to text: tasks mixed by prefix and weight; spans left out and said, with T5's sentinels."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import reads
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regard
+from regard.config.schema import MixData, SpanData, Tokenizer, Train
+from regard.data.mixture import Mixture, made, mixture
+from regard.data.spans import Corruptor, SpanUpdates, parted
+from regard.errors import Mistake
+from regard.processors.tokenizers import learn, sentinel
+from regard.synthetic.dates import Made
+
+SMALL = {key: value for key, value in reads.TINY.items() if key not in ("model.heads", "tokenizer.vocab")} | {
+    "model.heads": 2, "model.head_width": 16, "train.steps": 3, "train.eval_every": 3, "train.save_every": 3,
+}  # fmt: skip
+
+
+# --- mixtures --------------------------------------------------------------------------------------------------------
+
+
+def pairs(folder: Path, name: str, count: int) -> Path:
+    path = folder / name
+    path.write_text("".join(f"{name[0]}{i}\t{name[0].upper()}{i}\n" for i in range(count)))
+    return path
+
+
+def mixed(folder: Path, **data) -> Mixture:
+    files = [(str(pairs(folder, "a.tsv", 30)),), (str(pairs(folder, "b.tsv", 10)),)]
+    return mixture(files, MixData(prefixes=("one: ", "two: "), **data), references=False)
+
+
+def test_each_task_has_its_prefix(tmp_path):
+    examples = mixed(tmp_path)
+    assert len(examples) == 40 and examples[0] == ("one: a0", "A0") and examples[30] == ("two: b0", "B0")
+    assert examples.where(31).endswith("b.tsv:2") and examples.counts["examples"] == 40
+    assert sorted(examples.order(np.random.default_rng(1))) == list(range(40))
+    other = mixture(
+        [(str(tmp_path / "b.tsv"),), (str(tmp_path / "a.tsv"),)], MixData(prefixes=("one: ", "two: ")), False
+    )
+    assert other.fingerprint() != examples.fingerprint() == mixed(tmp_path).fingerprint()
+
+
+def test_weights_draw(tmp_path):
+    examples = mixed(tmp_path, weights=(1, 3))
+    orders = [examples.order(np.random.default_rng([1, epoch])) for epoch in range(50)]
+    second = np.concatenate(orders) >= 30
+    assert all(len(order) == 40 for order in orders) and second.mean() == pytest.approx(0.75, abs=0.03)
+    once = Counter(orders[0].tolist())
+    assert max(once[i] for i in range(30)) == 1 and {once[i] for i in range(30, 40)} <= {2, 3, 4}
+    assert (examples.order(np.random.default_rng([1, 0])) == orders[0]).all()
+    few = Mixture([("x", examples.sets[0]), ("y", examples.sets[1])], (1e-9, 1))
+    assert (few.order(np.random.default_rng(1)) >= 30).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "files", "words"),
+    [
+        ({}, 2, "2 files are named and nothing tells their tasks apart; set data.prefixes"),
+        ({"prefixes": "a: "}, 2, "data.prefixes has 1 entries and there are 2 files"),
+        ({"prefixes": "a: ,b: ", "weights": (1, 2, 3)}, 2, "data.weights has 3 entries and there are 2 files"),
+    ],
+)
+def test_mixtures_that_are_not_clear(tmp_path, data, files, words):
+    named = [(str(pairs(tmp_path, f"{letter}.tsv", 5)),) for letter in "ab"[:files]]
+    with pytest.raises(Mistake) as error:
+        mixture(named, MixData(**data), False)
+    assert words in str(error.value)
+
+
+def test_one_task_needs_no_prefix_and_jsonl_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"source": "x", "target": "y"}\n')
+    assert mixture([(str(tmp_path / "a.jsonl"),)], MixData(), False)[0] == ("x", "y")
+    (tmp_path / "empty.tsv").write_text("\n")
+    with pytest.raises(Mistake, match="holds no example"):
+        mixture([(str(tmp_path / "empty.tsv"),)], MixData(), False)
+
+
+def test_the_embedded_tasks():
+    examples = made(MixData(examples=90), "train")
+    assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.sets] == [
+        30,
+        30,
+        30,
+    ]
+    assert examples[0][0].startswith("to de: ") and len(examples[70][1]) == 2
+    with pytest.raises(Mistake, match="data.locales=en names one language"):
+        made(MixData(locales=("en",)), "train")
+
+
+def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
+    files = ",".join(str(pairs(tmp_path, f"{letter}.tsv", 20)) for letter in "ab")
+    data = {
+        "data.train": files,
+        "data.valid": files,
+        "data.prefixes": "up: ,high: ",
+        "data.weights": [1, 2],
+        "tokenizer.vocab": 300,
+    }
+    system = regard.train("text2text", {**SMALL, **data}, out=tmp_path / "run")
+    assert system.run.model.family == "t5" and isinstance(system.predict("up: a1"), str)
+    figures = system.evaluate(regard.config.run.sides(files))
+    assert list(figures["tasks"]) == ["up: ", "high: "] and set(figures["tasks"]["up: "]) == {"bleu", "chrf", "exact"}
+    assert str(figures["tasks"]).splitlines()[1].startswith("  up: ") and figures["examples"] == 40
+    again = regard.load(tmp_path / "run")
+    assert again.predict(["up: a1", "high: b2"]) == system.predict(["up: a1", "high: b2"])
+    with pytest.raises(Mistake, match="this run has no test data; name some, such as --data test.tsv"):
+        system.evaluate()
+
+
+# --- spans -----------------------------------------------------------------------------------------------------------
+
+MARKS = [sentinel(number) for number in reversed(range(10))]
+BYTES = learn(Tokenizer(kind="byte"), [], control=MARKS)
+
+
+def test_sentinels_descend_from_the_top():
+    assert BYTES.sentinels == [BYTES.size - 1 - number for number in range(10)]
+    assert BYTES.encode(["<extra_id_0>a"])[0] == [BYTES.size - 1, 4 + ord("a")]
+
+
+@given(st.integers(1, 120), st.floats(0.05, 0.9), st.floats(1, 8), st.integers(0, 5))
+def test_source_and_target_together_are_the_text(length, share, span, seed):
+    corruptor, ids = Corruptor(BYTES, SpanData(masked=share, span=span)), np.arange(4, 4 + length, dtype=np.int32)
+    source, target = (side.tolist() for side in corruptor.corrupt(ids, np.random.default_rng(seed)))
+    marks = [piece for piece in source if piece in BYTES.sentinels]
+    count = len(marks)
+    assert (
+        marks == BYTES.sentinels[:count]
+        and [piece for piece in target if piece in BYTES.sentinels] == BYTES.sentinels[: count + 1]
+    )
+    assert target[0] == BYTES.sentinels[0] and target[-1] == BYTES.sentinels[count] and count >= 1
+    held = {
+        mark: target[target.index(mark) + 1 : target.index(after)]
+        for mark, after in zip(target_marks(target), target_marks(target)[1:], strict=False)
+    }
+    assert all(held.values())
+    whole = [piece for each in source for piece in held.get(each, [each])]
+    assert whole == ids.tolist()
+    assert sum(map(len, held.values())) == min(max(round(share * length), 1), length)
+    places = [i for i, piece in enumerate(source) if piece in BYTES.sentinels]
+    assert all(b - a > 1 for a, b in zip(places, places[1:], strict=False))  # no two spans touch
+
+
+def target_marks(target: list[int]) -> list[int]:
+    return [piece for piece in target if piece in BYTES.sentinels]
+
+
+def test_the_mean_length_of_spans():
+    corruptor, chance = (
+        Corruptor(learn(Tokenizer(kind="byte"), [], control=[sentinel(i) for i in reversed(range(100))]), SpanData()),
+        np.random.default_rng(1),
+    )
+    counts = [
+        len(target) - 1 - 15
+        for _, target in (corruptor.corrupt(np.arange(4, 104, dtype=np.int32), chance) for _ in range(20))
+    ]
+    assert set(counts) == {5}  # 15 pieces in spans of 3
+
+
+def test_parts_of_a_number():
+    chance = np.random.default_rng(1)
+    seen = Counter(tuple(parted(3, 2, chance)) for _ in range(4000))
+    assert set(seen) == {(0, 3), (1, 2), (2, 1), (3, 0)} and min(seen.values()) > 880
+    assert parted(5, 1, chance).tolist() == [5]
+
+
+def test_t5_without_its_sentinels_is_refused(tmp_path):
+    with pytest.raises(Mistake, match="the tokenizer has 0 sentinels"):
+        Corruptor(learn(Tokenizer(kind="byte"), []), SpanData())
+    files = str(pairs(tmp_path, "a.tsv", 20))
+    regard.train("text2text", {**SMALL, "data.train": files, "tokenizer.vocab": 300}, out=tmp_path / "t5")
+    (tmp_path / "a.txt").write_text("some lines of text\n" * 5)
+    with pytest.raises(
+        Mistake, match="the tokenizer has 0 sentinels .* begin without `start`, or with a T5 that has them"
+    ):
+        regard.train(
+            "spans",
+            {"data.train": str(tmp_path / "a.txt"), "start": str(tmp_path / "t5"), "train.steps": 1},
+            out=tmp_path / "x",
+        )
+
+
+def test_rows_that_hold_no_target_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a text\n")
+    with pytest.raises(Mistake, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
+        regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert SpanUpdates(Made("x", [("a",)]), Corruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train())
+
+
+def test_every_epoch_leaves_out_other_spans():
+    texts = ["a text that is long enough to be cut", "short one"] * 5
+    data = SpanData(max_tokens=20)
+    made = SpanUpdates(Made("made", [(text,) for text in texts]), Corruptor(BYTES, data), data, Train(tokens=200))
+    first, second = ([piece for update in made.updates(epoch) for piece in update.pieces] for epoch in (0, 1))
+    again = [piece for update in made.updates(0) for piece in update.pieces]
+    assert all(a.source.equal(b.source) for a, b in zip(first, again, strict=True))
+    assert not all(
+        a.source.shape == b.source.shape and a.source.equal(b.source) for a, b in zip(first, second, strict=False)
+    )
+    assert all(piece.source.size(1) <= 20 and (piece.target_in[:, 0] == BYTES.start).all() for piece in first)
+    assert made.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
+    sources, targets = made.every(np.random.default_rng(1))
+    assert len(sources) == 10 and all(target[0] == BYTES.sentinels[0] for target in targets)
+
+
+def test_spans_then_text_to_text(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(f"line number {i} of a text" for i in range(40)))
+    data = {"data.train": str(tmp_path / "a.txt"), "data.valid": str(tmp_path / "a.txt"), "tokenizer.vocab": 400}
+    system = regard.train("spans", {**SMALL, **data}, out=tmp_path / "spans")
+    assert isinstance(system.predict("line <extra_id_0> of a text"), str)
+    told = regard.convert(tmp_path / "spans", to="huggingface", out=tmp_path / "folder")["checked"]
+    assert "32 of 32 texts equal" in told and regard.load(tmp_path / "folder").source.sentinels
+    figures = system.evaluate(((str(tmp_path / "a.txt"),),))
+    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and figures["examples"] == 40
+    files = str(pairs(tmp_path, "b.tsv", 20))
+    fine = {
+        "data.train": files,
+        "start": str(tmp_path / "spans"),
+        "train.steps": 1,
+        "train.lr": 1e-12,
+        "train.tensorboard": False,
+        "device": "cpu",
+    }
+    other = regard.train("text2text", fine, out=tmp_path / "fine")
+    assert other.source.sentinels == system.source.sentinels and len(other.source.sentinels) == 100
+    for one, two in zip(other.model.state_dict().values(), system.model.state_dict().values(), strict=True):
+        assert (one - two).abs().max() < 1e-6

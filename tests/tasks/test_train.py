@@ -1,0 +1,807 @@
+"""The training room by itself: losses, schedules, the loop on a tiny made task, its records and its refusals."""
+
+import copy
+import io
+import json
+import math
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from regard.config.schema import Constant, Cosine, Linear, Noam, Stable, Train
+from regard.device import resolve_device
+from regard.errors import Mistake
+from regard.parts.losses import smoothed
+from regard.training import curves, fit, loop, progress
+from regard.training import optim as optim
+from regard.training.schedules import rate
+
+VOCAB, EXAMPLES, BATCH = 23, 40, 8
+draw = curves.draw
+
+
+class Net(nn.Module):
+    """Small, with all that makes a resume hard: dropout, a tied tensor, a norm, a buffer, a parameter never used."""
+
+    def __init__(self, width: int = 16, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, width)
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(width, VOCAB)
+        self.head.weight = self.embed.weight
+        self.register_buffer("table", torch.arange(4.0))
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.dropout(torch.relu(self.inner(self.norm(self.embed(tokens))))))
+
+
+@dataclass(frozen=True)
+class Piece:
+    tokens: Tensor
+    targets: Tensor
+    real: Tensor
+    numbers: Tensor  # which examples
+
+    def to(self, device: torch.device) -> "Piece":
+        return self
+
+
+@dataclass(frozen=True)
+class Update:
+    pieces: list[Piece]
+    index: int
+    tokens: int
+    count: int
+    examples: list[int]
+
+
+class Task:
+    """Every symbol is to be turned into another; rows have different lengths."""
+
+    steady = False
+
+    def __init__(self, **train: Any) -> None:
+        defaults = {"steps": 20, "lr": 1e-2, "warmup": 5, "save_every": 5, "eval_every": 5, "tensorboard": False}
+        self.run: Any = SimpleNamespace(train=Train(**{**defaults, **train}), device="cpu")
+        generator = torch.Generator().manual_seed(7)
+        self.tokens = torch.randint(0, VOCAB, (EXAMPLES, 6), generator=generator)
+        self.targets = (self.tokens * 5 + 3) % VOCAB
+        self.real = torch.arange(6) < torch.randint(2, 7, (EXAMPLES, 1), generator=generator)
+        self.asked: list[tuple[int, int]] = []
+        self.found: list[str] = []
+
+    def facts(self) -> list[str]:
+        return list(self.found)
+
+    def updates(self, epoch: int, index: int) -> Iterator[Update]:
+        self.asked.append((epoch, index))
+        order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(epoch))
+        for start in range(index, EXAMPLES, BATCH):
+            rows = order[start : start + BATCH]
+            pieces = [self.piece(some) for some in rows.chunk(self.run.train.accumulate)]
+            count = int(self.real[rows].sum())
+            yield Update(pieces, start + len(rows), count, count, rows.tolist())
+
+    def piece(self, rows: Tensor) -> Piece:
+        return Piece(self.tokens[rows], self.targets[rows], self.real[rows], rows)
+
+    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+        return smoothed(model(piece.tokens), piece.targets, piece.real, self.run.train.smoothing)
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        torch.rand(3)  # an evaluation may draw; it must not matter
+        logits = model(self.tokens[:16])
+        loss = float(smoothed(logits, self.targets[:16], self.real[:16]) / self.real[:16].sum())
+        exact = float((logits.argmax(-1) == self.targets[:16]).float().mean())
+        return {"loss": loss, "perplexity": math.exp(loss), "exact": exact}
+
+
+class Blind(Task):
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+
+def net(seed: int = 1, **settings: Any) -> Net:
+    torch.manual_seed(seed)
+    return Net(**settings)
+
+
+def folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    if not (path / "run.json").exists():
+        (path / "run.json").write_text('{"format": 1}')
+    return path
+
+
+def trained(path: Path, task: Task | None = None, resume: bool = False, model: Net | None = None, **train: Any) -> Any:
+    return fit(task or Task(**train), model or net(), folder(path), resume=resume, progress=False)
+
+
+def records(path: Path, event: str) -> list[dict[str, Any]]:
+    return [record for record in progress.read(path / "metrics.jsonl") if record["event"] == event]
+
+
+def step_of(path: Path) -> int:
+    with safe_open(path / "model.safetensors", framework="pt") as file:
+        assert set(file.metadata()) == {"step"}
+        return int(file.metadata()["step"])
+
+
+def checkpoints(path: Path) -> list[int]:
+    return sorted(int(each.name[5:]) for each in (path / "checkpoints").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One thread, and no picture at the end of each training: it takes longer than the training."""
+    monkeypatch.setattr(curves, "draw", lambda folder: None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- losses ---
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_smoothed_is_torchs_cross_entropy_over_real_positions(smoothing: float) -> None:
+    logits = torch.randn(3, 5, 11, dtype=torch.float64, requires_grad=True)
+    targets, real = torch.randint(0, 11, (3, 5)), torch.rand(3, 5) < 0.6
+    real[0, 0] = True
+    expected = F.cross_entropy(logits[real], targets[real], label_smoothing=smoothing, reduction="sum")
+    (wanted,) = torch.autograd.grad(3 * expected, logits)
+    found = smoothed(logits, targets.masked_fill(~real, -100), real, smoothing)
+    (gradient,) = torch.autograd.grad(3 * found, logits)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
+    assert not gradient[~real].any()
+    torch.testing.assert_close(smoothed(logits[real], targets[real], smoothing=smoothing), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothed_is_the_same_when_compiled(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form that is handed to the compiler, run as it is."""
+    logits = torch.randn(37, 11, requires_grad=True)
+    targets, weights = torch.randint(0, 11, (37,)), torch.rand(37) > 0.3
+    found = []
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda told=compiling: told)
+        loss = smoothed(logits, targets, weights, smoothing)
+        found.append((loss.detach(), *torch.autograd.grad(2 * loss, logits)))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_smoothed_is_float32_inside_autocast() -> None:
+    logits = (torch.randn(64, 500) * 4).bfloat16().requires_grad_()
+    targets = torch.randint(0, 500, (64,))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = smoothed(logits, targets, smoothing=0.1)
+    expected = F.cross_entropy(logits.double(), targets, label_smoothing=0.1, reduction="sum")
+    assert found.dtype == torch.float32
+    assert abs(found.item() / expected.item() - 1) < 1e-6  # a bfloat16 softmax is off by 1e-3
+    found.backward()
+    (wanted,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(logits.grad, wanted)
+
+
+# --- schedules ---
+
+ROOT = math.sqrt(0.5)
+GOLDEN = [  # schedule, warmup, steps, {update: share of the peak}, worked out by hand
+    (Noam(), 4, 0, {1: 0.25, 2: 0.5, 3: 0.75, 4: 1, 9: 2 / 3, 16: 0.5, 64: 0.25}),
+    (Noam(), 0, 0, {1: 1, 4: 0.5}),
+    (Constant(), 4, 0, {1: 0.25, 3: 0.75, 4: 1, 5: 1, 10**6: 1}),
+    (Constant(), 0, 0, {1: 1, 9: 1}),
+    (Cosine(), 4, 12, {2: 0.5, 4: 1, 6: (1 + ROOT) / 2, 8: 0.5, 10: (1 - ROOT) / 2, 12: 0, 13: 0}),
+    (Cosine(floor=0.1), 4, 12, {4: 1, 8: 0.55, 12: 0.1, 99: 0.1}),
+    (Cosine(), 0, 4, {1: (1 + ROOT) / 2, 2: 0.5, 4: 0}),
+    (Linear(), 4, 12, {1: 0.25, 4: 1, 6: 0.75, 8: 0.5, 12: 0, 13: 0}),
+    (Linear(floor=0.5), 4, 12, {4: 1, 8: 0.75, 12: 0.5}),
+    (Stable(decay=0.25), 4, 12, {1: 0.25, 4: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0}),
+    (Stable(decay=1), 4, 12, {4: 1, 8: 0.5, 12: 0}),
+    (Linear(), 20, 10, {5: 0.25, 10: 0.5}),  # the end comes before the warm-up is over
+]
+
+
+@pytest.mark.parametrize(("schedule", "warmup", "steps", "expected"), GOLDEN)
+def test_schedules_by_the_golden_table(schedule: Any, warmup: int, steps: int, expected: dict[int, float]) -> None:
+    at = rate(schedule, 0.002, warmup, steps)
+    assert {i: at(i) for i in expected} == pytest.approx({i: 0.002 * share for i, share in expected.items()}, abs=1e-15)
+
+
+def test_noam_is_the_papers_formula() -> None:
+    width, warmup = 512, 4000
+    at = rate(Noam(), (width * warmup) ** -0.5, warmup, 0)
+    for i in (1, 17, 3999, 4000, 4001, 100_000):
+        assert at(i) == pytest.approx(width**-0.5 * min(i**-0.5, i * warmup**-1.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Stable()])
+def test_a_schedule_that_needs_an_end_says_so(schedule: Any) -> None:
+    with pytest.raises(Mistake, match=r"train\.schedule\.kind=\w+ .* train\.steps is 0; set train\.steps"):
+        rate(schedule, 1.0, 4, 0)
+
+
+# --- device and optimiser ---
+
+
+def test_device() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type in ("cpu", "cuda")
+    for name, words in (("cuda:99", "torch sees"), ("quantum", "is no device"), ("mps", "Apple silicon")):
+        if name == "mps" and torch.backends.mps.is_available():
+            continue
+        with pytest.raises(Mistake, match=f"device={name} .*{words}"):
+            resolve_device(name)
+
+
+def test_weight_decay_spares_norms_and_biases() -> None:
+    model = net()
+    settings = Train(optimiser={"kind": "adamw", "decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-7}).optimiser
+    found = optim.optimiser(model, settings)
+    decayed = {id(each): group["weight_decay"] for group in found.param_groups for each in group["params"]}
+    assert {name: decayed[id(each)] for name, each in model.named_parameters()} == {
+        "embed.weight": 0.5, "inner.weight": 0.5,
+        "norm.weight": 0.0, "norm.bias": 0.0, "inner.bias": 0.0, "head.bias": 0.0, "unused": 0.0,
+    }  # fmt: skip
+    assert type(found) is torch.optim.AdamW
+    assert (found.defaults["betas"], found.defaults["eps"]) == ((0.8, 0.9), 1e-7)
+
+
+def test_frozen_parameters_stay_and_a_wholly_frozen_model_is_refused(tmp_path: Path) -> None:
+    model = net()
+    model.inner.requires_grad_(False)
+    before = model.inner.weight.clone()
+    trained(tmp_path, model=model)
+    assert torch.equal(model.inner.weight, before)
+    with pytest.raises(Mistake, match="nothing to train"):
+        trained(tmp_path / "x", model=net().requires_grad_(False))
+
+
+def test_one_update_is_one_step_of_torchs_adam(tmp_path: Path) -> None:
+    task, model, twin = Task(steps=3, schedule="constant", warmup=2, clip=0.5), net(dropout=0), net(dropout=0)
+    fit(task, model, folder(tmp_path), resume=False, progress=False)
+    adam = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    for number, update in zip((1, 2, 3), task.updates(0, 0), strict=False):
+        piece = update.pieces[0]
+        logits = twin(piece.tokens)[piece.real]
+        F.cross_entropy(logits, piece.targets[piece.real], label_smoothing=0.1).backward()
+        norm = nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        adam.param_groups[0]["lr"] = 1e-2 * min(number / 2, 1)
+        adam.step()
+        adam.zero_grad()
+        assert norm > 0.5  # clipping matters here
+    for (name, own), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 8])
+def test_accumulated_gradients_are_those_of_one_big_batch(tmp_path: Path, pieces: int) -> None:
+    def gradients(accumulate: int) -> tuple[float, dict[str, Tensor]]:
+        task, model = Task(accumulate=accumulate), net(dropout=0)
+        trainer = loop.Trainer(task, model, tmp_path)
+        update = next(task.updates(0, 0))
+        assert len(update.pieces) == accumulate
+        loss = trainer.gradients(update).item()
+        return loss, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+    (whole_loss, whole), (loss, cut) = gradients(1), gradients(pieces)
+    assert loss == pytest.approx(whole_loss, rel=1e-6)
+    assert whole.keys() == cut.keys()
+    for name, expected in whole.items():
+        assert (cut[name] - expected).norm() <= 1e-5 * expected.norm(), name
+
+
+# --- the loop ---
+
+
+def test_it_learns_and_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "draw", draw)
+    seen: list[dict[str, Any]] = []
+    task = Task(steps=60, log_every=10, eval_every=25, save_every=20, keep=2, tensorboard=True)
+    outcome = fit(task, net(), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
+    assert (outcome.status, outcome.steps, outcome.best_step) == ("finished", 60, 60)
+    assert outcome.best is not None and outcome.best < 1.5  # knowing nothing: ln 23 = 3.1
+    assert checkpoints(tmp_path) == [40, 60]
+    assert [record["step"] for record in records(tmp_path, "train")] == [1, 10, 20, 30, 40, 50, 60]
+    assert [record["step"] for record in records(tmp_path, "valid")] == [25, 50, 60]  # and not twice at the end
+    assert records(tmp_path, "train")[0]["loss"] == pytest.approx(math.log(VOCAB), abs=2.5)
+    assert records(tmp_path, "train")[2]["lr"] == pytest.approx(1e-2 * math.sqrt(5 / 20))
+    assert {"loss", "lr", "norm", "tokens_per_second", "seconds", "epoch"} <= set(records(tmp_path, "train")[0])
+    assert records(tmp_path, "end")[0]["status"] == "finished"
+    assert seen == progress.read(tmp_path / "metrics.jsonl")
+    weights = json.loads((tmp_path / "run.json").read_text())
+    assert weights == {"format": 1, "weights": {"step": 60, "metric": "loss", "value": outcome.best}}
+    assert step_of(tmp_path) == 60
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    names = {path.name for path in (tmp_path / "checkpoints/step-60").iterdir()}
+    assert names == {"model.safetensors", "optimiser.safetensors", "state.json"}
+
+
+def test_tensorboard_holds_the_records(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained(tmp_path, steps=10, log_every=5, tensorboard=True)
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    kept = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
+    shown = {scalar.step: scalar.value for scalar in board.Scalars("train/loss")}
+    assert shown == pytest.approx(kept, rel=1e-6)
+    assert [scalar.step for scalar in board.Scalars("valid/perplexity")] == [5, 10]
+
+
+def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: Path) -> None:
+    task = Task(steps=4, log_every=3, lr=1e-30, warmup=1)  # so small that nothing is learnt
+    model = net(dropout=0)
+    with torch.no_grad():
+        updates = list(task.updates(0, 0))[:4]
+        sums = [float(task.loss(model, update.pieces[0])) for update in updates]
+    counts = [update.count for update in updates]
+    fit(task, model, folder(tmp_path), resume=False, progress=False)
+    found = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
+    assert len(set(counts)) > 1
+    expected = {1: sums[0] / counts[0], 3: sum(sums[1:3]) / sum(counts[1:3]), 4: sums[3] / counts[3]}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_looking_more_often_changes_nothing(tmp_path: Path) -> None:
+    trained(tmp_path / "a", steps=12, eval_every=1, log_every=1)
+    trained(tmp_path / "b", steps=12, eval_every=12, log_every=12, save_every=12)
+    final = "checkpoints/step-12/model.safetensors"
+    assert (tmp_path / "a" / final).read_bytes() == (tmp_path / "b" / final).read_bytes()
+
+
+def test_seeds(tmp_path: Path) -> None:
+    final = "checkpoints/step-20/model.safetensors"
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.rand(len(name) + seed)  # what was drawn before must not matter
+        trained(tmp_path / name, seed=seed)
+    a, b, c = ((tmp_path / name / final).read_bytes() for name in "abc")
+    assert a == b != c
+
+
+def test_epochs_end_it_and_the_data_go_round(tmp_path: Path) -> None:
+    task = Task(steps=0, epochs=3)
+    outcome = fit(task, net(), folder(tmp_path), resume=False, progress=False)
+    assert (outcome.status, outcome.steps) == ("finished", 3 * EXAMPLES // BATCH)
+    assert task.asked == [(0, 0), (1, 0), (2, 0)]
+    more = Task(steps=0, epochs=4)
+    assert fit(more, net(), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
+    assert more.asked == [(2, EXAMPLES), (3, 0)]
+
+
+def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    class Slow(Task):
+        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+            now[0] += 10
+            return super().loss(model, piece)
+
+        def validate(self, model: nn.Module) -> dict[str, float]:
+            now[0] += 4
+            return super().validate(model)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ended = []
+    for minutes in (1, 1, 2):  # update 5 and the last one are evaluated, for 4 s
+        now[0] += 1000  # what passes between the parts does not count
+        outcome = trained(tmp_path, Slow(steps=0, minutes=minutes, log_every=5), resume=True)
+        ended.append((outcome.status, outcome.steps, outcome.seconds))
+    assert ended == [("finished", 6, 68), ("finished", 6, 68), ("finished", 11, 126)]
+    assert [record["seconds"] for record in records(tmp_path, "train")] == [10, 50, 64, 108, 122]
+    assert trained(tmp_path / "short", Slow(steps=0, minutes=1e-9)).steps == 1  # or there would be nothing to keep
+
+
+def test_no_examples_is_a_mistake(tmp_path: Path) -> None:
+    class Empty(Task):
+        def updates(self, epoch: int, index: int) -> Iterator[Update]:
+            return iter(())
+
+    with pytest.raises(Mistake, match=r"epoch 0 has no training example; look at data\.train"):
+        trained(tmp_path, Empty())
+
+
+class Scripted(Task):
+    """Its evaluations are foretold."""
+
+    def __init__(self, figures: list[float], name: str = "loss", **train: Any) -> None:
+        super().__init__(metric=name, eval_every=2, **train)
+        self.figures, self.name = figures, name
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": 9.0, self.name: self.figures.pop(0)}
+
+
+def test_patience_stops_early_and_the_best_weights_are_kept(tmp_path: Path) -> None:
+    outcome = trained(tmp_path, Scripted([5.0, 3.0, 4.0, float("nan"), 3.5, 1.0], patience=3))
+    assert (outcome.status, outcome.steps, outcome.best, outcome.best_step) == ("early", 10, 3.0, 4)
+    assert step_of(tmp_path) == 4
+    assert json.loads((tmp_path / "run.json").read_text())["weights"] == {"step": 4, "metric": "loss", "value": 3.0}
+    again = trained(tmp_path, Scripted([], patience=3), resume=True)
+    assert (again.status, again.steps) == ("early", 10)
+
+
+def test_of_other_figures_more_is_better(tmp_path: Path) -> None:
+    outcome = trained(tmp_path, Scripted([0.1, 0.3, 0.3, 0.2, 0.1], "exact", steps=10))
+    assert (outcome.best, outcome.best_step, step_of(tmp_path)) == (0.3, 4, 4)
+
+
+def test_a_metric_that_is_not_measured_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"train\.metric is bleu and the evaluation gives loss, perplexity, exact"):
+        trained(tmp_path, metric="bleu")
+
+
+def test_without_valid_data_the_newest_weights_are_the_runs(tmp_path: Path) -> None:
+    seen = []
+
+    class Looking(Blind):
+        def updates(self, epoch: int, index: int) -> Iterator[Update]:
+            for update in super().updates(epoch, index):
+                yield update
+                seen.append(step_of(tmp_path) if (tmp_path / "model.safetensors").exists() else None)
+
+    outcome = trained(tmp_path, Looking(steps=12))
+    assert seen == [None] * 4 + [5] * 5 + [10] * 2
+    assert (outcome.best, step_of(tmp_path)) == (None, 12)
+    assert json.loads((tmp_path / "run.json").read_text())["weights"] == {"step": 12, "metric": None, "value": None}
+
+
+def test_bf16_keeps_float32_weights(tmp_path: Path) -> None:
+    kinds = set()
+
+    class Looking(Task):
+        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+            kinds.add(model(piece.tokens).dtype)
+            return super().loss(model, piece)
+
+    model = net()
+    outcome = trained(tmp_path, Looking(precision="bf16", steps=60), model=model)
+    assert kinds == {torch.bfloat16}
+    assert {each.dtype for each in model.parameters()} == {torch.float32}
+    assert outcome.best is not None and outcome.best < 1.5  # knowing nothing: ln 23 = 3.1
+
+
+def test_deterministic_is_switched_on_and_off(tmp_path: Path) -> None:
+    seen = set()
+
+    class Looking(Task):
+        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+            seen.add(torch.are_deterministic_algorithms_enabled())
+            return super().loss(model, piece)
+
+    trained(tmp_path, Looking(deterministic=True))
+    assert seen == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+# --- torch.compile, whose decision is stored ---
+
+
+def test_a_failing_compile_falls_back_and_stays_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "plain", steps=10)
+
+    def breaking(loss: Any, **settings: Any) -> Any:
+        def broken(model: nn.Module, piece: Piece) -> Tensor:
+            torch.rand(5)  # dropout may have drawn before it broke
+            loss(model, piece).backward()
+            raise RuntimeError("no compiler here\nand a long story")
+
+        return broken
+
+    monkeypatch.setattr(torch, "compile", breaking)
+    trained(tmp_path / "broken", steps=5, compile=True)
+    (note,) = records(tmp_path / "broken", "note")
+    assert note["text"] == "torch.compile failed (no compiler here); training goes on without it"
+    state = json.loads((tmp_path / "broken/checkpoints/step-5/state.json").read_text())
+    assert state["compiled"] is False
+
+    calls: list[int] = []  # it would work now, but must not be used
+    monkeypatch.setattr(torch, "compile", lambda loss, **settings: lambda *given: calls.append(1) or loss(*given))
+    trained(tmp_path / "broken", resume=True, steps=10, compile=True)
+    assert not calls
+    final = "checkpoints/step-10/model.safetensors"
+    assert (tmp_path / "plain" / final).read_bytes() == (tmp_path / "broken" / final).read_bytes()
+
+
+def test_compile_is_used_when_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda loss, **settings: lambda *given: calls.append(1) or loss(*given))
+    trained(tmp_path, steps=5, compile=True)
+    trained(tmp_path, resume=True, steps=8, compile=True)
+    assert len(calls) == 8
+    assert json.loads((tmp_path / "checkpoints/step-8/state.json").read_text())["compiled"] is True
+
+
+# --- what is no number ---
+
+
+class Poisoned(Task):
+    """Update 8 (the third of epoch 1) is bad."""
+
+    poison = "nan"
+    start = 16
+
+    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+        order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))
+        loss = super().loss(model, piece)
+        if not torch.equal(piece.numbers, order[self.start : self.start + BATCH]):
+            return loss
+        return loss * float(self.poison) if self.poison != "gradient" else loss + model.unused.sub(1).abs().sqrt().sum()
+
+
+@pytest.mark.parametrize("lagging", [False, True])
+@pytest.mark.parametrize("poison", ["nan", "inf", "gradient"])
+def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: bool) -> None:
+    model = net()
+    task = Poisoned(steps=20, save_every=6, eval_every=100, log_every=10, clip=0.0 if poison == "inf" else 1.0)
+    task.poison = poison
+    trainer = loop.Trainer(task, model, folder(tmp_path))
+    trainer.lagging = lagging
+    trainer.begin(resume=False)
+    kept: dict[int, Tensor] = {}
+    step = trainer.step
+
+    def watched(epoch: int, update: Any) -> None:
+        kept[trainer.state.step] = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        step(epoch, update)
+
+    trainer.step = watched  # type: ignore[method-assign]
+    with pytest.raises(Mistake) as caught, progress.Journal(tmp_path, 0) as journal, progress.Stop() as stop:
+        trainer.run(journal, [], stop)
+    text = str(caught.value)
+    what = "the norm of the gradients nan" if poison == "gradient" else f"the loss is {poison}"
+    numbers = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))[16:21].tolist()
+    where = f"epoch 1, examples 17 to 24 of it: numbers {', '.join(map(str, numbers))}, … of the data from 0"
+    assert what in text and f"at update 8 ({where}), which was not learnt from" in text
+    assert f"{tmp_path / 'checkpoints' / 'step-6'} is good" in text and "train.lr (now 0.01)" in text
+    assert ("train.clip=1 (now off)" in text) == (poison == "inf")
+    now = nn.utils.parameters_to_vector(model.parameters())
+    assert now.isfinite().all()
+    if lagging:  # found out two updates later, and only the bad one was passed over
+        assert torch.equal(kept[8], kept[7]) and not torch.equal(kept[9], kept[8])
+    else:
+        assert torch.equal(now, kept[7])
+    assert checkpoints(tmp_path) == [6]
+    assert not records(tmp_path, "valid")
+    with pytest.raises(Mistake, match="at update 8 .*step-6 is good"):
+        trained(tmp_path, task, resume=True)
+
+
+def test_a_bad_update_is_found_out_before_a_save(tmp_path: Path) -> None:
+    task = Poisoned(save_every=6, eval_every=100, log_every=100)
+    task.start = 0
+    trainer = loop.Trainer(task, net(), folder(tmp_path))
+    trainer.lagging = True
+    trainer.begin(resume=False)
+    with pytest.raises(Mistake) as caught, progress.Journal(tmp_path, 0) as journal, progress.Stop() as stop:
+        trainer.run(journal, [], stop)
+    assert "the loss is nan at update 6 (epoch 1, examples 1 to 8 of it: " in str(caught.value)
+    assert "there is no checkpoint yet" in str(caught.value)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("settings", [{"save_every": 1}, {"eval_every": 1}])
+def test_weights_that_have_run_away_are_never_saved(tmp_path: Path, settings: Any) -> None:
+    with pytest.raises(Mistake, match=r"after update 1 the weights are no finite numbers any more; there is no checkp"):
+        trained(tmp_path, warmup=0, schedule="constant", lr=3e38, **settings)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_update_saves_and_returns(tmp_path: Path, number: signal.Signals) -> None:
+    def strike(record: dict[str, Any]) -> None:
+        if record["step"] == 7 and record["event"] == "train":
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    outcome = fit(Task(log_every=1), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    assert (outcome.status, outcome.steps) == ("stopped", 7)
+    assert signal.getsignal(number) == before
+    assert checkpoints(tmp_path) == [5, 7]
+    assert "--resume" in records(tmp_path, "note")[-1]["text"]
+    assert trained(tmp_path, resume=True).status == "finished"
+    trained(tmp_path / "whole")
+    for name in ("model.safetensors", "checkpoints/step-20/optimiser.safetensors"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
+    def strike(record: dict[str, Any]) -> None:
+        if record["step"] == 7 and record["event"] == "train":
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Task(log_every=1), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    assert signal.getsignal(signal.SIGINT) == before
+    assert checkpoints(tmp_path) == [5]
+
+
+def test_stopped_before_any_evaluation_there_are_still_weights(tmp_path: Path) -> None:
+    def strike(record: dict[str, Any]) -> None:
+        if record["event"] == "train":
+            signal.raise_signal(signal.SIGTERM)
+
+    fit(Task(eval_every=100), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    assert step_of(tmp_path) == 1
+
+
+def test_it_runs_outside_the_main_thread(tmp_path: Path) -> None:
+    found: list[Any] = []
+    worker = threading.Thread(target=lambda: found.append(trained(tmp_path)))
+    worker.start()
+    worker.join()
+    assert found[0].status == "finished"
+
+
+# --- what is shown ---
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(Task(steps=10, log_every=5), net(), folder(tmp_path), resume=False)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "\x1b" not in shown.err and "\r" not in shown.err
+    lines = shown.err.splitlines()
+    assert lines[0].startswith("step 1  loss ") and lines[0].endswith(" tokens/s") and "  lr 2.00e-03  " in lines[0]
+    assert lines[1].startswith("step 5  valid  loss ") and "perplexity" in lines[1]  # step 5 itself came too soon after
+    assert re.fullmatch(r"finished after 10 updates in 0:00:0\d", lines[-1])
+
+
+def test_lines_come_every_few_seconds_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    lines = progress.Lines(stream, pause=3)
+    for step in range(10, 60, 10):
+        lines.show({"event": "train", "step": step, "loss": 2.0, "lr": 1e-3, "tokens_per_second": 1234.5}, step / 1000)
+        now[0] += 2
+    shown = stream.getvalue().splitlines()
+    assert [line.split()[1] for line in shown] == ["10", "30", "50"]
+    assert shown[1] == "step 30  loss 2.0000  lr 1.00e-03  1,234 tokens/s  0:03:14 left"  # 4 s for 20 steps of 1000
+
+
+def test_nothing_is_shown_when_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    fit(Task(log_every=1), net(), folder(tmp_path), resume=False)
+    shown = stream.getvalue()
+    assert "step 20" in shown and "tokens/s" in shown and "left" in shown and "…" not in shown
+    assert "step 20  valid  loss" in shown and "finished after 20 updates" in shown
+
+
+def test_curves_without_evaluations_and_without_anything(tmp_path: Path) -> None:
+    assert draw(tmp_path) is None
+    lines = [{"step": 1, "event": "train", "loss": 3.0, "lr": 0.1}, {"step": 2, "event": "valid", "loss": None}]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 3, "eve')
+    assert draw(tmp_path) == tmp_path / "curves.png"
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_metrics_are_json_even_where_a_figure_is_not(tmp_path: Path) -> None:
+    trained(tmp_path, Scripted([float("nan")] * 9, steps=4))
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    values = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [each["loss"] for each in values if each["event"] == "valid"] == [None, None]
+    assert step_of(tmp_path) == 4  # never chosen, so the newest
+
+
+def test_facts_about_the_data_are_told_once_each(tmp_path: Path) -> None:
+    task = Task(steps=12)
+    task.found = ["40 examples"]
+    updates = task.updates
+
+    def finding(epoch: int, index: int) -> Iterator[Update]:
+        task.found = ["40 examples", "3 too long"]  # found out in the first epoch
+        yield from updates(epoch, index)
+
+    task.updates = finding  # type: ignore[method-assign]
+    trained(tmp_path, task)
+    trained(tmp_path, task, resume=True)
+    told = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
+    assert told[:2] == [(0, "40 examples"), (5, "3 too long")] and not any(len(text) < 12 for _, text in told[2:])
+
+
+def weights_of(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_the_mean_of_the_last_checkpoints_is_tried_at_the_end(tmp_path: Path) -> None:
+    task = Task(steps=20, save_every=4, eval_every=100, keep=1, average=3)
+    task.validate = lambda model: {}  # type: ignore[method-assign, assignment]
+    trained(tmp_path, task)
+    paths = [tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (12, 16, 20)]
+    parts, found = [weights_of(path) for path in paths], weights_of(tmp_path / "model.safetensors")
+    for name, tensor in found.items():
+        assert torch.allclose(tensor, sum(part[name] for part in parts) / 3, atol=1e-6), name  # type: ignore[arg-type]
+    assert not all(found[name].equal(parts[-1][name]) for name in found)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_mean_is_kept_only_if_it_is_better(tmp_path: Path, better: bool) -> None:
+    task = Task(steps=12, save_every=4, eval_every=4, average=2)
+    figures = iter([5.0, 4.0, 3.0, 2.0 if better else 3.5])
+    task.validate = lambda model: {"loss": next(figures)}  # type: ignore[method-assign, assignment]
+    outcome = trained(tmp_path, task)
+    last = weights_of(tmp_path / "checkpoints" / "step-12" / "model.safetensors")
+    found = weights_of(tmp_path / "model.safetensors")
+    assert outcome.best == (2.0 if better else 3.0)
+    assert all(found[name].equal(last[name]) for name in last) != better
+    valid = records(tmp_path, "valid")[-1]
+    assert (
+        valid["averaged"] == 2 and json.loads((tmp_path / "run.json").read_text())["weights"]["value"] == outcome.best
+    )
+
+
+def test_a_moving_average_is_evaluated_kept_and_resumed(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    task = Task(steps=14, ema=0.9, save_every=5, eval_every=7)
+    seen: list[dict[str, Tensor]] = []
+    validate = task.validate
+    task.validate = lambda model: seen.append(copy.deepcopy(model.state_dict())) or validate(model)  # type: ignore
+    trained(whole, task)
+    trained(parts, Task(steps=7, ema=0.9, save_every=5, eval_every=7))
+    trained(parts, Task(steps=14, ema=0.9, save_every=5, eval_every=7), resume=True)
+    for name in (
+        "model.safetensors",
+        "checkpoints/step-14/optimiser.safetensors",
+        "checkpoints/step-14/model.safetensors",
+    ):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    own = weights_of(whole / "checkpoints" / "step-14" / "model.safetensors")
+    mean = weights_of(whole / "checkpoints" / "step-14" / "optimiser.safetensors")
+    assert all(seen[-1][name].equal(mean[f"{name}/ema"]) for name in own if f"{name}/ema" in mean)
+    assert not seen[-1]["inner.weight"].equal(own["inner.weight"])
+
+
+def test_the_formula_of_the_moving_average(tmp_path: Path) -> None:
+    from regard.training.average import Moving
+
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimiser = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+    moving, expected = Moving(optimiser, 0.5), None
+    for step, value in enumerate((1.0, 3.0, 2.0), 1):
+        weight.grad = torch.zeros(1)
+        optimiser.step()
+        weight.data.fill_(value)
+        moving.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = value if expected is None else decay * expected + (1 - decay) * value
+        assert optimiser.state[weight]["ema"].item() == pytest.approx(expected)
+    with moving.instead():
+        assert weight.item() == pytest.approx(expected)
+    assert weight.item() == 2.0

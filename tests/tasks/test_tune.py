@@ -1,0 +1,424 @@
+"""Tuned runs through the front door: what they train, keep, load and refuse."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import bert as folders
+from helpers import marian, reads, small
+from safetensors import safe_open
+
+import regard
+from regard.adapt import lora
+from regard.cli import app as cli
+from regard.config.run import resolve
+from regard.errors import Mistake
+
+FINE = {
+    "train.steps": 60, "train.eval_every": 30, "train.save_every": 20, "train.tensorboard": False, "device": "cpu",
+    "train.lr": 6e-3, "train.warmup": 5, "train.schedule.kind": "constant", "train.tokens": 500, "data.max_tokens": 64,
+}  # fmt: skip
+KINDS = {
+    "lora": {"tune.rank": 4, "tune.alpha": 2.0, "tune.pattern": "(attention|feed)"},
+    "adapter": {"tune.bottleneck": 6},
+    "prompt": {"tune.length": 4},
+    "prefix": {"tune.length": 4, "tune.words": "the day"},
+}
+TEXTS = [text for text, _ in reads.moods(25, 8)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("tune")
+
+
+@pytest.fixture(scope="module")
+def base(home) -> Path:
+    """A classifier. Those over it are to call the same things by other names."""
+    run = reads.trained("classify", home / "base")
+    for name in ("train", "valid", "test"):
+        text = (run.parent / f"{name}.txt").read_text()
+        (run.parent / f"{name}.txt").write_text(text.replace("\tglad", "\tup").replace("\tsad", "\tdown"))
+    return run
+
+
+def over(base: Path, out: Path, kind: str, resume: bool = False, recipe: str = "classify", **settings):
+    parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid", "test")}
+    own = {"tune.kind": kind, **KINDS[kind]} | {key.replace("__", "."): value for key, value in settings.items()}
+    return regard.train(recipe, {**FINE, **parts, "start": str(base), **own}, out=out, resume=resume)
+
+
+@pytest.fixture(scope="module")
+def runs(base, home) -> dict[str, Path]:
+    """A classifier of each kind over one base."""
+    before = (base / "model.safetensors").read_bytes()
+    for kind in KINDS:
+        over(base, home / kind, kind)
+    assert (base / "model.safetensors").read_bytes() == before
+    return {kind: home / kind for kind in KINDS}
+
+
+def names(path: Path) -> set[str]:
+    with safe_open(path, "pt") as file:
+        return set(file.keys())
+
+
+def said(capsys, *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.main([str(each) for each in arguments])
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_what_is_new_is_kept(runs, base, kind):
+    run = runs[kind]
+    kept = names(run / "model.safetensors")
+    new = {"classes.weight", "classes.bias"}
+    assert new < kept and all(name.startswith("tune.") for name in kept - new)
+    assert names(run / "checkpoints/step-60/model.safetensors") == kept
+    assert {name.rpartition("/")[0] for name in names(run / "checkpoints/step-60/optimiser.safetensors")} == kept
+    about = json.loads((run / "run.json").read_text())
+    assert about["config"]["tune"]["kind"] == kind and about["config"]["start"] == str(base)
+    assert about["start"]["folder"] == str(base) and len(about["start"]["weights"]) == 32
+    notes = [json.loads(line).get("text", "") for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(f"tune: {kind} trains " in note and "gradients and optimiser take" in note for note in notes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_and_loads_either_way(runs, base, kind):
+    alone, over_base = regard.load(runs[kind]), regard.load(base, tune=runs[kind])
+    assert alone.predict(TEXTS) == over_base.predict(TEXTS)
+    assert alone.score(TEXTS[:5], ["up"] * 5) == over_base.score(TEXTS[:5], ["up"] * 5)
+    assert alone.evaluate()["accuracy"] > 0.85
+    assert len(alone.look(TEXTS[0]).pieces) == alone.look(TEXTS[0]).weights().shape[1]
+
+
+def test_a_head_that_the_base_has_not_is_kept_too(home):
+    words = reads.trained("masked", home / "words", train__steps=2)
+    system = over(words, home / "new", "lora", train__steps=2, precision="int8")
+    heads = {"classes.weight", "classes.bias", "pooler.weight", "pooler.bias"}
+    assert {name for name in names(home / "new/model.safetensors") if not name.startswith("tune.")} == heads
+    assert type(system.model.pooler).__name__ == "Linear" and len(system.labels) == 2
+
+
+@pytest.mark.parametrize("kind", ["lora", "prefix"])
+def test_over_a_folder_of_hugging_face(base, tmp_path, kind):
+    path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
+    tags = reads.columns_of(tmp_path / "tags", reads.phrases(30, 1))
+    own = {"data__train": str(tags), "data__valid": "", "data__test": "", "data__max_tokens": 30, "tune__words": "the"}
+    own |= {} if kind == "prefix" else {"tune__words": None}
+    own = {key: value for key, value in own.items() if value is not None}
+    system = over(path, tmp_path / "run", kind, recipe="tag", train__steps=2, **own)
+    words = ["the", "cat", "sees"]
+    assert regard.load(path, tune=tmp_path / "run").predict([words]) == system.predict([words])
+    assert {"classes.weight", "classes.bias"} < names(tmp_path / "run/model.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["lora", "prompt"])
+def test_a_tuned_run_is_resumed_to_the_same_bytes(runs, base, home, kind):
+    over(base, home / f"parts-{kind}", kind, train__steps=40)
+    over(base, home / f"parts-{kind}", kind, resume=True)
+    for name in ("model", "optimiser"):
+        file = f"checkpoints/step-60/{name}.safetensors"
+        assert (home / f"parts-{kind}" / file).read_bytes() == (runs[kind] / file).read_bytes()
+    with pytest.raises(Mistake, match="tune.rank|tune.length"):
+        over(base, home / f"parts-{kind}", kind, resume=True, **{"tune__rank" if kind == "lora" else "tune__length": 2})
+
+
+def test_several_over_one_base(runs, base):
+    alone = {kind: regard.load(run).score(TEXTS, ["up"] * 25) for kind, run in runs.items()}
+    many = regard.load(base, tune=runs)
+    for kind in ("prefix", "lora", "prompt", "adapter", "lora"):
+        assert many.use(kind).score(TEXTS, ["up"] * 25) == pytest.approx(alone[kind], abs=1e-5)
+    assert many.name == "lora" and many.run.tune.kind == "lora"
+    tables = {id(system.model.embed.weight) for system in many.systems.values()}
+    assert len(tables) == 1
+    with pytest.raises(Mistake, match="there is no 'lore' over this base; expected one of lora, .* did you mean lora"):
+        many.use("lore")
+    with pytest.raises(Mistake, match="others are loaded over the same base and would change with it"):
+        lora.merge(many.use("lora").model)
+    listed = regard.load(base, tune=list(runs.values()))
+    assert listed.use("prompt").predict(TEXTS) == many.use("prompt").predict(TEXTS)
+    with pytest.raises(Mistake, match="two of these folders have one name"):
+        regard.load(base, tune=[runs["lora"], runs["lora"]])
+    with pytest.raises(Mistake, match="there is nothing to load over the base"):
+        regard.load(base, tune=[])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_smaller_precision(runs, kind, precision):
+    exact, rough = (regard.load(runs[kind], each) for each in ({}, {"precision": precision}))
+    assert rough.score(TEXTS, ["up"] * 25) == pytest.approx(exact.score(TEXTS, ["up"] * 25), abs=0.3)
+    assert rough.score(TEXTS, ["up"] * 25) != exact.score(TEXTS, ["up"] * 25)
+
+
+@pytest.mark.parametrize("kind", ["lora", "adapter"])
+def test_over_a_base_in_8_bits(base, home, kind):
+    system = over(base, home / f"int8-{kind}", kind, precision="int8")
+    assert type(system.model.encoder.layers[0].attention.query).__name__ == "Int8"
+    assert type(system.model.pooler).__name__ == "Int8" and system.evaluate()["accuracy"] > 0.85
+    assert regard.load(home / f"int8-{kind}").predict(TEXTS) == system.predict(TEXTS)
+    if kind == "lora":
+        with pytest.raises(Mistake, match="is held in 8 bits and takes nothing in; load the model with precision=fp32"):
+            lora.merge(system.model)
+
+
+def test_the_gradient_through_8_bits_is_that_of_the_map():
+    from regard.adapt.precision import Int8
+
+    linear, x = torch.nn.Linear(40, 36), torch.randn(3, 40, requires_grad=True)
+    rough = Int8(linear)
+    assert rough(x).equal(rough(x.detach()))
+    (found,), (wanted,) = (torch.autograd.grad(each(x).square().sum(), x) for each in (rough, linear))
+    assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+
+
+# --- merging ---------------------------------------------------------------------------------------------------------
+
+
+def test_merged_it_is_a_run_like_any_other(runs, home, capsys):
+    out = home / "merged"
+    code, told, _ = said(capsys, "convert", runs["lora"], "--merge", "--out", out)
+    assert code == 0 and "merged 6 maps; logits apart by " in told
+    whole, tuned = regard.load(out), regard.load(runs["lora"])
+    assert whole.predict(TEXTS) == tuned.predict(TEXTS) and whole.run.tune.kind == "none"
+    assert json.loads((out / "run.json").read_text())["merged"]["kind"] == "lora"
+    assert set(names(out / "model.safetensors")) == set(whole.model.state_dict())
+    regard.convert(runs["lora"], out=home / "hf", to="huggingface", merge=True)
+    assert regard.load(home / "hf").predict(TEXTS) == tuned.predict(TEXTS)
+    begun = over(out, home / "again", "adapter", data__train=str(runs["lora"].parent / "base/train.txt"),
+                 data__valid="", data__test="", train__steps=2)  # fmt: skip
+    assert begun.run.tune.kind == "adapter"
+
+
+def test_a_merge_that_says_something_else_is_not_kept(runs, home, monkeypatch):
+    plain = lora.Side.fold
+    monkeypatch.setattr(lora.Side, "fold", lambda self, weight: plain(self, weight.mul_(1.5)))
+    with pytest.raises(RuntimeError, match="merged and unmerged logits are apart by"), torch.no_grad():
+        regard.convert(runs["lora"], out=home / "wrong", merge=True)
+    assert not (home / "wrong").exists()
+
+
+# --- other tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def writer(home) -> Path:
+    for seed, (name, count) in enumerate({"train": 150, "valid": 20, "test": 20}.items()):
+        folder = home / "lm"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.txt").write_text("\n".join(marian.sentences(count, seed)) + "\n")
+    settings = {key: value for key, value in reads.TINY.items() if key != "train.tokens"} | {
+        "model.positions.tokens": 64, "data.max_tokens": 40, "train.batch": 8, "train.steps": 20, "data.document": "line",
+    }  # fmt: skip
+    parts = {f"data.{name}": str(home / f"lm/{name}.txt") for name in ("train", "valid", "test")}
+    regard.train("language", {**settings, **parts}, out=home / "lm/run")
+    return home / "lm/run"
+
+
+def test_words_must_be_words_of_one_vocabulary():
+    from types import SimpleNamespace
+
+    from regard.adapt import tuned_run
+
+    class Empty:
+        def encode(self, texts):
+            return [[] for _ in texts]
+
+    def run(kind: str, **model: int) -> SimpleNamespace:
+        return SimpleNamespace(tune=SimpleNamespace(kind=kind, words="the day"), model=SimpleNamespace(**model))
+
+    with pytest.raises(Mistake, match="source and target have vocabularies of their own; leave it out"):
+        tuned_run._words(run("prefix", target_vocab=9), {"a": Empty()})
+    with pytest.raises(Mistake, match="tune.words is 'the day', which are no words"):
+        tuned_run._words(run("prompt", target_vocab=9), {"a": Empty()})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_language_model_writes(writer, home, kind):
+    system = over(writer, home / f"lm-{kind}", kind, recipe="language", train__steps=10, train__batch=8,
+                  data__max_tokens=40, data__document="line")  # fmt: skip
+    plain = regard.load(writer)
+    prompts = ["the old", "a bird never likes", "x"]
+    said = system.predict(prompts, kind="greedy", max_tokens=8, details=True)
+    beams = system.predict(prompts, kind="beam", beam=3, max_tokens=8, details=True)
+    for prompt, record, best in zip(prompts, said, beams, strict=True):  # alone as in company
+        one = system.predict(prompt, kind="greedy", max_tokens=8, details=True)
+        assert one["text"] == record["text"] and one["logprob"] == pytest.approx(record["logprob"], abs=1e-4)
+        beam = system.predict(prompt, kind="beam", beam=3, max_tokens=8, details=True)
+        assert beam["text"] == best["text"] and beam["score"] == pytest.approx(best["score"], abs=1e-4)
+    assert system.score(prompts[0]) != pytest.approx(plain.score(prompts[0]), abs=1e-4)
+    assert system.context == (60 if kind in ("prompt", "prefix") else 64)
+    assert system.evaluate()["loss"] < plain.evaluate()["loss"] + 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_translator_translates(home, kind):
+    run = home / "pairs/run"
+    if not run.exists():
+        small.trained(home / "pairs", 20, pairs=100)
+    files = home / "pairs/files"
+    parts = {f"data.{name}": f"{files}/{name}.low,{files}/{name}.up" for name in ("train", "valid", "test")}
+    settings = {"tune.kind": kind, **KINDS[kind], "tune.words": "the"} if kind in ("prompt", "prefix") else KINDS[kind]
+    wanted = {**FINE, **parts, "start": str(run), "tune.kind": kind, **settings, "train.steps": 4}
+    system = regard.train("translate", wanted, out=home / f"pairs-{kind}")
+    source = "the old cat sees the dog"
+    said = system.predict([source, "a bird"], kind="beam", beam=3, details=True)
+    assert said[0]["text"] == system.predict(source, kind="beam", beam=3)
+    assert system.look(source).cross().shape[1] == len(system.look(source).source)
+
+
+# --- the command line, and what a user may do wrong ------------------------------------------------------------------
+
+
+def test_verbs_take_a_tune(runs, base, capsys, monkeypatch):
+    lines = ("\n".join(TEXTS) + "\n").encode()
+    for verb, more in (("predict", ()), ("eval", ("--data", base.parent / "test.txt"))):
+        for arguments in ((runs["lora"],), (base, "--tune", runs["lora"])):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+            code, out, _ = said(capsys, verb, *arguments, *more, "device=cpu")
+            assert code == 0
+            if len(arguments) == 1:
+                first = out
+        assert out == first and len(out) > 20
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the day\tup\n")))
+    assert said(capsys, "score", base, "--tune", runs["prefix"])[0] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dry_tells_what_is_trained(base, capsys, kind):
+    settings = [f"{key}={value}" for key, value in KINDS[kind].items()]
+    parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", f"tune.kind={kind}", *settings]
+    code, out, err = said(capsys, "train", "classify", *parts, "--dry")
+    assert code == 0 and "\ntune." in out, err
+    whole, trained = (int(word.replace(",", "")) for word in out.split("parameters ")[1].split()[:3:2])
+    assert trained < whole / 5 and ", trained " in out
+
+
+def test_dry_refuses_what_training_refuses(base, capsys):
+    parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", "tune.kind=prefix", "tune.length=600"]
+    code, _, err = said(capsys, "train", "classify", *parts, "--dry")
+    assert code == 2 and "tune.length is 600, and the model has 512 places" in err and err.count("\n") == 1
+
+
+def test_a_tune_goes_over_one_base(runs, base, capsys):
+    code, _, err = said(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
+    assert code == 2 and "--tune goes over one base, and" in err
+    with pytest.raises(Mistake, match="--force is about a base that --tune does not fit"):
+        regard.load(base, force=True)
+    code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
+    assert (
+        code == 2 and err.count("\n") == 1 and "--tune is given 2 times and one verb uses one; ask for each by" in err
+    )
+
+
+def test_the_wrong_base(runs, base, home, capsys):
+    other = reads.trained("classify", home / "other", train__steps=2)
+    code, _, err = said(capsys, "eval", other, "--tune", runs["lora"])
+    assert code == 2 and err.count("\n") == 1
+    assert (
+        f"{runs['lora']} was tuned over {base} (weights " in err and "--force` to try it: what it then says may" in err
+    )
+    code, out, err = said(capsys, "eval", other, "--tune", runs["lora"], "--force")
+    assert code == 0 and "--force uses them all the same, and what comes out may be nonsense" in err
+    code, _, err = said(capsys, "eval", other, "--force")
+    assert code == 2 and "--force is about a base that --tune does not fit" in err
+    wide = reads.trained("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
+    code, _, err = said(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # nobody can force that
+    assert (
+        code == 2 and err.count("\n") == 1 and f"{wide} cannot be the base of {runs['lora']}: embed.weight is (" in err
+    )
+
+
+def test_a_base_that_is_gone(runs, base, home, tmp_path):
+    moved = tmp_path / "run"
+    over(base, moved, "lora", train__steps=1)
+    about = json.loads((moved / "run.json").read_text())
+    about["config"]["start"] = str(tmp_path / "nowhere")
+    (moved / "run.json").write_text(json.dumps(about))
+    with pytest.raises(
+        Mistake,
+        match="nowhere, which is not there; put it there, or say where it lies now: `regard predict BASE --tune",
+    ):
+        regard.load(moved)
+    assert len(regard.load(base, tune=moved).predict(TEXTS)) == 25
+
+
+def test_other_mistakes(runs, base, home, tmp_path, capsys):
+    for call, words in (
+        (lambda: regard.load(base, tune=tmp_path), "is no tuned run: it has no run.json"),
+        (lambda: regard.load(base, tune=base), "is no tuned run but a whole one; load it by itself"),
+        (lambda: over(runs["lora"], tmp_path / "x", "lora"), "is tuned itself; fold it into one model first"),
+        (lambda: resolve("classify", {"tune.kind": "lora"}), "tune.kind is lora and nothing is there to tune; name a"),
+        (lambda: resolve("classify", {"tune.kind": "lore", "start": str(base)}), "tune.kind is \"lore\"; expected one of none"),
+        (lambda: resolve("classify", {"tune.kind": "lora", "tune.rank": 0, "start": str(base)}), "tune.rank is 0; expected at least 1"),
+        (lambda: resolve("classify", {"tune.kind": "lora", "tune.length": 3, "start": str(base)}), "tune.length does not belong to tune=lora"),
+        (lambda: over(base, tmp_path / "x", "lora", tune__rank=33), "tune.rank is 33, above the 32 that encoder.layers.0.attention.query"),
+        (lambda: over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "fits no linear map of the model; it has encoder.layers.*.attention.query"),
+        (lambda: over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, and 4 places before a text (tune.length) leave 508 of the model's 512"),
+        (lambda: over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, and the model has 512 places for it and a text; use less"),
+        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "is to have nothing left (--merge) beside its weights; --to peft is"),
+        (lambda: regard.convert(base, out=tmp_path / "x", merge=True), "is not tuned; --merge is for tune.kind=lora"),
+        (lambda: regard.convert(runs["adapter"], out=tmp_path / "x", merge=True), "is tuned by adapter, which no weight of the base can take in"),
+        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", to="huggingface"), "--to huggingface writes whole ones; add --merge"),
+        (lambda: regard.convert(runs["prompt"], out=tmp_path / "x", to="huggingface"), "tune.kind=prompt has no place in that format"),
+    ):  # fmt: skip
+        with pytest.raises(Mistake) as error:
+            call()
+        assert words in str(error.value) and "\n" not in str(error.value), error.value
+        assert not (tmp_path / "x").exists()
+    code, _, err = said(capsys, "eval", base, runs["lora"], "--tune", runs["lora"])
+    assert code == 2 and "--tune is for one run, and several are compared" in err
+
+
+def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
+    own = {key: value for key, value in reads.TINY.items() if key != "train.tokens"} | {
+        "train.batch": 4,
+        "train.steps": 1,
+    }
+    parts = {"data.train": str(home / "lm/train.txt"), "data.max_tokens": 20, "data.document": "line"}
+    (home / "lm").mkdir(exist_ok=True)
+    (home / "lm/train.txt").write_text("\n".join(marian.sentences(60, 0)) + "\n")
+    regard.train("language", {"model.family": "xl", **own, **parts}, out=tmp_path / "xl")
+    wanted = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
+    with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for model.family=xl: its attention .Recent."):
+        regard.train("language", wanted, out=tmp_path / "x")
+
+
+def test_packed_rows_have_no_single_beginning(home):
+    files, run = home / "pairs/files", home / "pairs/run"
+    if not run.exists():
+        small.trained(home / "pairs", 20, pairs=100)
+    wanted = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
+    with pytest.raises(
+        Mistake, match="tune.kind=prompt goes before a text, and packed rows hold several; set data.pack"
+    ):
+        regard.train("translate", {**wanted, "tune.kind": "prompt"}, out=home / "packed")
+    regard.train("translate", {**wanted, "tune.kind": "lora", "train.steps": 1}, out=home / "packed")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ("missing", "tune.encoder.layers.0.attention.query.down is missing"),
+    ("unexpected", "tune.more is not in the model"),
+    ("shape", "tune.encoder.layers.0.attention.query.down is (3, 32) and the model's is (4, 32)"),
+])  # fmt: skip
+def test_a_file_that_does_not_fit(runs, base, tmp_path, change, words):
+    from safetensors.torch import load_file, save_file
+
+    for name in ("run.json", "tokenizer.json", "labels.json"):
+        (tmp_path / name).write_bytes((runs["lora"] / name).read_bytes())
+    tensors, name = load_file(runs["lora"] / "model.safetensors"), "tune.encoder.layers.0.attention.query.down"
+    if change == "missing":
+        del tensors[name]
+    elif change == "unexpected":
+        tensors["tune.more"] = torch.zeros(2)
+    else:
+        tensors[name] = tensors[name][:3].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(Mistake) as error:
+        regard.load(base, tune=tmp_path)
+    assert words in str(error.value)
