@@ -5,8 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from regard.errors import Mistake
-from regard.files import room_for
+from regard.errors import UserError
+from regard.files import check_picture_path
 
 BENCHES = ("encode", "generate", "long", "scaling", "translate", "tune")
 
@@ -17,18 +17,18 @@ def bench(
     """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns. Its report has a
     `table` for people and `values` for programs; that of scaling is drawn to `out`."""
     if what not in BENCHES:
-        raise Mistake(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
+        raise UserError(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
     module = import_module(f".{what}", __name__)
     size = module.SIZES[0] if size is None else size
     if size not in module.SIZES:
-        raise Mistake(f"--size {size} is no size of this bench; expected {one_of(module.SIZES)}")
+        raise UserError(f"--size {size} is no size of this bench; expected {one_of(module.SIZES)}")
     if only is not None and only not in module.PARTS:
-        raise Mistake(f"--only {only} is no part of this bench; expected {one_of(module.PARTS)}")
+        raise UserError(f"--only {only} is no part of this bench; expected {one_of(module.PARTS)}")
     if rounds < 1:
-        raise Mistake(f"--rounds {rounds} times nothing; expected 1 or more")
+        raise UserError(f"--rounds {rounds} times nothing; expected 1 or more")
     if out is not None and what != "scaling":
-        raise Mistake(f"--out takes a picture and the bench {what} has none; leave it out, or use scaling")
-    picture = None if out is None else room_for(Path(out))
+        raise UserError(f"--out takes a picture and the bench {what} has none; leave it out, or use scaling")
+    picture = None if out is None else check_picture_path(Path(out))
     report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
     if picture is not None:
         report.draw(picture)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.config.schema import TextData, Tokenizer
+from regard.config.schema import TextData, TokenizerConfig
 from regard.data.corpus import corpus
 from regard.data.documents import documents
-from regard.processors.tokenizers import learn, load
+from regard.processors.tokenizers import load_tokenizer, train_tokenizer
 
 TYPES = 400_000  # words of the made language; few of them make most of a text
 VOCAB = 16_000
@@ -53,7 +53,7 @@ def measure(path: Path, tokenizer: Path) -> dict[str, float]:
     """In a process of its own: what it takes to encode this file and write the cache."""
     with tempfile.TemporaryDirectory() as cache:
         texts = documents(TextData(train=f"{path}", cache=cache), "train")  # type: ignore[arg-type]
-        learnt = load(tokenizer)
+        learnt = load_tokenizer(tokenizer)
         before = peak()
         began, worked = time.perf_counter(), time.process_time()
         found = corpus(texts, learnt)
@@ -83,7 +83,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, made = Path(folder, "tokenizer.json"), Path(folder, "made.txt")
         text(made, min(10, *asked.sizes))
-        learn(Tokenizer(vocab=VOCAB), documents(TextData(train=f"{made}"), "train").sample()).save(tokenizer)  # type: ignore[arg-type]
+        train_tokenizer(TokenizerConfig(vocab=VOCAB), documents(TextData(train=f"{made}"), "train").sample()).save(
+            tokenizer
+        )  # type: ignore[arg-type]
         for size in asked.sizes:
             text(made, size)
             own = [sys.executable, "-m", "benchmarks.corpus", "--measure", f"{made}", f"{tokenizer}"]

@@ -18,15 +18,15 @@ from torch.nn import functional as F
 
 from regard.adapt import precision
 from regard.config.run import Run
-from regard.data.rows import laid, real
+from regard.data.rows import pad_rows, valid_mask
 from regard.data.sampler import Ids, sorted_batches
 from regard.device import resolve_device
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface.bert_export import config, tensors
 from regard.parts.pooling import pooled
-from regard.processors.tokenizers import Text
-from regard.tasks.masked import Masked
+from regard.processors.tokenizers import TrainedTokenizer
+from regard.tasks.masked import MaskedPredictor
 from regard.training import optim as optim
 
 from .report import Report, Section
@@ -105,7 +105,13 @@ def made(plan: Plan) -> list[str]:
 
 class Bench:
     def __init__(
-        self, model: bert.Model, c: bert.Config, text: Text, texts: list[str], plan: Plan, device: torch.device
+        self,
+        model: bert.Model,
+        c: bert.Config,
+        text: TrainedTokenizer,
+        texts: list[str],
+        plan: Plan,
+        device: torch.device,
     ) -> None:
         self.model, self.c, self.text, self.texts, self.plan, self.device = model, c, text, texts, plan, device
         self.lengths = [len(row) for row in between(text, texts)]
@@ -129,15 +135,15 @@ class Bench:
         """Where vectors have to be those of our fp32 and are not, nothing is timed."""
         apart = float((vectors - self.exact).abs().max())
         if equal and not apart <= APART:
-            raise Mistake(f"{name} gave vectors that are {apart:.1e} apart from regard fp32's, so nothing was timed")
+            raise UserError(f"{name} gave vectors that are {apart:.1e} apart from regard fp32's, so nothing was timed")
         cosines = F.cosine_similarity(vectors, self.exact)
         return f"{name}: vectors apart by {apart:.1e} from regard fp32's, cosines {cosines.min():.5f} or more"
 
     def ours(self, kind: str) -> Encoder:
         model = copy.deepcopy(self.model).to(self.device)
         run = Run(task="masked", model=self.c, data={"max_tokens": MOST}, device=str(self.device))
-        reader = Masked(run, precision.apply(model, kind), self.text, self.device)
-        return lambda texts: reader.embed(texts, pooling="mean", normalised=True)
+        reader = MaskedPredictor(run, precision.apply(model, kind), self.text, self.device)
+        return lambda texts: reader.embed(texts, pooling="mean", normalize=True)
 
     def hugging_face(self, kind: str) -> Callable[[Cut], Encoder]:
         import transformers as hf
@@ -156,7 +162,7 @@ class Bench:
         vectors = torch.empty(len(rows), self.c.width)
         for batch in cut.batches([len(row) for row in rows]):
             some = [rows[i] for i in batch]
-            tokens, seen = laid(some, self.text.pad).to(self.device), real(some).to(self.device)
+            tokens, seen = pad_rows(some, self.text.pad).to(self.device), valid_mask(some).to(self.device)
             states = model(input_ids=tokens, attention_mask=seen.long()).last_hidden_state
             vectors[batch] = pooled(states, seen, "mean", True).float().cpu()
         return vectors
@@ -184,7 +190,7 @@ class Bench:
         return sum(len(batch) * max(self.lengths[i] for i in batch) for batch in batches)
 
 
-def between(text: Text, texts: list[str]) -> list[Ids]:
+def between(text: TrainedTokenizer, texts: list[str]) -> list[Ids]:
     return [np.array([text.start, *ids, text.end]) for ids in text.encode(texts)]
 
 

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 
 from regard.adapt import precision
 from regard.config.schema import AdamW
-from regard.data.corpus import Window
-from regard.decode import Settings, Suppress, search
+from regard.data.corpus import TextWindow
+from regard.decode import SearchSettings, Suppress, search
 from regard.decode.beam import ROUND
 from regard.device import resolve_device
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import gpt
 from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
-from regard.tasks.language import Lesson, Turn
+from regard.tasks.language import LanguageObjective, Turn
 from regard.training import optim as optim
 
 from .report import Report, Section
@@ -118,7 +118,7 @@ def compare(texts: dict[str, list[list[int]]], tokens: int) -> list[str]:
     for name, some in texts.items():
         equal = sum(one == other for one, other in zip(some, first, strict=True))
         if any(len(text) != tokens for text in some) or ("fp32" in name and equal < EQUAL * len(first)):
-            raise Mistake(f"{name} gave {equal} of {len(first)} texts as regard fp32 does, so nothing was timed")
+            raise UserError(f"{name} gave {equal} of {len(first)} texts as regard fp32 does, so nothing was timed")
         told.append(f"{name}: {equal} of {len(first)} texts as regard fp32")
     return told[1:]
 
@@ -142,7 +142,7 @@ def writers(model: gpt.Model, c: gpt.Config, prompt: Tensor, plan: Plan, notes: 
 def ours(model: Any, prompt: Tensor, plan: Plan) -> Writer:
     rows, tokens = prompt.shape
     capacity = ((tokens + plan.tokens) // ROUND + 2) * ROUND if prompt.is_cuda else None
-    settings = Settings(END, 1, stop="first", filters=(Suppress([END]),))
+    settings = SearchSettings(END, 1, early_stopping="first", filters=(Suppress([END]),))
 
     def go() -> list[list[int]]:
         limits = torch.full((rows,), plan.tokens, device=prompt.device)
@@ -180,7 +180,7 @@ def training(
     with torch.no_grad():
         losses = {name: loss(net.eval(), tokens, targets).item() for name, (net, loss) in programs.items()}
     if (apart := max(losses.values()) - min(losses.values())) > APART:
-        raise Mistake(f"the programs are not equal, so nothing was timed: losses per token are {losses}")
+        raise UserError(f"the programs are not equal, so nothing was timed: losses per token are {losses}")
     ways = {name: learning(net, loss, tokens, targets, plan, compiled) for name, (net, loss) in programs.items()}
     facts = [
         f"{plan.batch} × {plan.context} tokens in an update, {plan.precision}{', compiled' if compiled else ''}",
@@ -200,7 +200,7 @@ def learners(
     every = torch.ones(plan.batch, plan.context, dtype=torch.bool, device=device)
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return Lesson.loss(task, net, Turn(Window(tokens, targets, every))) / targets.numel()
+        return LanguageObjective.loss(task, net, Turn(TextWindow(tokens, targets, every))) / targets.numel()
 
     found: dict[str, tuple[nn.Module, Loss]] = {"regard": (own, our_loss)}
     if installed("transformers", notes):
@@ -231,9 +231,9 @@ def nanogpt(model: gpt.Model, c: gpt.Config, device: torch.device) -> nn.Module:
 
 
 def learning(net: nn.Module, loss: Loss, tokens: Tensor, targets: Tensor, plan: Plan, compiled: bool) -> Way:
-    optimiser = optim.optimiser(net, AdamW())
-    parameters = [each for group in optimiser.param_groups for each in group["params"]]
-    for group in optimiser.param_groups:
+    optimizer = optim.build_optimizer(net, AdamW())
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for group in optimizer.param_groups:
         group["lr"] = 1e-5
     went = torch.compile(loss, dynamic=False) if compiled else loss
 
@@ -243,9 +243,9 @@ def learning(net: nn.Module, loss: Loss, tokens: Tensor, targets: Tensor, plan: 
             with optim.autocast(tokens.device, plan.precision):
                 found = went(net, tokens, targets)
             found.backward()
-            optim.clip(parameters, 1.0)
-            optimiser.step()
-            optimiser.zero_grad()
+            optim.clip_gradients(parameters, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
         return plan.updates * tokens.numel()
 
     return go

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.device import resolve_device
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import bigbird, longformer
 from regard.formats.huggingface.weight_names import load
 from regard.parts import Mask
@@ -59,7 +59,7 @@ def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     where, notes = resolve_device(device), list[str]()
     plan, sections = planned(size, where), []
     if not installed("transformers", notes):
-        raise Mistake("this bench compares with transformers, which is not installed; pip install transformers")
+        raise UserError("this bench compares with transformers, which is not installed; pip install transformers")
     for part in parts:
         print(f"timing {part} …", file=sys.stderr)
         sections += WAYS[part](plan, where, count, notes)
@@ -78,7 +78,7 @@ def longformers(plan: Plan, device: torch.device, count: int, notes: list[str]) 
     for wide in (False, True):
         marks = torch.zeros(1, plan.tokens, dtype=torch.long, device=device)
         marks[:, 0] = int(wide)
-        mask = Mask(globals=torch.zeros(1, 1, dtype=torch.long, device=device)) if wide else Mask()
+        mask = Mask(global_positions=torch.zeros(1, 1, dtype=torch.long, device=device)) if wide else Mask()
         words = {"global_attention_mask": marks} if wide else {}
         name = f"Longformer{', first token global' if wide else ''}"
         found.append(section(name, plan, device, count, notes, (ours, mask), (theirs, words)))
@@ -135,7 +135,7 @@ def section(
     exact = {who: read() for who, (_, read) in models.items()}
     apart = (exact["regard"] - exact["HF"]).abs().max().item()
     if not apart < APART:
-        raise Mistake(f"{name}: outputs are {apart:.1e} apart in fp32, so nothing was timed")
+        raise UserError(f"{name}: outputs are {apart:.1e} apart in fp32, so nothing was timed")
     size = f"{plan.layers} layers × {plan.width}, {plan.heads} heads"
     facts = [f"1 × {plan.tokens} tokens, {size}, {str(plan.precision)[6:]}", f"outputs apart by {apart:.1e} in fp32"]
     for model, _ in models.values():
@@ -189,7 +189,7 @@ def check(name: str, ways: dict[str, Read], exact: dict[str, Tensor]) -> list[st
     stray = {who: (read() - exact[who.partition(", compiled")[0]]).abs().mean().item() for who, read in ways.items()}
     far = [who for who, each in stray.items() if not each < 2 * stray["HF"]]
     if far:
-        raise Mistake(
+        raise UserError(
             f"{name}: {far[0]} strays from fp32 by {stray[far[0]]:.1e}, so nothing was timed; HF {stray['HF']:.1e}"
         )
     return ["mean distance from fp32: " + ", ".join(f"{who} {each:.1e}" for who, each in stray.items())]

@@ -17,7 +17,7 @@ import torch
 from regard import files
 from regard.config.run import resolve
 from regard.device import resolve_device
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.tasks import classify
 from regard.training import fit
 
@@ -52,7 +52,7 @@ def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any], shor
     texts of so many tokens, with all else the same."""
     before, weights, seconds = None, None, 0.0
     for length in ([short] if short else []) + [tokens]:
-        run = resolve("marks", settings(way, tokens, others) | {"data.max_tokens": length}).run
+        run = resolve("matching", settings(way, tokens, others) | {"data.max_tokens": length}).run
         lesson, kept, run = classify.prepare(run, before, resolve_device(run.device))
         model, before = lesson.model, folder / str(length)
         if way == POOLED:
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     try:
         print(answer(asked))
-    except Mistake as mistake:
+    except UserError as mistake:
         print(f"regard: {mistake}", file=sys.stderr)
         return 2
     return 0
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
 def answer(asked: argparse.Namespace) -> str:
     """The table, or JSON, of the trainings that were asked for."""
     if wrong := [each for each in asked.settings if "=" not in each]:
-        raise Mistake(f"{wrong[0]!r} is not a setting; expected key=value, such as train.steps=500")
+        raise UserError(f"{wrong[0]!r} is not a setting; expected key=value, such as train.steps=500")
     others = dict(each.split("=", 1) for each in asked.settings)
     told, ways = [], asked.only or [*WAYS]
     with tempfile.TemporaryDirectory() as folder:

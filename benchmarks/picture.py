@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.files import replacing
+from regard.files import atomic_write
 
 COLOURS = ("#222222", "#1f77b4", "#d95f02", "#e6ab02", "#1b9e77", "#7570b3", "#e7298a", "#a6761d", "#666666")
 
@@ -27,7 +27,7 @@ def draw(path: Path, curves: Sequence[Any], title: str) -> None:
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     figure.suptitle(f"Cost against the length of a text ({title})", fontsize=11)
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft, format="png")
 
 

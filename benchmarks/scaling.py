@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.device import resolve_device
-from regard.parts import Feed, Mask, Residual, slots
+from regard.parts import FeedForward, Mask, Residual, slots
 from regard.parts.recurrent import convolved, recurrent
 from regard.training import optim as optim
 
@@ -89,7 +89,7 @@ class Whole(nn.Module):
 
     def __init__(self, plan: Plan, inside: nn.Module) -> None:
         super().__init__()
-        self.inside, self.feed = inside, Feed(plan.width, 4 * plan.width, "gelu")
+        self.inside, self.feed = inside, FeedForward(plan.width, 4 * plan.width, "gelu")
         self.first, self.second = (Residual(nn.LayerNorm(plan.width)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Mistake", "build", "convert", "load", "resolve", "train"]
+__all__ = ["UserError", "build", "convert", "load", "resolve", "train"]
 
 if TYPE_CHECKING:
     from .api import build, convert, load, train
     from .config.run import resolve
-    from .errors import Mistake
+    from .errors import UserError
 
 _PLACES = dict.fromkeys(("build", "convert", "load", "train"), "api") | {"resolve": "config.run", "Mistake": "errors"}
 

@@ -7,19 +7,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from . import __version__
+from . import run_folder
 from .config.merge import flat, split
-from .config.run import USE, Resolved, Run, change, difference, family_of, read, resolve
-from .errors import Mistake
-from .files import read_json, remove, replacing, write_json
-from .pretrained import Origin
+from .config.run import USE, ResolvedRun, Run, change_settings, changed_keys, family_of, load_config, resolve
+from .errors import UserError
+from .files import atomic_write, remove
+from .pretrained import Pretrained
 
-FORMAT = 1  # of run.json
 FIXED: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
-FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimiser.kind")
+FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
 # What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
 HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
-FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "follow", "pooled")))
+FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled")))
 PLAIN = {"precision": "fp32", "device": "cpu"}  # how a run is loaded to be looked into, not used
 
 
@@ -47,7 +46,7 @@ def train(
     if not resume:
         _refuse_taken(out)
     run = _taken_up(out, recipe, resolved, wanted) if resume else resolved.run
-    origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.start else None
+    origin = Pretrained(run.start, lambda path: load(path, PLAIN)) if run.start else None
     with _tokenizers(out if resume else None, origin) as folder:
         lesson, tokenizers, run = prepare(run, folder, resolve_device(run.device))
         notes = origin.give(lesson.model) if origin else []
@@ -58,12 +57,12 @@ def train(
         if resume:
             _same_data(out, begun)
             notes = []
-            write_json(out / "run.json", read_json(out / "run.json") | {"config": run.dump()})
+            run_folder.update_run(out, config=run.dump())
         else:
-            _begin(out, recipe, Resolved(run, resolved.origin), tokenizers, begun)
+            _begin(out, recipe, ResolvedRun(run, resolved.origin), tokenizers, begun)
         try:
             outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
-        except Mistake:
+        except UserError:
             if not resume and _unused(out):  # only the first update showed it
                 remove(out)
             raise
@@ -83,20 +82,20 @@ def load(
     `tune` is the folder of a run that tuned it, or several by name: `.use(name)` then says which of them it is.
     """
     if force and tune is None:
-        raise Mistake("--force is about a base that --tune does not fit; give --tune, or leave it out")
+        raise UserError("--force is about a base that --tune does not fit; give --tune, or leave it out")
     if tune is not None:
         return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
     if len(names := _names(path)) > 1:
         systems = {name: load(name, overrides, **sections) for name in names}
         first = systems[names[0]]
         for name, system in systems.items():
-            if system.together is not first.together:
+            if system.ensemble is not first.ensemble:
                 tasks = f"{names[0]} is of the task {first.run.task} and {name} of {system.run.task}"
-                raise Mistake(f"{tasks}; models that are asked together have one task")
-        return first.together(systems)
+                raise UserError(f"{tasks}; models that are asked together have one task")
+        return first.ensemble(systems)
     path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
     if _ours(path):
-        return _loaded(change(_run(path), changes), path)
+        return _loaded(change_settings(_run(path), changes), path)
     from .formats.huggingface.folder import load_folder
 
     return _precise(load_folder(path, changes))
@@ -109,10 +108,10 @@ def _ours(path: Path) -> bool:
     if (path / "config.json").is_file() or (path / "modules.json").is_file():
         return False
     if not path.exists():
-        raise Mistake(
+        raise UserError(
             f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
         )
-    raise Mistake(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
+    raise UserError(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
 
 
 def _names(path: str | Path) -> list[str]:
@@ -122,7 +121,7 @@ def _names(path: str | Path) -> list[str]:
     try:
         return [str(name) for name in split(str(path))]
     except ValueError as error:
-        raise Mistake(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 def _loaded(run: Run, path: Path) -> Any:
@@ -133,7 +132,7 @@ def _loaded(run: Run, path: Path) -> Any:
 
     system = restore(run, path, resolve_device(run.device))
     if run.tune.kind != "none":
-        return tuned_run.restore(system, path, Origin(tuned_run.base_of(run, path), lambda base: load(base, PLAIN)))
+        return tuned_run.restore(system, path, Pretrained(tuned_run.base_of(run, path), lambda base: load(base, PLAIN)))
     load_model(system.model, path / "model.safetensors")
     return _precise(system)
 
@@ -146,17 +145,17 @@ def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any
     from .tasks import restore
 
     if len(_names(base)) > 1:
-        raise Mistake(f"--tune goes over one base, and {base} are several; give one of them")
-    origin = cache(lambda: Origin(base, lambda path: load(path, PLAIN)))
+        raise UserError(f"--tune goes over one base, and {base} are several; give one of them")
+    origin = cache(lambda: Pretrained(base, lambda path: load(path, PLAIN)))
 
     def read(folder: Path) -> Any:
         if peft.holds(folder):
             return peft.put(load(base, changes), folder, base)
         if not (folder / "run.json").is_file():
-            raise Mistake(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
-        run = change(_run(folder), changes)
+            raise UserError(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
+        run = change_settings(_run(folder), changes)
         if run.tune.kind == "none":
-            raise Mistake(f"{folder} is no tuned run but a whole one; load it by itself")
+            raise UserError(f"{folder} is no tuned run but a whole one; load it by itself")
         return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, origin(), force)
 
     return tuned_run.over(tunes, read)
@@ -188,7 +187,7 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     from .adapt import tuned_run
 
     run = resolve(recipe, overrides).run
-    origin = Origin(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
+    origin = Pretrained(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
     with torch.device("meta"):  # shapes without storage
         model = build(recipe, overrides)
         if origin:
@@ -202,7 +201,7 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
     trained = sum(each.numel() for each in tensors.values() if each.requires_grad)
     whole, some = 4 * count / 2**20, 4 * trained / 2**20
     lines.append(f"parameters {count:,}" + (f", trained {trained:,}" if trained < count else ""))
-    lines.append(f"memory weights {whole:,.0f} MiB, gradients {some:,.0f} MiB, optimiser {2 * some:,.0f} MiB")
+    lines.append(f"memory weights {whole:,.0f} MiB, gradients {some:,.0f} MiB, optimizer {2 * some:,.0f} MiB")
     return "\n".join(lines)
 
 
@@ -247,9 +246,9 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
         if answers and said[1] != answers[0][1]:
             if tasks[0] != tasks[-1]:
                 what = f"{paths[0]} is of the task {tasks[0]} and {path} of the task {tasks[-1]}"
-                raise Mistake(f"{what}; what is compared must be asked the same")
+                raise UserError(f"{what}; what is compared must be asked the same")
             how = "name one for all with --data, to be read in one way (data.document, data.format)"
-            raise Mistake(f"{paths[0]} and {path} have different test data; {how}")
+            raise UserError(f"{paths[0]} and {path} have different test data; {how}")
         systems.append({"run": str(path), **figures})
         answers.append(said)
     if answers[0][0] is None:  # nothing was written: the figures are all there is to compare
@@ -265,13 +264,13 @@ def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = N
 
 def _refuse_taken(out: Path) -> None:
     if (out / "run.json").exists():
-        raise Mistake(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
+        raise UserError(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Mistake(f"{out} exists and is no run; choose another --out, so that nothing there is lost")
+        raise UserError(f"{out} exists and is no run; choose another --out, so that nothing there is lost")
 
 
 @contextmanager
-def _tokenizers(resumed: Path | None, origin: Origin | None) -> Iterator[Path | None]:
+def _tokenizers(resumed: Path | None, origin: Pretrained | None) -> Iterator[Path | None]:
     """The folder that a task takes its tokenizers from, if it is not to learn them."""
     if resumed or not origin:
         yield resumed
@@ -281,20 +280,17 @@ def _tokenizers(resumed: Path | None, origin: Origin | None) -> Iterator[Path | 
         yield Path(folder)
 
 
-def _begin(out: Path, recipe: str, resolved: Resolved, tokenizers: Mapping[str, Any], begun: dict[str, Any]) -> None:
+def _begin(out: Path, recipe: str, resolved: ResolvedRun, tokenizers: Mapping[str, Any], begun: dict[str, Any]) -> None:
     """The folder appears whole, with everything but the weights."""
-    import torch
-
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         out.rmdir()  # empty, or `_refuse_taken` had refused it
-    with replacing(out) as draft:
+    with atomic_write(out) as draft:
         draft.mkdir()
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
-        about = {"format": FORMAT, "versions": {"regard": __version__, "torch": torch.__version__}, "recipe": recipe}
-        config = {"config": resolved.run.dump(), "origin": resolved.origin}
-        write_json(draft / "run.json", about | config | begun)
+        about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
+        run_folder.write_run(draft, about | begun)
 
 
 def _unused(out: Path) -> bool:
@@ -306,39 +302,34 @@ def _unused(out: Path) -> bool:
 
 
 def _run(path: Path) -> Run:
-    about = read_json(path / "run.json")
-    if not isinstance(about, dict) or "config" not in about:
-        raise Mistake(f"{path / 'run.json'} is not a run's; it may have been cut off, restore it or train again")
-    if about.get("format") != FORMAT:
-        raise Mistake(
-            f"{path} has format {about.get('format')!r} and this regard reads {FORMAT}; use the version that made it"
-        )
-    return read(about["config"], str(path / "run.json"))
+    return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
 
 
-def _taken_up(out: Path, recipe: str, resolved: Resolved, wanted: Mapping[str, Any]) -> Run:
+def _taken_up(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[str, Any]) -> Run:
     """The run to go on with: as it was, but for what may change. Another model or other data would be another run."""
     if not (out / "run.json").is_file():
-        raise Mistake(f"{out} holds no run to go on with; leave out --resume to begin one")
-    old, about = _run(out), read_json(out / "run.json")
+        raise UserError(f"{out} holds no run to go on with; leave out --resume to begin one")
+    old, about = _run(out), run_folder.read_run(out)
     if about.get("recipe") != recipe:
-        raise Mistake(f"{out} was begun with recipe {about.get('recipe')!r}, not {recipe!r}; go on with that one")
+        raise UserError(f"{out} was begun with recipe {about.get('recipe')!r}, not {recipe!r}; go on with that one")
     before, now = dict(flat(old.dump())), dict(flat(resolved.run.dump()))
     said_then = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
     said_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
-    for key in difference(old, resolved.run):
+    for key in changed_keys(old, resolved.run):
         fixed = key.startswith(FIXED) and key not in FREE
         if fixed and (key in said_now or key not in said_then):
-            raise Mistake(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it")
+            raise UserError(
+                f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"
+            )
     changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key in HANDLING}
-    return change(old, changes, only=("train", *USE))
+    return change_settings(old, changes, only=("train", *USE))
 
 
 def _same_data(out: Path, begun: Mapping[str, Any]) -> None:
-    about = read_json(out / "run.json")
+    about = run_folder.read_run(out)
     before, prints = about.get("data", {}), begun["data"]
     for name in before | prints:
         if before.get(name) != prints.get(name):
-            raise Mistake(f"data.{name} is not what {out} was begun with; give the same files, or begin a new run")
+            raise UserError(f"data.{name} is not what {out} was begun with; give the same files, or begin a new run")
     if about.get("start", {}).get("weights") != begun.get("start", {}).get("weights"):
-        raise Mistake(f"start holds other weights than when {out} was begun; restore them, or begin a new run")
+        raise UserError(f"start holds other weights than when {out} was begun; restore them, or begin a new run")

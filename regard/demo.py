@@ -10,7 +10,7 @@ SHOWN = 3  # translations before the user's eyes
 
 def demo(out: Path) -> None:
     from .api import train
-    from .synthetic.dates import make
+    from .synthetic.dates import make_dates
 
     began = time.monotonic()
     folder = free(out)
@@ -18,7 +18,7 @@ def demo(out: Path) -> None:
     system = train("dates", out=folder, progress=True)
     if system is None:
         return  # Ctrl-C; the loop has said how to go on
-    test = make(system.run.data.locales, system.run.data.examples, seed=1)["test"]
+    test = make_dates(system.run.data.locales, system.run.data.examples, seed=1)["test"]
     figures = system.evaluate()
     print(f"{figures['examples']} examples, none of whose dates was seen in training:")
     chosen = [test[i] for i in range(SHOWN)]

@@ -2,7 +2,7 @@
 
 import torch
 
-from .errors import Mistake
+from .errors import UserError
 
 
 def resolve_device(name: str) -> torch.device:
@@ -12,10 +12,12 @@ def resolve_device(name: str) -> torch.device:
     try:
         found = torch.device(name)
     except RuntimeError as error:
-        raise Mistake(f"device={name} is no device; expected auto, cpu, cuda, cuda:1 (a number) or mps") from error
+        raise UserError(f"device={name} is no device; expected auto, cpu, cuda, cuda:1 (a number) or mps") from error
     if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
         there = f"torch sees {count} CUDA device{'' if count == 1 else 's'}"
-        raise Mistake(f"device={name} is not there: {there}; use {'cuda:0' if count else 'device=cpu'}, or device=auto")
+        raise UserError(
+            f"device={name} is not there: {there}; use {'cuda:0' if count else 'device=cpu'}, or device=auto"
+        )
     if found.type == "mps" and not torch.backends.mps.is_available():
-        raise Mistake("device=mps is not there: it needs a Mac with Apple silicon; use device=cpu or device=auto")
+        raise UserError("device=mps is not there: it needs a Mac with Apple silicon; use device=cpu or device=auto")
     return torch.device("cuda", 0) if name == "cuda" else found

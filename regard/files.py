@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import Mistake
+from .errors import UserError
 
 
 def sync(path: Path) -> None:
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary file or folder beside `path` to write; it takes the name `path` only when all went well."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -39,16 +39,16 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
         sync(path.parent)
     except OSError as error:
-        raise explained(error, path, draft) from error
+        raise explain_os_error(error, path, draft) from error
     finally:
         remove(draft)
 
 
-def room_for(path: Path) -> Path:
+def check_picture_path(path: Path) -> Path:
     """The path of a picture, if it can be one: to be asked before the work that it will show."""
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "cannot be made, for its folder is not there"
-        raise Mistake(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
+        raise UserError(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
     return path
 
 
@@ -59,17 +59,17 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def explained(error: OSError, path: Path, draft: Path | None = None) -> Exception:
+def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> Exception:
     """What the operating system said, as a sentence that names the file which people know."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return Mistake(f"no space left while writing {path}; free some and run again, what was saved before is whole")
+        return UserError(f"no space left while writing {path}; free some and run again, what was saved before is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or (draft and error.filename == str(draft)):
-        return Mistake(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
+        return UserError(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
     return error
 
 
 def write_json(path: Path, value: Any) -> None:
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -78,12 +78,12 @@ def read_json(path: Path, kind: type = dict) -> Any:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(
+        raise UserError(
             f"{path} is not whole JSON ({error}); it may have been cut off, restore or make it anew"
         ) from error
     if not isinstance(found, kind):
         wanted = "a list" if kind is list else "an object"
-        raise Mistake(f"{path} does not hold {wanted} but {json.dumps(found)[:40]}; restore or make it anew")
+        raise UserError(f"{path} does not hold {wanted} but {json.dumps(found)[:40]}; restore or make it anew")
     return found
 
 

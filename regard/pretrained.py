@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .config.merge import flat
-from .errors import Mistake
-from .files import read_json
+from .errors import UserError
+from .run_folder import read_run
 
 NEW = 6  # names of tensors that are told
 
@@ -16,7 +16,7 @@ def settings(start: str) -> dict[str, Any]:
     """The settings of the model that lies there and, of a run, those of its tokenizer, by dotted key."""
     path = Path(start)
     if (path / "run.json").is_file():
-        found = read_json(path / "run.json").get("config", {})
+        found = read_run(path)["config"]
         groups = {name: found.get(name, {}) for name in ("model", "tokenizer")}
     elif (path / "config.json").is_file() or (path / "modules.json").is_file():
         from .formats.huggingface.folder import load_folder
@@ -24,7 +24,7 @@ def settings(start: str) -> dict[str, Any]:
         groups = {"model": load_folder(path, {"device": "cpu"}).run.model.model_dump(mode="json")}
     else:
         here = "is not there" if not path.exists() else "has neither run.json (ours) nor config.json (Hugging Face's)"
-        raise Mistake(f"start={start} {here}; give a run folder or a Hugging Face folder to begin with")
+        raise UserError(f"start={start} {here}; give a run folder or a Hugging Face folder to begin with")
     return dict(flat(groups))
 
 
@@ -34,7 +34,7 @@ def lay(draft: Any, start: str, family: str) -> None:
     found = settings(start)
     theirs = found.get("model.family")
     if theirs != family:
-        raise Mistake(
+        raise UserError(
             f"start={start} holds a model of the family {theirs} and this run is to train {family}; begin with "
             f"another, or set model.family={theirs} if the task can use it"
         )
@@ -53,14 +53,14 @@ def refuse_tokenizer(draft: Any, start: str) -> None:
             )
 
 
-class Origin:
+class Pretrained:
     """What lies at `start`, loaded."""
 
     def __init__(self, start: str, load: Callable[[str], Any]) -> None:
         self.start = start
         self.system = load(start)
         if self.system.run.tune.kind != "none":
-            raise Mistake(f"start={start} is tuned itself; fold it into one model first (`regard convert --merge`)")
+            raise UserError(f"start={start} is tuned itself; fold it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Any] = self.system.model.state_dict()
         self.new: list[str] = []  # tensors that a model has and the start has not
         self.whole: list[str] = []  # those, and heads whose rows are labels: what is trained where all else is frozen
@@ -117,14 +117,14 @@ class Origin:
         from .families import family
 
         own = model.state_dict()
-        heads = getattr(family(self.system.run.model.family), "HEADS", ())
+        heads = getattr(family(self.system.run.model.family), "HEAD_MODULES", ())
         top = {name for name in {*own, *self.weights} if name.partition(".")[0] in heads}
         taken = [name for name in own if name in self.weights and own[name].shape == self.weights[name].shape]
         wrong = [name for name in own if name not in taken and name not in top]
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
-            raise Mistake(self._misfit(wrong[0], own, tuned))
-        labels = getattr(family(self.system.run.model.family), "LABELS", ())
+            raise UserError(self._misfit(wrong[0], own, tuned))
+        labels = getattr(family(self.system.run.model.family), "LABEL_MODULES", ())
         self.new = [name for name in own if name not in taken]
         self.whole = [name for name in own if name in self.new or name.partition(".")[0] in labels]
         return taken

@@ -14,10 +14,10 @@ import torch
 
 from regard.adapt import precision
 from regard.config.run import Run
-from regard.config.schema import Decode
-from regard.errors import Mistake
+from regard.config.schema import Seq2SeqDecode
+from regard.errors import UserError
 from regard.formats.ctranslate2 import vocabulary
-from regard.tasks.translate import Translator
+from regard.tasks.translate import TranslatePredictor
 
 from ..report import Section
 from ..timing import rounds
@@ -81,14 +81,14 @@ def compare(said: dict[str, list[list[int]]], name: str, plan: Plan, notes: list
     wanted, equal = said[FIRST], {}
     for each, outputs in said.items():
         if wrong := [len(output) for output in outputs if len(output) != plan.tokens]:
-            raise Mistake(f"{each} said {wrong[0]} tokens and not {plan.tokens}, so nothing was timed ({name})")
+            raise UserError(f"{each} said {wrong[0]} tokens and not {plan.tokens}, so nothing was timed ({name})")
         equal[each] = sum(one == other for one, other in zip(outputs, wanted, strict=True))
     peers = [each for each in said if "fp32" in each and each != FIRST]
     apart = [each for each in peers if equal[each] < EQUAL * len(wanted)]
     for each in apart:
         notes.append(f"{each} says as regard does to {equal.pop(each)} of {len(wanted)} sentences, so it was not timed")
     if apart and apart == peers:
-        raise Mistake(f"{apart[0]} and regard are not equal in fp32, so nothing was timed ({name})")
+        raise UserError(f"{apart[0]} and regard are not equal in fp32, so nothing was timed ({name})")
     return equal
 
 
@@ -111,7 +111,7 @@ def assembled(plan: Plan, texts: list[str], device: torch.device, folder: Path, 
     return found
 
 
-def translator(plan: Plan, device: torch.device) -> Translator:
+def translator(plan: Plan, device: torch.device) -> TranslatePredictor:
     """Our side, in fp32, with the weights that all have."""
     text = tokenizer(plan.vocab)
     torch.manual_seed(1)
@@ -122,18 +122,18 @@ def translator(plan: Plan, device: torch.device) -> Translator:
             if "layers" in name and "cross" not in name and tensor.dim() > 1:
                 tensor *= WEAKER
         net.head.bias[[text.pad, text.start, text.end, text.unk]] = NEVER
-    return Translator(run, net, text, text, device)
+    return TranslatePredictor(run, net, text, text, device)
 
 
-def ours(system: Translator, texts: list[str], plan: Plan) -> Decoder:
+def ours(system: TranslatePredictor, texts: list[str], plan: Plan) -> Decoder:
     def go(beam: int) -> list[list[int]]:
-        how = Decode(kind="beam" if beam > 1 else "greedy", beam=beam, max_tokens=plan.tokens, batch=plan.rows)
+        how = Seq2SeqDecode(kind="beam" if beam > 1 else "greedy", beam=beam, max_tokens=plan.tokens, batch=plan.rows)
         return [best[0].tokens for best in system.search(texts, how)]
 
     return go
 
 
-def hugging_face(system: Translator, ids: list[list[int]], kind: str, static: bool, plan: Plan) -> Decoder:
+def hugging_face(system: TranslatePredictor, ids: list[list[int]], kind: str, static: bool, plan: Plan) -> Decoder:
     theirs = peers.marian(system).eval()
     theirs = theirs.to(torch.bfloat16) if kind == "bf16" else theirs
     batch = system.pair(ids, [[] for _ in ids])
@@ -151,7 +151,7 @@ def hugging_face(system: Translator, ids: list[list[int]], kind: str, static: bo
     return go
 
 
-def ctranslate2(system: Translator, ids: list[list[int]], kind: str, folder: Path, plan: Plan) -> Decoder:
+def ctranslate2(system: TranslatePredictor, ids: list[list[int]], kind: str, folder: Path, plan: Plan) -> Decoder:
     theirs, names = peers.translator(system, folder, kind), vocabulary(system.source)
     numbers = {name: number for number, name in enumerate(names)}
     tokens = [[names[number] for number in sentence] for sentence in ids]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config.schema import Train
-from regard.data.sampler import Pair
+from regard.data.sampler import PairBatch
 from regard.families import transformer
 from regard.formats import ctranslate2
 from regard.formats.huggingface.marian_export import as_marian, config, positions, tensors
-from regard.tasks.translate import Translator
+from regard.tasks.translate import TranslatePredictor
 
 SMOOTHING = Train().smoothing
 
@@ -29,7 +29,7 @@ def installed(package: str, notes: list[str]) -> bool:
 # --- Hugging Face Marian -------------------------------------------------------------------------------------------
 
 
-def marian(system: Translator) -> Any:
+def marian(system: TranslatePredictor) -> Any:
     import transformers as hf
 
     hf.utils.logging.set_verbosity_error()
@@ -43,7 +43,7 @@ def marian(system: Translator) -> Any:
     return theirs.to(system.device)
 
 
-def marian_loss(model: Any, batch: Pair) -> Tensor:
+def marian_loss(model: Any, batch: PairBatch) -> Tensor:
     logits = model(
         input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in,
         use_cache=False,
@@ -51,7 +51,7 @@ def marian_loss(model: Any, batch: Pair) -> Tensor:
     return summed(logits, batch)
 
 
-def summed(logits: Tensor, batch: Pair) -> Tensor:
+def summed(logits: Tensor, batch: PairBatch) -> Tensor:
     labels = batch.target_out.masked_fill(~batch.target_real, -100)
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING, reduction="sum")
 
@@ -75,7 +75,7 @@ class TorchTransformer(nn.Module):
             custom_decoder=nn.TransformerDecoder(layer[1], c.decoder_layers or c.layers),
         )
         self.table, self.scale, self.dropout = nn.Embedding(c.vocab, c.width), model.scale, nn.Dropout(c.dropout)
-        self.register_buffer("places", model.encoder.place(model.source.weight.new_zeros(1, 512, c.width))[0])
+        self.register_buffer("places", model.encoder.add_positions(model.source.weight.new_zeros(1, 512, c.width))[0])
         self.take(model)
 
     @torch.no_grad()
@@ -98,7 +98,7 @@ class TorchTransformer(nn.Module):
         x: Tensor = self.dropout(self.table(tokens) * self.scale + self.places[: tokens.size(1)])
         return x
 
-    def forward(self, batch: Pair) -> Tensor:
+    def forward(self, batch: PairBatch) -> Tensor:
         """Logits."""
         hidden, tokens = ~batch.source_real, batch.target_in.size(1)
         later = nn.Transformer.generate_square_subsequent_mask(tokens, device=batch.source.device)
@@ -121,16 +121,16 @@ def attend(ours: Any, theirs: nn.MultiheadAttention) -> None:
     theirs.dropout = 0.0  # of the weights, where the others have none
 
 
-def torch_loss(model: nn.Module, batch: Pair) -> Tensor:
+def torch_loss(model: nn.Module, batch: PairBatch) -> Tensor:
     return summed(model(batch), batch)
 
 
 # --- CTranslate2 ---------------------------------------------------------------------------------------------------
 
 
-def translator(system: Translator, folder: Path, precision: str) -> Any:
+def translator(system: TranslatePredictor, folder: Path, precision: str) -> Any:
     """The system as CTranslate2 runs it, with as many threads as torch has."""
-    plain = Translator(system.run, system.model.cpu(), system.source, system.target, torch.device("cpu"))
+    plain = TranslatePredictor(system.run, system.model.cpu(), system.source, system.target, torch.device("cpu"))
     if not folder.exists():
         ctranslate2.write(plain, folder, "fp32")
     system.model.to(system.device)

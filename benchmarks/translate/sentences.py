@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.config.schema import Tokenizer
+from regard.config.schema import TokenizerConfig
 from regard.data.examples import Examples
-from regard.data.sampler import Pair, Update, pair
-from regard.processors.tokenizers import SPECIALS, Text, learn
+from regard.data.sampler import PairBatch, Step, collate_pairs
+from regard.processors.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
 MIDDLE, SPREAD = 3.2, 0.6  # of the logarithm of a source's length: about 29 tokens on average
 RATIO = 0.17  # spread of the logarithm of target length / source length, as Multi30k and Tatoeba have it
@@ -34,10 +34,10 @@ class Sentences(Examples):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def at(self, index: int) -> tuple[str, ...]:
+    def item(self, index: int) -> tuple[str, ...]:
         return self.pairs[index]
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"made sentence {index}"
 
     def fingerprint(self) -> str:
@@ -50,9 +50,9 @@ def words(vocab: int) -> list[str]:
     return list(islice(letters, vocab - len(SPECIALS)))
 
 
-def tokenizer(vocab: int) -> Text:
+def tokenizer(vocab: int) -> TrainedTokenizer:
     """One number for each of the words."""
-    return learn(Tokenizer(kind="word", vocab=vocab), [" ".join(words(vocab))])
+    return train_tokenizer(TokenizerConfig(kind="word", vocab=vocab), [" ".join(words(vocab))])
 
 
 MEGABATCH = 50  # batches that Hugging Face's Trainer sorts together
@@ -61,18 +61,20 @@ MEGABATCH = 50  # batches that Hugging Face's Trainer sorts together
 class Encoded:
     """The sentences as numbers, for whoever cuts them into batches."""
 
-    def __init__(self, examples: Sentences, text: Text, multiple: int = 1) -> None:
+    def __init__(self, examples: Sentences, text: TrainedTokenizer, multiple: int = 1) -> None:
         self.text, self.multiple = text, multiple  # of which padded lengths are; GPUs like 8
         self.sources, self.targets = (text.encode([both[side] for both in examples.pairs]) for side in (0, 1))
         self.longer = [max(len(x), len(y)) + 1 for x, y in zip(self.sources, self.targets, strict=True)]
 
-    def update(self, chosen: list[int]) -> Update:
+    def update(self, chosen: list[int]) -> Step:
         """These sentences as one padded batch."""
-        batch = pair([self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text)
+        batch = collate_pairs(
+            [self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text
+        )
         batch = widened(batch, self.multiple, self.text.pad)
-        return Update([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_real.sum()), chosen)
+        return Step([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_real.sum()), chosen)
 
-    def grouped(self, sentences: int) -> list[Update]:
+    def grouped(self, sentences: int) -> list[Step]:
         """Batches as Hugging Face's Trainer groups them by length: of the source, so many sentences in each."""
         updates, many = [], MEGABATCH * sentences
         for begin in range(0, len(self.sources), many):
@@ -82,28 +84,30 @@ class Encoded:
         return updates
 
 
-def widened(batch: Pair, multiple: int, pad: int) -> Pair:
+def widened(batch: PairBatch, multiple: int, pad: int) -> PairBatch:
     """More padding, up to a multiple on both sides."""
     words = "source", "source_real", "target_in", "target_out", "target_real"
     held = {name: getattr(batch, name) for name in words}
     fill = {name: False if tensor.dtype == torch.bool else pad for name, tensor in held.items()}
     wide = {name: F.pad(held[name], (0, -held[name].size(1) % multiple), value=fill[name]) for name in words}
-    return Pair(**wide, target_places=wide["target_real"].flatten().nonzero()[:, 0])
+    return PairBatch(**wide, target_places=wide["target_real"].flatten().nonzero()[:, 0])
 
 
-def spread(updates: list[Update], count: int) -> list[Update]:
+def spread(updates: list[Step], count: int) -> list[Step]:
     """So many updates of an epoch, evenly from those with the shortest sentences to those with the longest."""
     ordered = sorted(updates, key=lambda update: update.tokens / len(update.examples))
     places = (np.arange(count) + 0.5) * len(ordered) / count
     return [ordered[int(place)] for place in places]
 
 
-def real(updates: list[Update]) -> int:
+def real(updates: list[Step]) -> int:
     """Tokens of both sides that are no padding."""
-    return sum(int(piece.source_real.sum() + piece.target_real.sum()) for each in updates for piece in each.pieces)
+    return sum(
+        int(piece.source_real.sum() + piece.target_real.sum()) for each in updates for piece in each.micro_batches
+    )
 
 
-def padding(updates: list[Update]) -> float:
+def padding(updates: list[Step]) -> float:
     """The share of both sides that is padding."""
-    whole = sum(piece.source.numel() + piece.target_in.numel() for each in updates for piece in each.pieces)
+    whole = sum(piece.source.numel() + piece.target_in.numel() for each in updates for piece in each.micro_batches)
     return 1 - real(updates) / whole

@@ -1,4 +1,4 @@
-"""Training beside Hugging Face Marian and torch.nn.Transformer: the same weights, sentences, optimiser and dropout.
+"""Training beside Hugging Face Marian and torch.nn.Transformer: the same weights, sentences, optimizer and dropout.
 
 The peers get the sentences grouped by length as Hugging Face's Trainer does it; we get the same batches, and our own.
 """
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from regard.config.run import Run
 from regard.config.schema import Adam, PairData, Train
-from regard.data.sampler import Pair, Update
-from regard.errors import Mistake
-from regard.tasks.translate import Lesson, Translator
+from regard.data.sampler import PairBatch, Step
+from regard.errors import UserError
+from regard.tasks.translate import TranslateObjective, TranslatePredictor
 from regard.training import optim as optim
 
 from ..report import Section
@@ -26,7 +26,7 @@ from .sentences import Encoded, Sentences, padding, real, spread, tokenizer
 APART = 1e-4  # nats per token, at most, between programs with the same weights
 SAME, PLAIN = "regard, same batches", "torch.nn.Transformer"
 
-Loss = Callable[[Any, Pair], Tensor]  # of a model and a batch, summed over the real target tokens
+Loss = Callable[[Any, PairBatch], Tensor]  # of a model and a batch, summed over the real target tokens
 
 
 class Program(NamedTuple):
@@ -34,7 +34,7 @@ class Program(NamedTuple):
 
     model: nn.Module
     loss: Loss
-    updates: list[Update]
+    updates: list[Step]
     steady: bool = False  # are they all of one shape?
 
 
@@ -66,9 +66,7 @@ def assembled(
     found = {SAME: Program(first.model, first.loss, theirs)}
     packed = device.type == "cuda"
     own = lesson(plan, examples, encoded, device, packed)
-    found[f"regard, {'packed' if packed else 'buckets'}"] = Program(
-        own.model, own.loss, list(own.updates(0, 0)), packed
-    )
+    found[f"regard, {'packed' if packed else 'buckets'}"] = Program(own.model, own.loss, list(own.steps(0, 0)), packed)
     if peers.installed("transformers", notes):
         found["HF Marian"] = Program(peers.marian(first.translator), peers.marian_loss, theirs)
     plain = peers.TorchTransformer(first.model, first.run.model)
@@ -79,17 +77,19 @@ def assembled(
     }
 
 
-def lesson(plan: Plan, examples: Sentences, encoded: Encoded, device: torch.device, packed: bool = False) -> Lesson:
+def lesson(
+    plan: Plan, examples: Sentences, encoded: Encoded, device: torch.device, packed: bool = False
+) -> TranslateObjective:
     """Our side as `regard train` has it, with updates as large as the peers' on average."""
     train = Train(tokens=round(sum(encoded.longer) / plan.corpus * plan.sentences), precision=plan.precision)
     run = Run(task="translate", model=model(plan), data=PairData(packed=packed), train=train, device=str(device))
     torch.manual_seed(run.train.seed)
-    translator = Translator(run, plan.family.Model(run.model), encoded.text, encoded.text, device)
-    return Lesson(translator, {"train": examples})
+    translator = TranslatePredictor(run, plan.family.Model(run.model), encoded.text, encoded.text, device)
+    return TranslateObjective(translator, {"train": examples})
 
 
-def placed(update: Update, device: torch.device) -> Update:
-    return replace(update, pieces=[piece.to(device) for piece in update.pieces])
+def placed(update: Step, device: torch.device) -> Step:
+    return replace(update, micro_batches=[piece.to(device) for piece in update.micro_batches])
 
 
 @torch.no_grad()
@@ -98,11 +98,13 @@ def compare(programs: dict[str, Program], encoded: Encoded, device: torch.device
     ours, worst = programs[SAME], 0.0
     for name, (net, loss, updates, _) in programs.items():
         for update in (updates[0], updates[-1]):
-            one = sum(loss(net.eval(), piece).item() for piece in update.pieces)
+            one = sum(loss(net.eval(), piece).item() for piece in update.micro_batches)
             padded = placed(encoded.update(update.examples), device)
-            apart = abs(one - ours.loss(ours.model.eval(), padded.pieces[0]).item()) / update.count
+            apart = abs(one - ours.loss(ours.model.eval(), padded.micro_batches[0]).item()) / update.count
             if not apart <= APART:
-                raise Mistake(f"{name} and regard are not equal: losses are apart by {apart:.1e}, so nothing was timed")
+                raise UserError(
+                    f"{name} and regard are not equal: losses are apart by {apart:.1e}, so nothing was timed"
+                )
             worst = max(worst, apart)
     return worst
 
@@ -110,25 +112,25 @@ def compare(programs: dict[str, Program], encoded: Encoded, device: torch.device
 def way(program: Program, plan: Plan, device: torch.device, count: int, compiled: bool) -> Way:
     """A round is every `count`-th update, so that all rounds together are all of them."""
     net, loss, updates, steady = program
-    optimiser = optim.optimiser(net, Adam())
-    parameters = [each for group in optimiser.param_groups for each in group["params"]]
-    for group in optimiser.param_groups:
+    optimizer = optim.build_optimizer(net, Adam())
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for group in optimizer.param_groups:
         group["lr"] = 1e-5
     if compiled:
         torch._dynamo.config.recompile_limit = 64  # lengths of 1 and the like are apart; nothing falls back unnoticed
-        loss = optim.compiled(loss, steady, device)
+        loss = optim.compile_loss(loss, steady, device)
 
     def go(number: int) -> float:
         net.train()
         now = updates[number % len(updates) :: count]
         for update in now:
-            for piece in update.pieces:
+            for piece in update.micro_batches:
                 with optim.autocast(device, plan.precision):
                     share = loss(net, piece) / update.count
                 share.backward()
-            optim.clip(parameters, 1.0)
-            optimiser.step()
-            optimiser.zero_grad()
+            optim.clip_gradients(parameters, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
         return real(now)
 
     return go

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from regard.adapt import lora, tune
 from regard.config.schema import AdamW, Adapter, Lora, Prefix, Prompt
 from regard.device import resolve_device
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import bert
-from regard.parts.losses import smoothed
+from regard.parts.losses import smoothed_cross_entropy
 from regard.training import optim as optim
 from regard.training.checkpoint import stored
 
@@ -93,17 +93,17 @@ def training(c: bert.Config, plan: Plan, device: torch.device, count: int) -> Se
 
 
 def stepper(model: nn.Module, tokens: Tensor, labels: Tensor, plan: Plan, device: torch.device) -> Way:
-    optimiser = optim.optimiser(model, AdamW())
+    optimizer = optim.build_optimizer(model, AdamW())
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
     def step(number: int) -> float:
         for _ in range(plan.updates):
             with optim.autocast(device, plan.precision):
-                loss = smoothed(model(tokens), labels) / len(labels)
+                loss = smoothed_cross_entropy(model(tokens), labels) / len(labels)
             loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         return plan.updates * plan.rows
 
     return step
@@ -118,7 +118,7 @@ def facts_of(model: nn.Module, device: torch.device, before: int) -> str:
     )
     return (
         f"{trained:,} trained ({100 * trained / every:.2f} %), file {size / 2**20:.1f} MiB, "
-        f"gradients and optimiser {tune.mebibytes(trained):,.1f} MiB{peak}"
+        f"gradients and optimizer {tune.mebibytes(trained):,.1f} MiB{peak}"
     )
 
 
@@ -136,7 +136,7 @@ def reading(c: bert.Config, plan: Plan, device: torch.device, count: int) -> Sec
     found = {name: model.eval()(tokens) for name, model in models.items()}
     apart = (found["beside"] - found["merged"]).abs().max().item()
     if apart > APART * max(1.0, found["beside"].abs().max().item()):
-        raise Mistake(f"merged and unmerged logits are apart by {apart:.2g}; nothing was timed")
+        raise UserError(f"merged and unmerged logits are apart by {apart:.2g}; nothing was timed")
     ways = {name: reader(model, tokens, plan) for name, model in models.items()}
     facts = [f"merged and beside: logits apart by {apart:.1g}"]
     rates = rounds(ways, count, device)

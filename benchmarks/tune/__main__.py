@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from regard.errors import Mistake
+from regard.errors import UserError
 
 from ..report import aligned
 
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.one:
         try:
             print(json.dumps(one(asked.recipe, json.loads(asked.one), str(asked.out))))
-        except Mistake as mistake:
+        except UserError as mistake:
             print(f"regard: {mistake}", file=sys.stderr)
             sys.exit(2)
         return

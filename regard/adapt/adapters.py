@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Adapter
-from .injection import Graft, senseless, some
+from .injection import Injection, some, unsupported
 
 PLACES = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 
@@ -30,17 +30,17 @@ class Bottleneck(nn.Module):
         return out + self(out.to(self.down.weight.dtype)).to(out.dtype)
 
 
-def install(model: nn.Module, settings: Adapter) -> Graft:
+def install(model: nn.Module, settings: Adapter) -> Injection:
     """Put an adapter behind every module of these names that tells how wide its answer is, or ends in a map `out`."""
-    graft, names = Graft("adapter"), PLACES[settings.after]
+    graft, names = Injection("adapter"), PLACES[settings.after]
     known = {path: width for path, module in model.named_modules() if (width := _width(module))}
     chosen = {path: width for path, width in known.items() if path.rpartition(".")[2] in names}
     if not chosen:
         wanted = " or ".join(names)
-        raise senseless("adapter", f"nothing that it could stand behind is called {wanted} (there is: {some(known)})")
+        raise unsupported("adapter", f"nothing that it could stand behind is called {wanted} (there is: {some(known)})")
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
-        graft.plant(path, adapter)
+        graft.attach(path, adapter)
         graft.hold(model.get_submodule(path).register_forward_hook(adapter.behind))
     return graft
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import Mistake
+from ..errors import UserError
 
 NAME = "tune"  # of the child
 SHOWN = 12  # names of modules in a message
 
 
-class Graft(nn.Module):
+class Injection(nn.Module):
     """The parts of one method in one model, by path, and how they are connected."""
 
     def __init__(self, kind: str) -> None:
@@ -24,7 +24,7 @@ class Graft(nn.Module):
         self.kind, self._handles = kind, list[Any]()
         self.shared = False  # do other models use the same base?
 
-    def plant(self, path: str, part: nn.Module) -> None:
+    def attach(self, path: str, part: nn.Module) -> None:
         """`a.b.c` becomes a child of a child, so that its parameters bear the names of the module it serves."""
         *way, last = path.split(".")
         here: nn.Module = self
@@ -33,7 +33,7 @@ class Graft(nn.Module):
                 here.add_module(name, nn.Module())
             here = here.get_submodule(name)
         if last in here._modules:
-            raise Mistake(f"{path} is tuned already; one module takes one method")
+            raise UserError(f"{path} is tuned already; one module takes one method")
         here.add_module(last, part)
 
     def hold(self, *handles: Any) -> None:
@@ -52,20 +52,20 @@ class Graft(nn.Module):
         del model._modules[NAME]
 
 
-def graft_of(model: nn.Module) -> Graft | None:
+def injection_of(model: nn.Module) -> Injection | None:
     found = model._modules.get(NAME)
-    return found if isinstance(found, Graft) else None
+    return found if isinstance(found, Injection) else None
 
 
-class Senseless(Mistake):
+class Unsupported(UserError):
     """A method that this kind of model has no place for. Whoever knows its family puts the name in."""
 
-    def of(self, family: str) -> Mistake:
-        return Mistake(str(self).replace("this model", f"model.family={family}", 1))
+    def of(self, family: str) -> UserError:
+        return UserError(str(self).replace("this model", f"model.family={family}", 1))
 
 
-def senseless(kind: str, why: str) -> Senseless:
-    return Senseless(f"tune.kind={kind} makes no sense for this model: {why}; use another kind")
+def unsupported(kind: str, why: str) -> Unsupported:
+    return Unsupported(f"tune.kind={kind} makes no sense for this model: {why}; use another kind")
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
@@ -74,9 +74,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     try:
         found = [name for name in names if re.search(pattern, name)]
     except re.error as error:
-        raise Mistake(f"tune.pattern is {pattern!r}, no regular expression ({error})") from error
+        raise UserError(f"tune.pattern is {pattern!r}, no regular expression ({error})") from error
     if not found:
-        raise Mistake(f"tune.pattern={pattern!r} fits no linear map of the model; it has {some(names)}")
+        raise UserError(f"tune.pattern={pattern!r} fits no linear map of the model; it has {some(names)}")
     return found
 
 

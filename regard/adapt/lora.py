@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Lora
-from ..errors import Mistake
+from ..errors import UserError
 from ..parts import Positions
-from .injection import Graft, graft_of, matching, senseless
-from .precision import Int8
+from .injection import Injection, injection_of, matching, unsupported
+from .precision import Int8Linear
 
 
-class Side(nn.Module):
+class LoraBranch(nn.Module):
     """The path beside one map."""
 
     def __init__(self, inputs: int, outputs: int, rank: int, alpha: float, dropout: float = 0.0) -> None:
@@ -64,53 +64,55 @@ def maps(model: nn.Module, whole: Collection[str] = ()) -> dict[str, Any]:
     return {
         path: module
         for path, module in model.named_modules()
-        if isinstance(module, nn.Linear | Int8)
+        if isinstance(module, nn.Linear | Int8Linear)
         and id(module) not in inside
         and f"{path}.weight" not in whole
-        and (isinstance(module, Int8) or owners[id(module.weight)] == 1)
+        and (isinstance(module, Int8Linear) or owners[id(module.weight)] == 1)
     }
 
 
-def install(model: nn.Module, settings: Lora, whole: Collection[str] = ()) -> Graft:
+def install(model: nn.Module, settings: Lora, whole: Collection[str] = ()) -> Injection:
     """Put a path beside every map whose name fits the pattern."""
-    graft, known = Graft("lora"), maps(model, whole)
+    graft, known = Injection("lora"), maps(model, whole)
     if not known:
-        raise senseless("lora", "it has no linear map that is its own")
+        raise unsupported("lora", "it has no linear map that is its own")
     chosen = {path: known[path] for path in matching(settings.pattern, known)}
     for path, module in chosen.items():  # all of them, before any is touched
         if settings.rank > (least := min(module.in_features, module.out_features)):
-            raise Mistake(
+            raise UserError(
                 f"tune.rank is {settings.rank}, above the {least} that {path} ({module.out_features} × "
                 f"{module.in_features}) can have; use less, or leave it out (tune.pattern)"
             )
     shape = settings.rank, settings.alpha, settings.dropout
     for path, module in chosen.items():
-        beside(graft, path, module, Side(module.in_features, module.out_features, *shape))
+        beside(graft, path, module, LoraBranch(module.in_features, module.out_features, *shape))
     return graft
 
 
-def beside(graft: Graft, path: str, module: nn.Module, side: Side) -> None:
-    graft.plant(path, side)
+def beside(graft: Injection, path: str, module: nn.Module, side: LoraBranch) -> None:
+    graft.attach(path, side)
     graft.hold(module.register_forward_hook(side.beside))
 
 
-def sides(model: nn.Module) -> Iterator[tuple[str, Any, Side]]:
+def sides(model: nn.Module) -> Iterator[tuple[str, Any, LoraBranch]]:
     """Every path with its name and the map it is beside."""
-    graft = graft_of(model)
+    graft = injection_of(model)
     for path, side in graft.named_modules() if graft is not None else ():
-        if isinstance(side, Side):
+        if isinstance(side, LoraBranch):
             yield path, model.get_submodule(path), side
 
 
 def merge(model: nn.Module) -> None:
     """Fold every path into its map."""
     if not (found := list(sides(model))):
-        raise Mistake("only LoRA can be folded into a model, and this one has none (tune.kind=lora)")
-    if (graft := graft_of(model)) is not None and graft.shared:
-        raise Mistake("others are loaded over the same base and would change with it; load this one by itself to merge")
+        raise UserError("only LoRA can be folded into a model, and this one has none (tune.kind=lora)")
+    if (graft := injection_of(model)) is not None and graft.shared:
+        raise UserError(
+            "others are loaded over the same base and would change with it; load this one by itself to merge"
+        )
     for path, module, _ in found:
-        if isinstance(module, Int8):
-            raise Mistake(f"{path} is held in 8 bits and takes nothing in; load the model with precision=fp32")
+        if isinstance(module, Int8Linear):
+            raise UserError(f"{path} is held in 8 bits and takes nothing in; load the model with precision=fp32")
     for _, module, side in found:
         if side.plain is None:
             side.fold(module.weight)

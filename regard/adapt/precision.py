@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import Mistake
+from ..errors import UserError
 from ..parts import Attention
 
 STEPS = 127  # of an int8 on either side of zero
@@ -32,27 +32,27 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Mo
         model.to(torch.bfloat16)
     if precision == "int8":
         if (device := next(model.parameters()).device).type != "cpu":
-            raise Mistake(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
+            raise UserError(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
         for path, linear in [*model.named_modules()]:
             if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST and f"{path}.weight" not in kept:
                 parent, _, name = path.rpartition(".")
-                setattr(model.get_submodule(parent), name, Int8(linear))
+                setattr(model.get_submodule(parent), name, Int8Linear(linear))
     elif torch.backends.mkldnn.is_available():
         for linear in model.modules():
             if type(linear) is nn.Linear and linear.weight.numel() >= LARGE:
-                linear.__class__ = Packed
+                linear.__class__ = PrepackedLinear
     for attention in model.modules() if any(each.is_cuda for each in model.parameters()) else ():
         if type(attention) is Attention:
-            attention.__class__ = Joined
+            attention.__class__ = FusedQKVAttention
     return model
 
 
-class Joined(Attention):
+class FusedQKVAttention(Attention):
     """The same attention; where query, key and value come from one input, and nothing is learnt, their maps are one."""
 
     _laid: tuple[Any, Tensor, Tensor | None] | None = None  # what the weights were, and their copy side by side
 
-    def ask(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project_all(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.query, self.key, self.value
         plain = all(
             isinstance(each, nn.Linear) and not each._forward_hooks for each in maps
@@ -60,7 +60,7 @@ class Joined(Attention):
         alike = query is key and key is value and plain
         biases = [each.bias for each in maps if each.bias is not None]
         if not alike or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
-            return super().ask(query, key, value)
+            return super().project_all(query, key, value)
         state = *((each.weight.data_ptr(), each.weight._version) for each in maps), *(each._version for each in biases)
         if self._laid is None or self._laid[0] != state:
             weight = torch.cat([each.weight.detach() for each in maps])
@@ -73,7 +73,7 @@ class Joined(Attention):
         return self.__dict__ | {"_laid": None}  # a deep copy lays out its own
 
 
-class Packed(nn.Linear):
+class PrepackedLinear(nn.Linear):
     """The same map, a fifth to three times as fast with few rows: its weights are laid out once and not at every call.
 
     Everything else about it stays an ordinary map: with gradients or elsewhere than on the CPU it is just that, and
@@ -97,7 +97,7 @@ class Packed(nn.Linear):
         return self.__dict__ | {"_laid": None}  # a deep copy lays out its own
 
 
-class Int8(nn.Module):
+class Int8Linear(nn.Module):
     """A linear map in int8. VNNI, AMX and their like multiply by way of oneDNN, which torch carries.
 
     Its tensors are plain attributes: looking a buffer up takes longer than a step of the arithmetic on a single row.
@@ -136,7 +136,7 @@ class Int8(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
-            return Through.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
+            return StraightThrough.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return self.multiplied(x)
 
     def multiplied(self, x: Tensor) -> Tensor:
@@ -157,11 +157,11 @@ class Int8(nn.Module):
         )
 
 
-class Through(torch.autograd.Function):
+class StraightThrough(torch.autograd.Function):
     """The map with a gradient for its input, as if nothing were rounded: so what lies below it can learn."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Int8) -> Tensor:
+    def forward(ctx: Any, x: Tensor, own: Int8Linear) -> Tensor:
         ctx.own = own
         return own.multiplied(x)
 

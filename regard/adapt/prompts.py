@@ -17,66 +17,66 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Prefix, Prompt
-from ..errors import Mistake
-from ..parts import Cache, Mask, Memory, Stack
-from ..parts.cache.base import Book
-from ..parts.cache.slots import DenseBook
+from ..errors import UserError
+from ..parts import Cache, LayerCache, Mask, Stack
+from ..parts.cache.base import CacheLayout
+from ..parts.cache.slots import DenseLayout
 from ..parts.efficient import GlobalAttention
-from ..parts.masks import EVERY
-from .injection import Graft, senseless
+from ..parts.masks import ANY_SEGMENT
+from .injection import Injection, unsupported
 
 ARGUMENTS = ("x", "mask", "cross", "cache", "where")  # of a stack
 Pairs = list[tuple[Tensor, Tensor]]  # of every layer its keys and values, (1, heads, length, head_width)
 
 
-class Ahead(Memory):
+class PrefixKV(LayerCache):
     """Keys and values that stand before those a layer is handed."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
 
-    def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         before = (each.to(k.dtype).expand(len(k), -1, -1, -1) for each in (self.k, self.v))
         whole_k, whole_v = (torch.cat(both, 2) for both in zip(before, (k, v), strict=True))
         return whole_k, whole_v
 
 
-class AheadBook(Book):
+class PrefixLayout(CacheLayout):
     """They are seen from every place of the text, whichever of several in a row it belongs to."""
 
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
-        assert mask.at is not None
-        front = torch.arange(self.length, device=mask.at.device).expand(len(mask.at), -1)
-        words: dict[str, Any] = {"keys_at": torch.cat([front, mask.at], 1)}
-        if mask.keys is not None:
-            words["keys"] = F.pad(mask.keys, (self.length, 0), value=True)
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+        assert mask.positions is not None
+        front = torch.arange(self.length, device=mask.positions.device).expand(len(mask.positions), -1)
+        words: dict[str, Any] = {"key_positions": torch.cat([front, mask.positions], 1)}
+        if mask.key_valid is not None:
+            words["key_valid"] = F.pad(mask.key_valid, (self.length, 0), value=True)
         if mask.segments is not None:
-            words["keys_segments"] = F.pad(mask.segments, (self.length, 0), value=EVERY)
-        return mask, mask.but(**words)
+            words["key_segments"] = F.pad(mask.segments, (self.length, 0), value=ANY_SEGMENT)
+        return mask, mask.replace(**words)
 
 
-class Heard(Memory):
+class CaptureKV(LayerCache):
     """Notes what a layer is handed, and changes nothing."""
 
     k: Tensor
     v: Tensor
 
-    def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self.k, self.v = k, v
         return k, v
 
 
-class Listening(Cache):
+class CaptureCache(Cache):
     """A cache of these: it remembers no place, so that none need be told."""
 
-    def open(self, mask: Mask) -> list[tuple[Mask, Mask]]:
+    def advance(self, mask: Mask) -> list[tuple[Mask, Mask]]:
         return [(mask, mask)] * len(self.layers)
 
 
-class Past(nn.Module):
+class PrefixParameters(nn.Module):
     """A layer's share of a prefix."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
@@ -84,7 +84,7 @@ class Past(nn.Module):
         self.key, self.value = nn.Parameter(k), nn.Parameter(v)  # (heads, length, head_width)
 
 
-class Front(Graft):
+class VirtualTokens(Injection):
     """What prompt and prefix share: the model's verbs move its texts by `length`, and `pairs` stand before them."""
 
     def __init__(self, kind: str, model: nn.Module, length: int) -> None:
@@ -118,9 +118,9 @@ class Front(Graft):
 
     def _cache(self, path: str, x: Tensor) -> Cache:
         if self._hearing is None:
-            books, memories = AheadBook(self.length), [Ahead(k, v) for k, v in self.pairs(path)]
+            books, memories = PrefixLayout(self.length), [PrefixKV(k, v) for k, v in self.pairs(path)]
             return Cache(len(x), x.device, list(memories), [books] * len(memories))
-        heard = Listening(len(x), x.device, [Heard() for _ in self.stacks[path].layers])
+        heard = CaptureCache(len(x), x.device, [CaptureKV() for _ in self.stacks[path].layers])
         self._hearing[path] = heard
         return heard
 
@@ -143,8 +143,8 @@ def less(context: int | None, length: int) -> int | None:
 
 def moved(mask: Mask, tokens: Tensor, length: int) -> Mask:
     """The mask of tokens that stand `length` places further on."""
-    at = torch.arange(tokens.size(1), device=tokens.device)[None] if mask.at is None else mask.at
-    return mask.but(at=at + length)
+    at = torch.arange(tokens.size(1), device=tokens.device)[None] if mask.positions is None else mask.positions
+    return mask.replace(positions=at + length)
 
 
 def given_to(verb: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
@@ -155,7 +155,7 @@ def given_to(verb: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str,
 
 def refuse_without_stack(model: nn.Module, kind: str) -> None:
     if not any(isinstance(each, Stack) for each in model.modules()):
-        raise senseless(kind, "it has no attention layers whose texts it could go before")
+        raise unsupported(kind, "it has no attention layers whose texts it could go before")
 
 
 def refuse_forgetful(model: nn.Module, kind: str) -> None:
@@ -163,15 +163,15 @@ def refuse_forgetful(model: nn.Module, kind: str) -> None:
     refuse_without_stack(model, kind)
     for layer in (layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.layers):
         kernel = getattr(layer.attention, "kernel", None)
-        if kernel is None or not kernel.biasable or not issubclass(layer.attention.book(None)[0], DenseBook):
+        if kernel is None or not kernel.biasable or not issubclass(layer.attention.cache_layout(None)[0], DenseLayout):
             name = type(layer.attention if kernel is None else kernel).__name__
-            raise senseless(kind, f"its attention ({name}) does not keep every key, so a beginning would be lost")
+            raise unsupported(kind, f"its attention ({name}) does not keep every key, so a beginning would be lost")
 
 
 # --- prefixes --------------------------------------------------------------------------------------------------------
 
 
-class Prefixes(Front):
+class PrefixTuning(VirtualTokens):
     def pairs(self, path: str) -> Pairs:
         parts = [self.get_submodule(f"{path}.layers.{i}.attention") for i in range(len(self.stacks[path].layers))]
         return [(part.key[None], part.value[None]) for part in parts]  # type: ignore[index]
@@ -181,16 +181,16 @@ class Prefixes(Front):
         """Let an empty cache remember the prefix."""
         (path,) = (path for path, stack in self.stacks.items() if stack.causal)
         rows = len(cache.lengths)
-        cache.open(cache.ahead(torch.zeros(rows, self.length, dtype=torch.long, device=cache.lengths.device)))
+        cache.advance(cache.next_mask(torch.zeros(rows, self.length, dtype=torch.long, device=cache.lengths.device)))
         for memory, both in zip(cache.layers, self.pairs(path), strict=True):
-            memory.keep(*(each.expand(rows, -1, -1, -1) for each in both))
-        cache.begin(self.length)
+            memory.append(*(each.expand(rows, -1, -1, -1) for each in both))
+        cache.keep_prefix(self.length)
 
 
-def install_prefix(model: nn.Module, settings: Prefix, words: Sequence[int]) -> Graft:
+def install_prefix(model: nn.Module, settings: Prefix, words: Sequence[int]) -> Injection:
     """Every self-attention gets keys and values: those that the model has for some words."""
     refuse_forgetful(model, "prefix")
-    graft = Prefixes("prefix", model, settings.length)
+    graft = PrefixTuning("prefix", model, settings.length)
     for path, stack in graft.stacks.items():
         graft.hold(stack.register_forward_pre_hook(partial(graft.supply, path), with_kwargs=True))
     needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
@@ -199,12 +199,12 @@ def install_prefix(model: nn.Module, settings: Prefix, words: Sequence[int]) -> 
         model(*[tokens] * len(needed))
     for path, cache in heard.items():
         for i, memory in enumerate(cache.layers):
-            graft.plant(f"{path}.layers.{i}.attention", Past(memory.k[0].clone(), memory.v[0].clone()))
+            graft.attach(f"{path}.layers.{i}.attention", PrefixParameters(memory.k[0].clone(), memory.v[0].clone()))
     graft.swap(model, {**_reading(graft), **_writing(graft)})
     return graft
 
 
-def _reading(graft: Prefixes) -> dict[str, Any]:
+def _reading(graft: PrefixTuning) -> dict[str, Any]:
     """encode and decode: a text without a cache begins behind the prefix; one with a cache finds it there."""
 
     def behind(plain: Any) -> Any:
@@ -222,7 +222,7 @@ def _reading(graft: Prefixes) -> dict[str, Any]:
     return {name: behind(getattr(graft.plain, name)) for name in ("encode", "decode") if hasattr(graft.plain, name)}
 
 
-def _writing(graft: Front) -> dict[str, Any]:
+def _writing(graft: VirtualTokens) -> dict[str, Any]:
     """start: the cache already remembers what stands before the text."""
     if not hasattr(graft.plain, "start"):
         return {}
@@ -243,7 +243,7 @@ def _writing(graft: Front) -> dict[str, Any]:
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-class Prompts(Front):
+class PromptTuning(VirtualTokens):
     """`vectors` (length, width), in the place of embedded tokens."""
 
     def __init__(self, model: nn.Module, vectors: Tensor) -> None:
@@ -287,8 +287,8 @@ class Prompts(Front):
         """Let an empty cache have read the vectors."""
         tokens = torch.zeros(len(cache.lengths), self.length, dtype=torch.long, device=cache.lengths.device)
         with self.at(tokens, instead=True):
-            self.plain.decode(model, tokens, cache.ahead(tokens), cache)  # type: ignore[attr-defined]
-        cache.begin(self.length)
+            self.plain.decode(model, tokens, cache.next_mask(tokens), cache)  # type: ignore[attr-defined]
+        cache.keep_prefix(self.length)
 
     def text_only(self, path: str, weights: Tensor) -> Tensor:
         """In an encoder the vectors look around, too."""
@@ -299,18 +299,18 @@ class Prompts(Front):
         return weights[..., self.length if inner else 0 :, self.length :]
 
 
-def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
+def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Injection:
     """The vectors begin as those of some words."""
     reads = hasattr(model, "encode")
     (refuse_without_stack if reads else refuse_forgetful)(model, "prompt")
     if any(isinstance(each, GlobalAttention) and each.first for each in model.modules()):
-        raise senseless(
+        raise unsupported(
             "prompt", "its first token sees everything, and is the one that tells the class; a prompt would stand there"
         )
     tables = {name: each for name, each in model.named_children() if isinstance(each, nn.Embedding)}
     table = next(iter(tables.values()))
     with torch.no_grad():
-        graft = Prompts(model, table.weight[begun(model, settings.length, words)[0]].clone())
+        graft = PromptTuning(model, table.weight[begun(model, settings.length, words)[0]].clone())
     graft.hold(*(each.register_forward_hook(graft.embedded) for each in tables.values()))
     if reads:
         graft.swap(model, _before(graft))
@@ -321,7 +321,7 @@ def install_prompt(model: Any, settings: Prompt, words: Sequence[int]) -> Graft:
     return graft
 
 
-def _having_heard(graft: Prompts) -> Any:
+def _having_heard(graft: PromptTuning) -> Any:
     plain: Any = graft.plain.decode  # type: ignore[attr-defined]
     given_of = given_to(plain)
 
@@ -337,7 +337,7 @@ def _having_heard(graft: Prompts) -> Any:
     return decode
 
 
-def _before(graft: Prompts) -> dict[str, Any]:
+def _before(graft: PromptTuning) -> dict[str, Any]:
     """The verbs of a model that reads in both directions: the vectors are read with every text. Where a decoder looks
     at what was read it sees them, too; else they are left out of the answer."""
     plain: Any = graft.plain
@@ -373,17 +373,17 @@ def _before(graft: Prompts) -> dict[str, Any]:
 
 def preceded(mask: Mask, length: int) -> Mask:
     """The mask of texts that have so many more tokens in front."""
-    if mask.segments is not None or mask.keys_segments is not None:
+    if mask.segments is not None or mask.key_segments is not None:
         raise ValueError("a prompt goes before a text, and packed rows hold several; pad instead (data.packed=false)")
     words: dict[str, Any] = {}
-    if mask.keys is not None:
-        words["keys"] = F.pad(mask.keys, (length, 0), value=True)
-    if mask.at is not None:
-        front = torch.arange(length, device=mask.at.device).expand(len(mask.at), -1)
-        words["at"] = torch.cat([front, mask.at + length], 1)
-    if mask.globals is not None:
-        words["globals"] = torch.where(mask.globals < 0, mask.globals, mask.globals + length)
-    return mask.but(**words)
+    if mask.key_valid is not None:
+        words["key_valid"] = F.pad(mask.key_valid, (length, 0), value=True)
+    if mask.positions is not None:
+        front = torch.arange(length, device=mask.positions.device).expand(len(mask.positions), -1)
+        words["at"] = torch.cat([front, mask.positions + length], 1)
+    if mask.global_positions is not None:
+        words["globals"] = torch.where(mask.global_positions < 0, mask.global_positions, mask.global_positions + length)
+    return mask.replace(**words)
 
 
 # --- what they begin as ----------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def begun(model: nn.Module, length: int, words: Sequence[int]) -> Tensor:
     """(1, length): the words over and over, or tokens drawn from all there are."""
     tables = [each for each in model.children() if isinstance(each, nn.Embedding)]
     if not tables:
-        raise Mistake("the model embeds no tokens, so nothing can stand before them; use lora or adapter")
+        raise UserError("the model embeds no tokens, so nothing can stand before them; use lora or adapter")
     device = tables[0].weight.device
     if not words:
         return torch.randint(min(each.num_embeddings for each in tables[:2]), (1, length), device=device)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from ..config.schema import Adapter, Lora, Prefix, Prompt
-from ..errors import Mistake
+from ..errors import UserError
 from . import adapters, lora, prompts
-from .injection import NAME, Graft, graft_of
+from .injection import NAME, Injection, injection_of
 
 
 def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: Sequence[int] = ()) -> nn.Module:
@@ -23,7 +23,7 @@ def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: 
     return plant(model, _installed(model, settings, whole, words), whole)
 
 
-def plant(model: nn.Module, graft: Graft, whole: Collection[str] = ()) -> nn.Module:
+def plant(model: nn.Module, graft: Injection, whole: Collection[str] = ()) -> nn.Module:
     """Let a graft that is connected belong to the model, and freeze the rest."""
     _refuse_second(model)
     for name, parameter in model.named_parameters():
@@ -34,8 +34,10 @@ def plant(model: nn.Module, graft: Graft, whole: Collection[str] = ()) -> nn.Mod
 
 
 def _refuse_second(model: nn.Module) -> None:
-    if (found := graft_of(model)) is not None:
-        raise Mistake(f"the model is tuned by {found.kind} already; one module takes one method, so detach that first")
+    if (found := injection_of(model)) is not None:
+        raise UserError(
+            f"the model is tuned by {found.kind} already; one module takes one method, so detach that first"
+        )
 
 
 def _installed(model: nn.Module, settings: Any, whole: Collection[str], words: Sequence[int]) -> Any:
@@ -54,7 +56,7 @@ def _installed(model: nn.Module, settings: Any, whole: Collection[str], words: S
 def detach(model: nn.Module) -> nn.Module:
     """The base as it was, bit for bit; its parameters can be trained again."""
     lora.unmerge(model)
-    if (graft := graft_of(model)) is not None:
+    if (graft := injection_of(model)) is not None:
         graft.remove(model)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
@@ -73,7 +75,7 @@ def told(model: nn.Module, kind: str, every: int) -> str:
     own = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return (
         f"tune: {kind} trains {own:,} numbers beside the {every:,} of the model ({100 * own / every:.2f} %); gradients "
-        f"and optimiser take {mebibytes(own):,.1f} MiB and not {mebibytes(every):,.1f}"
+        f"and optimizer take {mebibytes(own):,.1f} MiB and not {mebibytes(every):,.1f}"
     )
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 from ..config.merge import one_of
 from ..config.run import Run
-from ..errors import Mistake
-from ..files import read_json
+from ..errors import UserError
 from ..parts.layer import least_context
-from ..pretrained import Origin
+from ..pretrained import Pretrained
+from ..run_folder import read_run
 from . import tune
-from .injection import Senseless
+from .injection import Unsupported
 from .precision import apply
 
 WEIGHTS = "model.safetensors"
 
 
-def prepare(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -> list[str]:
+def prepare(model: Any, run: Run, origin: Pretrained, tokenizers: Mapping[str, Any]) -> list[str]:
     """Freeze a model that has the base's weights, and hang in what is trained; what is worth telling comes back."""
     refuse(model, run)
     every = sum(each.numel() for each in model.parameters())
@@ -26,7 +26,7 @@ def prepare(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any])
     return [tune.told(model, run.tune.kind, every)]
 
 
-def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> Any:
+def restore(system: Any, folder: Path, origin: Pretrained, force: bool = False) -> Any:
     """Give a system without weights those of the base, and what the run in `folder` has learnt over it."""
     from ..training.checkpoint import load_model
 
@@ -43,7 +43,7 @@ def restore(system: Any, folder: Path, origin: Origin, force: bool = False) -> A
     return system
 
 
-def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -> None:
+def _hang(model: Any, run: Run, origin: Pretrained, tokenizers: Mapping[str, Any]) -> None:
     if run.precision == "int8":
         apply(model, "int8", kept=origin.whole)
     attach(model, run, origin.whole, _words(run, tokenizers))
@@ -52,7 +52,7 @@ def _hang(model: Any, run: Run, origin: Origin, tokenizers: Mapping[str, Any]) -
 def attach(model: Any, run: Run, whole: Sequence[str], words: Sequence[int] = ()) -> None:
     try:
         tune.attach(model, run.tune, whole, words)
-    except Senseless as mistake:
+    except Unsupported as mistake:
         raise mistake.of(run.model.family) from mistake
 
 
@@ -61,12 +61,12 @@ def _words(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:
     if not (text := getattr(run.tune, "words", "")):
         return ()
     if run.tune.kind == "prefix" and bool(getattr(run.model, "target_vocab", False)):
-        raise Mistake(
+        raise UserError(
             f"tune.words is {text!r}, and source and target have vocabularies of their own; leave it out: a prefix "
             "then begins as any tokens"
         )
     if not (found := next(iter(tokenizers.values())).encode([text])[0]):
-        raise Mistake(f"tune.words is {text!r}, which are no words; say some, or leave it out")
+        raise UserError(f"tune.words is {text!r}, which are no words; say some, or leave it out")
     return list(found)
 
 
@@ -74,21 +74,21 @@ def refuse(model: Any, run: Run) -> None:
     """What only the data of a run can tell: no room before the texts."""
     length, context = getattr(run.tune, "length", 0), least_context(model)
     if length and getattr(run.data, "packed", False):
-        raise Mistake(
+        raise UserError(
             f"tune.kind={run.tune.kind} goes before a text, and packed rows hold several; set data.packed=false"
         )
     if length and context is not None and length >= context:
-        raise Mistake(f"tune.length is {length}, and the model has {context} places for it and a text; use less")
+        raise UserError(f"tune.length is {length}, and the model has {context} places for it and a text; use less")
     if length and context is not None and run.data.max_tokens + length > context:
-        raise Mistake(
+        raise UserError(
             f"data.max_tokens is {run.data.max_tokens}, and {length} places before a text (tune.length) leave "
             f"{context - length} of the model's {context}; set data.max_tokens to that or less"
         )
 
 
-def same_base(model: Any, folder: Path, origin: Origin, force: bool) -> None:
+def same_base(model: Any, folder: Path, origin: Pretrained, force: bool) -> None:
     """Little parts over other weights than they were trained with would say anything."""
-    known = read_json(folder / "run.json").get("start", {})
+    known = read_run(folder).get("start", {})
     if known.get("weights") == (found := origin.digest()):
         return
     told = (
@@ -96,7 +96,7 @@ def same_base(model: Any, folder: Path, origin: Origin, force: bool) -> None:
         f"has other weights ({found[:8]})"
     )
     if not force:
-        raise Mistake(
+        raise UserError(
             f"{told}; give that base, or `BASE --tune {folder} --force` to try it: what it then says may be nonsense"
         )
     origin.shared(model, folder)  # nobody can force what has no place
@@ -105,7 +105,7 @@ def same_base(model: Any, folder: Path, origin: Origin, force: bool) -> None:
 
 def base_of(run: Run, folder: Path) -> str:
     if not Path(run.start).exists():
-        raise Mistake(
+        raise UserError(
             f"{folder} is tuned over {run.start}, which is not there; put it there, or say where it lies now: "
             f"`regard predict BASE --tune {folder}`"
         )
@@ -121,18 +121,18 @@ def over(tunes: Any, read: Callable[[Path], Any]) -> Any:
         return read(Path(tunes))
     named = tunes if isinstance(tunes, Mapping) else _by_name(tunes)
     if not named:
-        raise Mistake("there is nothing to load over the base; give the folder of a tuned run, or several by name")
-    return Several({name: read(Path(folder)) for name, folder in named.items()})
+        raise UserError("there is nothing to load over the base; give the folder of a tuned run, or several by name")
+    return AdapterSwitch({name: read(Path(folder)) for name, folder in named.items()})
 
 
 def _by_name(folders: Sequence[str | Path]) -> dict[str, Path]:
     found = {Path(folder).resolve().name: Path(folder) for folder in folders}
     if len(found) < len(folders):
-        raise Mistake("two of these folders have one name; give them names: tune={'a': …, 'b': …}")
+        raise UserError("two of these folders have one name; give them names: tune={'a': …, 'b': …}")
     return found
 
 
-class Several:
+class AdapterSwitch:
     """Systems that share the tensors of one base. It is whichever `use` named last, at first the first."""
 
     def __init__(self, systems: Mapping[str, Any]) -> None:
@@ -141,9 +141,9 @@ class Several:
         for system in self.systems.values():
             system.model.tune.shared = len(self.systems) > 1
 
-    def use(self, name: str) -> "Several":
+    def use(self, name: str) -> "AdapterSwitch":
         if name not in self.systems:
-            raise Mistake(f"there is no {name!r} over this base; {one_of(name, list(self.systems))}")
+            raise UserError(f"there is no {name!r} over this base; {one_of(name, list(self.systems))}")
         self.name = name
         return self
 

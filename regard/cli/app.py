@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import Mistake
+from ..errors import UserError
 from .io import (
     answered,
     chunks,
@@ -114,9 +114,9 @@ def evaluate(
     if chosen is None and not tune:
         refuse_without_data([run, *others])
     if others and tune:
-        raise Mistake("--tune is for one run, and several are compared; name the tuned runs themselves")
+        raise UserError("--tune is for one run, and several are compared; name the tuned runs themselves")
     if others and out is not None:
-        raise Mistake("--out draws the labels of one run, and several are compared; leave it out")
+        raise UserError("--out draws the labels of one run, and several are compared; leave it out")
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
@@ -159,7 +159,7 @@ def predict(
     refuse_two(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
         if files:
-            raise Mistake(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
+            raise UserError(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
         print_continuation(ranked(run, changes, top, tune, force), prompt, details)
         return
     sources, others = opened(files), [] if similar is None else opened([similar])
@@ -280,7 +280,7 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return told("stopped")
-    except Mistake as mistake:
+    except UserError as mistake:
         return told(str(mistake))
     except OSError as error:
         return told(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
@@ -316,7 +316,7 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
     if known is not None and verb is not None and verb not in known:
         near = difflib.get_close_matches(verb, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-        raise Mistake(f"there is no verb {verb!r}; {hint}")
+        raise UserError(f"there is no verb {verb!r}; {hint}")
     with command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
 

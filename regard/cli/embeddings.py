@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import Mistake
+from ..errors import UserError
 
 Answer = Callable[[list[str]], Iterator[str | list[str]]]  # some lines -> what is printed for them
 
@@ -13,10 +13,10 @@ Answer = Callable[[list[str]], Iterator[str | list[str]]]  # some lines -> what 
 def answers(system: Any, others: list[str] | None) -> Answer:
     """What to say to each line: its vector; or, if there are `others`, these with their cosines, the likest first."""
     if not hasattr(system, "embed"):
-        raise Mistake("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
+        raise UserError("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
     if others is None:
         return lambda lines: (json.dumps([round(x, 7) for x in row]) for row in system.embed(lines).tolist())
-    vectors = system.embed(others, normalised=True) if others else []
+    vectors = system.embed(others, normalize=True) if others else []
 
     def ranked(lines: list[str]) -> Iterator[str | list[str]]:
         for line, found in zip(lines, system.similar(lines, vectors), strict=True):
@@ -27,5 +27,5 @@ def answers(system: Any, others: list[str] | None) -> Answer:
 
 def save_confusion(figures: dict[str, Any], out: Path) -> None:
     if "confusion" not in figures:
-        raise Mistake("--out draws which label is taken for which, and this run gives no labels; leave it out")
+        raise UserError("--out draws which label is taken for which, and this run gives no labels; leave it out")
     figures["confusion"].save(out)

@@ -13,7 +13,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, cast
 
-from ..errors import Mistake
+from ..errors import UserError
 
 CHUNK = 1000  # lines read, worked on and printed at a time
 
@@ -22,7 +22,7 @@ def loaded(run: str, changes: dict[str, str], tunes: list[str] | None, force: bo
     from .. import api
 
     if tunes and len(tunes) > 1:  # and not the last of them, without a word
-        raise Mistake(
+        raise UserError(
             f"--tune is given {len(tunes)} times and one verb uses one; ask for each by itself, or load all in Python "
             "(regard.load(base, tune=[…]))"
         )
@@ -35,24 +35,26 @@ def ranked(run: str, changes: dict[str, str], top: int | None, tunes: list[str] 
         return loaded(run, changes, tunes, force)
     try:
         return loaded(run, {**changes, "decode.top": str(top)}, tunes, force)
-    except Mistake as error:
+    except UserError as error:
         if not str(error).startswith("decode.top is not a key"):
             raise
         how = "leave it out, or ask for several texts with decode.nbest=K"
-        raise Mistake(f"--top is for runs that choose among labels or words, and {run} writes texts; {how}") from error
+        raise UserError(
+            f"--top is for runs that choose among labels or words, and {run} writes texts; {how}"
+        ) from error
 
 
 def refuse_without_data(runs: list[str]) -> None:
     """Only a run of ours remembers what it is measured on; with another folder its task would take embedded data."""
     for name in runs:
         if Path(name).is_dir() and not (Path(name) / "run.json").is_file():
-            raise Mistake(f"{name} is no run of ours and has no test data; name some with --data")
+            raise UserError(f"{name} is no run of ours and has no test data; name some with --data")
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:
     changes, others = sorted_out(arguments)
     if others:
-        raise Mistake(f"{others[0]!r} is not a setting; expected key=value, such as train.steps=300")
+        raise UserError(f"{others[0]!r} is not a setting; expected key=value, such as train.steps=300")
     return changes
 
 
@@ -73,7 +75,7 @@ def refuse_two(**given: bool) -> None:
     """Options of which each asks for another kind of answer."""
     names = [f"--{name}" for name, on in given.items() if on]
     if len(names) > 1:
-        raise Mistake(f"{' and '.join(names)} ask for different answers; give one of them")
+        raise UserError(f"{' and '.join(names)} ask for different answers; give one of them")
 
 
 def opened(names: list[str]) -> list[Iterator[str]]:
@@ -90,7 +92,7 @@ def opened_file(name: str) -> IO[bytes]:
     try:
         return cast(IO[bytes], opener(name, "rb"))
     except OSError as error:
-        raise Mistake(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
+        raise UserError(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
 
 
 def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
@@ -98,12 +100,12 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
     try:
         for number, line in enumerate(file, 1):
             if b"\0" in line:
-                raise Mistake(f"{name}:{number} has a NUL byte; expected lines of text")
+                raise UserError(f"{name}:{number} has a NUL byte; expected lines of text")
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise Mistake(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
+        raise UserError(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise Mistake(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
+        raise UserError(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
 def examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
@@ -111,7 +113,7 @@ def examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iter
     if sides == 1:
         return ((line,) for source in sources for line in source)
     if len(files) not in (0, 2):
-        raise Mistake(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
+        raise UserError(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
     return side_by_side(files, *sources) if files else at_tabs(*sources)
 
 
@@ -120,7 +122,7 @@ def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str
         if source is None or target is None:
             more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
             counts = (number, number + more) if source is None else (number + more, number)
-            raise Mistake(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
+            raise UserError(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
         yield source, target
 
 
@@ -128,7 +130,7 @@ def at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         cells = line.split("\t")
         if len(cells) != 2:
-            raise Mistake(f"stdin:{number} has {len(cells) - 1} tabs; expected the source, one tab and the target")
+            raise UserError(f"stdin:{number} has {len(cells) - 1} tabs; expected the source, one tab and the target")
         yield cells[0], cells[1]
 
 
@@ -165,7 +167,7 @@ def print_continuation(system: Any, prompt: str, details: bool) -> None:
     """As it comes; several samples one after the other, a line `---` between them. On a terminal the prompt, which is
     no output, stands before it."""
     if not hasattr(system, "stream"):
-        raise Mistake("--prompt is for language models, and this run is none; give it lines of text instead")
+        raise UserError("--prompt is for language models, and this run is none; give it lines of text instead")
     if details:
         print_records([system.predict(prompt, details=True)])
     elif system.run.decode.nbest > 1:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from ..errors import Mistake
+from ..errors import UserError
 
 Record = dict[str, Any]
 
@@ -24,7 +24,7 @@ def asked(lines: Iterable[str], field: str | None) -> Iterator[tuple[str, Record
             continue
         found = _record(line, field)
         if found is None:
-            raise Mistake(
+            raise UserError(
                 f"line {number} is no JSON object with text as {field!r}, and the first line is one: {line[:60]}"
             )
         yield found[field], found

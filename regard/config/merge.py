@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ..errors import Mistake
+from ..errors import UserError
+from .renamed import renamed_key
 
 
 class Setting(NamedTuple):
@@ -78,7 +79,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-class Draft:
+class SettingsDraft:
     """Values by dotted key with their origins. Mistakes are collected, to be told together."""
 
     def __init__(self, root: type[BaseModel], swapped: Mapping[str, type]):
@@ -140,6 +141,8 @@ class Draft:
 
     def _nearest(self, key: str) -> str:
         keys = [*self.leaves, *self.groups]
+        if (new := renamed_key(key)) != key and new in keys:
+            return f"it is now called {new}"
         near = [name for name in keys if name.endswith(f".{key.rpartition('.')[2]}")]
         near = difflib.get_close_matches(key, keys, n=1) or difflib.get_close_matches(key, near, n=1, cutoff=0.0)
         return f"did you mean {near[0]}?" if near else "`regard train RECIPE --show` lists the keys"
@@ -194,7 +197,7 @@ class Draft:
     def refuse(self) -> None:
         """Raise the collected mistakes, one line each, if there are any."""
         if self.mistakes:
-            raise Mistake("\n".join(dict.fromkeys(self.mistakes)))
+            raise UserError("\n".join(dict.fromkeys(self.mistakes)))
 
 
 def blame(where: str) -> str:

@@ -8,11 +8,21 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from .. import pretrained
-from ..errors import Mistake
-from .merge import Draft, flat, one_of, settings_of, shown, to_toml
-from .schema import TASKS, Base, Data, Decode, Optimiser, Schedule, Sides, Tokenizer, Train, Tune, Untuned
+from ..errors import UserError
+from .merge import SettingsDraft, flat, one_of, settings_of, shown, to_toml
+from .schema import TASKS, Base, Data, Optimizer, Schedule, Seq2SeqDecode, Sides, TokenizerConfig, Train, Tune, Untuned
 
-__all__ = ["Base", "Data", "Decode", "Optimiser", "Run", "Schedule", "Sides", "Tokenizer", "Train"]  # and what is below
+__all__ = [
+    "Base",
+    "Data",
+    "Seq2SeqDecode",
+    "Optimizer",
+    "Run",
+    "Schedule",
+    "Sides",
+    "TokenizerConfig",
+    "Train",
+]  # and what is below
 
 
 class Run(Base):
@@ -23,7 +33,7 @@ class Run(Base):
     tune: Tune = Untuned()  # train and keep only small parts of what it begins with
     model: Any  # the Config of a family
     data: Any = Field(default_factory=dict, validate_default=True)  # data and decode: the sections of the task
-    tokenizer: Tokenizer = Tokenizer()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()
     decode: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
@@ -91,7 +101,7 @@ def family_of(name: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedRun:
     """A run and, for every dotted key, where its value came from."""
 
     run: Run
@@ -104,14 +114,14 @@ class Resolved:
         return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
 
 
-def resolve(recipe: str, overrides: Mapping[str, Any] | None = None, where: str = "command line") -> Resolved:
+def resolve(recipe: str, overrides: Mapping[str, Any] | None = None, where: str = "command line") -> ResolvedRun:
     """The run that a recipe (a packaged name or the path of a .toml file) and overrides (dotted or nested) define."""
     from ..recipes import layers
 
     return _settled([*layers(recipe), (where, overrides or {})], fresh=True)
 
 
-def read(values: Mapping[str, Any], where: str = "run.json") -> Run:
+def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     """The run that `Run.dump` wrote."""
     return _settled([(where, values)], fresh=False).run
 
@@ -119,12 +129,12 @@ def read(values: Mapping[str, Any], where: str = "run.json") -> Run:
 USE = ("decode", "data", "device", "precision")  # what can be set for a finished model
 
 
-def change(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) -> Run:
+def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) -> Run:
     """The run with other settings; keys outside the groups `only` are refused, for they would have no effect."""
     for key, _ in flat(overrides):
         group = key.partition(".")[0]
         if group not in only and group in Run.model_fields:
-            raise Mistake(f"{key} has no effect on a finished run; what can be set here: {', '.join(only)}")
+            raise UserError(f"{key} has no effect on a finished run; what can be set here: {', '.join(only)}")
     return _settled([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
 
 
@@ -133,27 +143,27 @@ def sides(text: str) -> tuple[tuple[str, ...], ...]:
     try:
         found = Data.model_validate({"test": text}).test
     except ValidationError as error:
-        raise Mistake(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+        raise UserError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     if not found:
-        raise Mistake("--data names no file; give some, as in test.en,test.de, or leave it out for the run's own")
+        raise UserError("--data names no file; give some, as in test.en,test.de, or leave it out for the run's own")
     return found
 
 
-def difference(old: Run, new: Run) -> list[str]:
+def changed_keys(old: Run, new: Run) -> list[str]:
     """The dotted keys whose values differ."""
     before, after = dict(flat(old.dump())), dict(flat(new.dump()))
     absent = object()
     return [key for key in {**before, **after} if before.get(key, absent) != after.get(key, absent)]
 
 
-def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> Resolved:
+def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> ResolvedRun:
     """Lay the layers over one another, the lowest first. In a fresh run a model's size stands for what it names."""
     chosen = [value for _, values in layers for key, value in flat(values) if key == "model.family"]
     try:
         module = family_of(chosen[-1] if chosen else None)
     except ValueError as error:
         return _without_family(layers, str(error))
-    draft = Draft(Run, {"model": module.Config} | _sections(layers))
+    draft = SettingsDraft(Run, {"model": module.Config} | _sections(layers))
     started = [value for _, values in layers for key, value in flat(values) if key == "start"]
     start = started[-1] if fresh and started else ""
     layers = _of_one_family(layers)
@@ -193,7 +203,7 @@ def _sections(layers: list[tuple[str, Mapping[str, Any]]]) -> dict[str, type]:
     return {"data": sections.data, "decode": sections.decode}
 
 
-def _lay_size(draft: Draft, module: Any, size: Any) -> None:
+def _lay_size(draft: SettingsDraft, module: Any, size: Any) -> None:
     """What a size names lies over all earlier layers and below the keys of the layer that chose it."""
     if not isinstance(size, str) or size not in module.SIZES:
         draft.mistakes.append(f"model.size is {shown(size)}; {one_of(size, list(module.SIZES))}")
@@ -203,18 +213,18 @@ def _lay_size(draft: Draft, module: Any, size: Any) -> None:
     draft.lay(f"size {size}", {"model": module.SIZES[size]})
 
 
-def _lay_start(draft: Draft, start: Any, family: str, last: Mapping[str, Any]) -> None:
+def _lay_start(draft: SettingsDraft, start: Any, family: str, last: Mapping[str, Any]) -> None:
     """What the run begins with lies over the recipe and below the command line."""
     if not isinstance(start, str):
-        raise Mistake(f"start is {shown(start)}; expected the path of a run or of a Hugging Face folder")
+        raise UserError(f"start is {shown(start)}; expected the path of a run or of a Hugging Face folder")
     if "model.size" in dict(flat(last)):
         draft.mistakes.append(f"model.size is given beside start={start}, which brings its size along; leave it out")
     pretrained.lay(draft, start, family)
 
 
-def _without_family(layers: list[tuple[str, Mapping[str, Any]]], mistake: str) -> Resolved:
+def _without_family(layers: list[tuple[str, Mapping[str, Any]]], mistake: str) -> ResolvedRun:
     """Tell the other mistakes too, but for the model's, which only a family could find."""
-    draft = Draft(Run, _sections(layers))
+    draft = SettingsDraft(Run, _sections(layers))
     draft.mistakes.append(mistake)
     for where, values in layers:
         draft.lay(where, {key: value for key, value in flat(values) if not key.startswith("model.")})
@@ -222,7 +232,7 @@ def _without_family(layers: list[tuple[str, Mapping[str, Any]]], mistake: str) -
     return _validated(draft)
 
 
-def _validated(draft: Draft) -> Resolved:
+def _validated(draft: SettingsDraft) -> ResolvedRun:
     try:
         run = Run.model_validate(draft.settle())
     except ValidationError as error:
@@ -230,4 +240,4 @@ def _validated(draft: Draft) -> Resolved:
         draft.refuse()
         raise
     draft.refuse()
-    return Resolved(run, {key: draft.origin.get(key, "default") for key, _ in flat(run.dump())})
+    return ResolvedRun(run, {key: draft.origin.get(key, "default") for key, _ in flat(run.dump())})

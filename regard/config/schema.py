@@ -96,11 +96,15 @@ class LabelData(Data):
 
     format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
     columns: Words = ()  # text and label by number or name; or these two words in the order of the columns
-    embedded: Literal["phrases", "marks"] = "phrases"  # dates in many languages; two marks far apart in a long text
+    embedded: Literal["language_id", "matching"] = (
+        "language_id"  # dates in many languages; two marks far apart in a long text
+    )
     locales: Words = ()  # of the embedded phrases; nothing: all of data.phrases.LOCALES
     examples: Positive = 20000  # embedded training texts
-    hide: Share = 0.0  # of the pieces of a text, so many stand behind <mask> in training, others in every epoch
-    agree: Annotated[float, Field(ge=0)] = 0.0  # R-Drop (2106.14448): texts are read twice, answers apart cost so much
+    token_masking: Share = (
+        0.0  # of the pieces of a text, so many stand behind <mask> in training, others in every epoch
+    )
+    rdrop: Annotated[float, Field(ge=0)] = 0.0  # R-Drop (2106.14448): texts are read twice, answers apart cost so much
 
 
 class TagData(Data):
@@ -116,8 +120,8 @@ class MaskData(Data):
     """Lines of text. Of those that are too long, every epoch reads a window."""
 
     masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are to be guessed
-    whole: bool = False  # all pieces of a word are masked together
-    follow: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
+    whole_words: bool = False  # all pieces of a word are masked together
+    next_sentence: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
     locales: Words = ()  # of the embedded data, as in classify
     examples: Positive = 20000  # embedded training lines
 
@@ -143,11 +147,11 @@ class TextData(Data):
         return self
 
 
-class Tokenizer(Base):
+class TokenizerConfig(Base):
     kind: Literal["bpe", "unigram", "wordpiece", "word", "space", "char", "byte"] = "bpe"
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
-    normalise: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
+    normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
     symbols: Words = ()  # kept whole
 
 
@@ -169,7 +173,7 @@ class Constant(Base):
     kind: Literal["constant"] = "constant"
 
 
-class Stable(Base):
+class WarmupStableDecay(Base):
     """Warm-up, stable, decay."""
 
     kind: Literal["wsd"] = "wsd"
@@ -190,8 +194,8 @@ class AdamW(Base):
     decay: Annotated[float, Field(ge=0)] = 0.01
 
 
-Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | Stable, Field(discriminator="kind")]
-Optimiser: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
+Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | WarmupStableDecay, Field(discriminator="kind")]
+Optimizer: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
 
 
 class Untuned(Base):
@@ -245,7 +249,7 @@ class Train(Base):
     lr: Annotated[float, Field(gt=0)] = 5e-4  # the peak
     warmup: Count = 400
     schedule: Schedule = Noam()
-    optimiser: Optimiser = Adam()
+    optimizer: Optimizer = Adam()
     tokens: Positive = 4096  # of one update, over all its pieces, padding not counted
     batch: Count = 0  # items of one update; overrides tokens
     accumulate: Positive = 1
@@ -274,7 +278,7 @@ class Train(Base):
         return self
 
 
-class Search(Base):
+class DecodeBase(Base):
     """What every task that writes text can be told of how it chooses its tokens."""
 
     kind: Literal["greedy", "beam", "sample"] = "beam"
@@ -282,7 +286,7 @@ class Search(Base):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length^this has to stay a number
     nbest: Positive = 1  # of sampling: how many samples
     max_tokens: Count = 0
-    stop: Literal["exact", "first", "heuristic"] = "exact"
+    early_stopping: Literal["exact", "first", "heuristic"] = "exact"
     temperature: float = 1.0  # temperature, top_k, top_p, min_p and seed are of sampling
     top_k: Count = 0  # 0: all
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -300,7 +304,7 @@ class Search(Base):
         return value
 
     @model_validator(mode="after")
-    def _enough(self) -> "Search":
+    def _enough(self) -> "DecodeBase":
         if self.kind == "greedy" and self.nbest > 1:
             raise ValueError(
                 f"decode.nbest is {self.nbest} and greedy search finds one; use decode.kind=beam or sample"
@@ -313,15 +317,15 @@ class Search(Base):
 SHAPES = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # of sampling: the values that shape nothing
 
 
-class Decode(Search):
+class Seq2SeqDecode(DecodeBase):
     """Of translation. max_tokens 0: by each row's source length."""
 
     prefix: str = ""  # how every output begins
-    must: Words = ()  # phrases that every output says
-    avoid: Words = ()  # phrases that none says
+    include: Words = ()  # phrases that every output says
+    exclude: Words = ()  # phrases that none says
     split: bool = False  # translate sentence by sentence
 
-    @field_validator("must", "avoid")
+    @field_validator("include", "exclude")
     @classmethod
     def _said(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(phrase.strip() for phrase in value):
@@ -329,7 +333,7 @@ class Decode(Search):
         return value
 
     @model_validator(mode="after")
-    def _of_this_kind(self) -> "Decode":
+    def _of_this_kind(self) -> "Seq2SeqDecode":
         for name, none in SHAPES.items():
             value = getattr(self, name)
             if self.kind != "sample" and value != none:
@@ -338,40 +342,40 @@ class Decode(Search):
                 )
         if self.split and self.nbest > 1:
             raise ValueError(f"decode.nbest is {self.nbest} and decode.split joins one translation per sentence; use 1")
-        if self.must and self.kind != "beam":
-            raise ValueError(f"decode.must needs a beam and decode.kind is {self.kind}; use decode.kind=beam")
-        if self.must and self.split:
-            raise ValueError("decode.must cannot say which sentence of decode.split is meant; use one of the two")
+        if self.include and self.kind != "beam":
+            raise ValueError(f"decode.include needs a beam and decode.kind is {self.kind}; use decode.kind=beam")
+        if self.include and self.split:
+            raise ValueError("decode.include cannot say which sentence of decode.split is meant; use one of the two")
         return self
 
 
-class Reading(Base):
+class EncoderDecode(Base):
     """Of tasks whose model only reads."""
 
     top: Count = 0  # likeliest answers that are told with their probabilities; 0: the best one alone
     pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first one's
-    normalised: bool = True  # embeddings have length 1
+    normalize: bool = True  # embeddings have length 1
     batch: Positive = 64  # texts at once
 
 
-class TextDecode(Search):
+class LanguageDecode(DecodeBase):
     """Of language models. What is of sampling stays as it is while another kind is used: greedy passes over it."""
 
     kind: Literal["greedy", "beam", "sample"] = "sample"
     max_tokens: Positive = 256  # that a prompt is continued by, END counted
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: what prompt or text have said becomes unlikelier
-    until: Words = ()  # strings: the text ends before the first of them
-    begin: bool = True  # START goes before a prompt: a text begins with it; false: it comes from the middle of one
+    stop: Words = ()  # strings: the text ends before the first of them
+    add_start: bool = True  # START goes before a prompt: a text begins with it; false: it comes from the middle of one
 
-    @field_validator("until")
+    @field_validator("stop")
     @classmethod
     def _something(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(value):
-            raise ValueError('decode.until has an empty string; expected some text, such as ["\\n"]')
+            raise ValueError('decode.stop has an empty string; expected some text, such as ["\\n"]')
         return value
 
 
-class Sections(NamedTuple):
+class TaskSchema(NamedTuple):
     """What a task is set up by, and the figures on valid data among which train.metric chooses."""
 
     data: type[Data]
@@ -380,11 +384,11 @@ class Sections(NamedTuple):
 
 
 TASKS = {
-    "language": Sections(TextData, TextDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
-    "translate": Sections(PairData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
-    "classify": Sections(LabelData, Reading, ("loss", "accuracy", "f1")),
-    "tag": Sections(TagData, Reading, ("loss", "accuracy", "f1", "spans")),
-    "masked": Sections(MaskData, Reading, ("loss", "perplexity", "accuracy")),
-    "text2text": Sections(MixData, Decode, ("loss", "perplexity", "bleu", "chrf", "exact")),
-    "spans": Sections(SpanData, Decode, ("loss", "perplexity")),
+    "language": TaskSchema(TextData, LanguageDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
+    "translate": TaskSchema(PairData, Seq2SeqDecode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "classify": TaskSchema(LabelData, EncoderDecode, ("loss", "accuracy", "f1")),
+    "tag": TaskSchema(TagData, EncoderDecode, ("loss", "accuracy", "f1", "spans")),
+    "masked": TaskSchema(MaskData, EncoderDecode, ("loss", "perplexity", "accuracy")),
+    "text2text": TaskSchema(MixData, Seq2SeqDecode, ("loss", "perplexity", "bleu", "chrf", "exact")),
+    "spans": TaskSchema(SpanData, Seq2SeqDecode, ("loss", "perplexity")),
 }

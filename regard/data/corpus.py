@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..config.schema import TextData, Train
-from ..errors import Mistake
+from ..errors import UserError
 from ..processors.tokenizers import Tokenizer
 from .documents import Documents
-from .sampler import Update
-from .token_cache import stored
+from .sampler import Step
+from .token_cache import cached_tokens
 
 SEEN = 1 << 14  # tokens of a batch in evaluation
 
@@ -29,7 +29,7 @@ class Corpus:
     stands for the end of a line, and is one of each."""
 
     def __init__(self, texts: Documents, tokenizer: Tokenizer, spare: Path | None) -> None:
-        found = stored(texts, tokenizer, spare)
+        found = cached_tokens(texts, tokenizer, spare)
         self.ids, self.ends, self.counts = found.ids, found.ends, found.counts
         self.name, self.stream = texts.name, texts.data.document == "stream"
         self.bytes, self.characters, self.words = (found.counts[name] for name in ("bytes", "characters", "words"))
@@ -38,7 +38,7 @@ class Corpus:
         self._found = found
         if self.words == self.stream * self.counts["documents"]:
             told = "; ".join(self.report()) or "there are only spaces"
-            raise Mistake(f"{self.name} holds no text ({told}); give at least one word")
+            raise UserError(f"{self.name} holds no text ({told}); give at least one word")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +68,7 @@ def corpus(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) ->
 
 
 @dataclass(frozen=True)
-class Window:
+class TextWindow:
     """Rows of running text. `at` and `segments` are there if a document begins within a row."""
 
     tokens: Tensor  # (batch, context): what is read
@@ -85,7 +85,7 @@ class Window:
         """Do all predictions count? Known without asking the device."""
         return self.count == self.tokens.numel()
 
-    def to(self, device: torch.device | str) -> "Window":
+    def to(self, device: torch.device | str) -> "TextWindow":
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: own.to(device) for name, own in values.items() if isinstance(own, Tensor)}
         return replace(self, **moved)
@@ -93,7 +93,7 @@ class Window:
 
 def window(
     corpus: Corpus, begins: np.ndarray, width: int, real: np.ndarray | None = None, fresh: np.ndarray | None = None
-) -> Window:
+) -> TextWindow:
     """Rows of `width` tokens to predict, from these places on; those of `real` count. With `fresh`, the rows are read
     with a memory, for which a document's border is no border."""
     places = begins[:, None] + np.arange(-1, width)
@@ -111,10 +111,10 @@ def window(
         tables["at"] = place - np.maximum.accumulate(np.where(heads, place, 0), 1)
         tables["segments"] = np.where(shown, heads.cumsum(1), -1)
     made: dict[str, Any] = {name: torch.from_numpy(table) for name, table in tables.items() if table is not None}
-    return Window(**made, count=int(real.sum()))
+    return TextWindow(**made, count=int(real.sum()))
 
 
-class Cut:
+class CorpusSampler:
     """What both ways to train have in common: so many windows of so many tokens for each update."""
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
@@ -125,26 +125,26 @@ class Cut:
     def _from(self, index: int, rows: int, count: int) -> range:
         """The first windows of the updates that follow."""
         if index % rows or index > count:
-            raise Mistake(
+            raise UserError(
                 f"no update ends after {index} windows of the epoch: the data, train.tokens, train.batch or "
                 "data.max_tokens are not those of the run that stopped there; set them as they were"
             )
         return range(index, count // rows * rows, rows)
 
-    def _update(self, begins: np.ndarray, index: int, fresh: np.ndarray | None = None) -> Update:
+    def _update(self, begins: np.ndarray, index: int, fresh: np.ndarray | None = None) -> Step:
         pieces = []
         for some in np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins))):
             own = None if fresh is None else fresh[some]
             pieces.append(replace(window(self.corpus, begins[some], self.width, fresh=own), first=int(some[0])))
         tokens = begins.size * self.width
-        return Update(pieces, index, tokens, tokens, begins.tolist())
+        return Step(pieces, index, tokens, tokens, begins.tolist())
 
 
-class Windows(Cut):
+class WindowSampler(CorpusSampler):
     """Windows in a chance order, cut elsewhere in every epoch. Each epoch has every token at least once, but for the
     windows that do not fill a last update."""
 
-    def updates(self, epoch: int, index: int = 0) -> Iterator[Update]:
+    def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
         """The updates of an epoch after its first `index` windows; `Update.index` is where to go on."""
         chance = np.random.default_rng([self.train.seed, epoch])
         last = len(self.corpus) - self.width
@@ -155,11 +155,11 @@ class Windows(Cut):
             yield self._update(begins[first : first + rows], first + rows)
 
 
-class Carried(Cut):
+class ContiguousSampler(CorpusSampler):
     """For a model with memory: every row reads its own part of the text, window after window, over the borders of
     documents, which START shows. The first windows of an epoch are fresh."""
 
-    def updates(self, epoch: int, index: int = 0) -> Iterator[Update]:
+    def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
         rows = min(self.rows, max(len(self.corpus) // self.width, 1))
         length = len(self.corpus) // rows
         steps = length // self.width
@@ -170,7 +170,7 @@ class Carried(Cut):
             yield self._update(place, first + rows, fresh=np.full(rows, not first))
 
 
-def evaluation(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[Window]:
+def evaluation(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[TextWindow]:
     """Windows in which every token is predicted once: side by side, or moved by `stride` tokens, so that all but the
     first `context` tokens are predicted from at least `context - stride` before them."""
     width = min(context, len(corpus))
@@ -184,7 +184,7 @@ def evaluation(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> 
         yield window(corpus, some, width, new)
 
 
-def recalled(corpus: Corpus, context: int, rows: int = 1) -> Iterator[Window]:
+def recalled(corpus: Corpus, context: int, rows: int = 1) -> Iterator[TextWindow]:
     """Windows for a model with memory, in the order of the text: every token is predicted once. Memory begins anew
     with every document; a stream is read in `rows` parts at a time."""
     ends: Sequence[int] | np.ndarray = corpus.ends

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from ..config.schema import Sides, TextData
-from ..errors import Mistake
+from ..errors import UserError
 from ..synthetic import stdlib
-from .readers import UNPACKERS, opened, wrong
-from .split_points import ANY, Part
+from .readers import UNPACKERS, open_text, wrong
+from .split_points import ANY, TextPart
 
 BLOCK = 1 << 18  # bytes read together
 SAMPLE = 1 << 26  # characters that a tokenizer is learnt from, at most
@@ -28,7 +28,7 @@ BOM = b"\xef\xbb\xbf"
 Unit = tuple[str, bool]  # so much of a document, and whether it ends there
 
 
-class Half(NamedTuple):
+class HoldoutSplit(NamedTuple):
     """One of the two parts of some files: the first, or the rest that is held out."""
 
     held: bool
@@ -38,26 +38,26 @@ class Half(NamedTuple):
 class Documents:
     """The documents of some files. Every pass reads the files again; `counts` says what the last one found."""
 
-    def __init__(self, files: Sequence[Path], data: TextData, name: str, half: Half | None = None) -> None:
+    def __init__(self, files: Sequence[Path], data: TextData, name: str, half: HoldoutSplit | None = None) -> None:
         self.files, self.data, self.half = list(files), data, half
         self.name = name
         if half:
             self.name = f"{'' if half.held else 'all but '}the last {100 * half.share:.4g} % of {name}"
         self.counts: Counter[str] = Counter()
 
-    def parts(self, place: Callable[[str], int] | None) -> Iterator[Part]:
+    def parts(self, place: Callable[[str], int] | None) -> Iterator[TextPart]:
         """All documents, in parts that end where `place` says; without it, whole."""
         waiting: list[str] = []
         inner = False
         for text, last in self._units():
             waiting.append(text)
             if last:
-                yield Part("".join(waiting), inner, True)
+                yield TextPart("".join(waiting), inner, True)
                 waiting, inner = [], False
             elif place:
                 whole = "".join(waiting)
                 if cut := place(whole):
-                    yield Part(whole[:cut], inner, False)
+                    yield TextPart(whole[:cut], inner, False)
                     inner = True
                 waiting = [whole[cut:]]
 
@@ -77,7 +77,7 @@ class Documents:
         """Stands for what the files hold, without reading them whole unless data.verify asks for it."""
         state = hashlib.blake2b(digest_size=16)
         for path in self.files:
-            with opened(path) as file:
+            with open_text(path) as file:
                 facts = os.fstat(file.fileno())
                 state.update(f"{facts.st_size} {facts.st_mtime_ns}\0".encode())
                 if self.data.verify or facts.st_size <= LOOKS * LOOK:
@@ -126,7 +126,7 @@ class Documents:
     def _all(self) -> Iterator[Unit]:
         self.counts = Counter()
         for path in self.files:
-            reader = Reader(path, self.data.invalid == "skip", self.counts)
+            reader = DocumentReader(path, self.data.invalid == "skip", self.counts)
             name = path.name.lower().removesuffix(".gz").removesuffix(".xz")
             listed = self.data.format == "auto" and name.endswith((".jsonl", ".ndjson"))
             ways = {"file": reader.file, "blank": reader.blank, "line": reader.line, "stream": reader.stream}
@@ -139,13 +139,13 @@ class Documents:
                     yield text, last
 
 
-class Block(NamedTuple):
+class ByteBlock(NamedTuple):
     data: bytes
     line: int  # the number of its first line
     before: int  # bytes of that line in the block before
 
 
-class Reader:
+class DocumentReader:
     """One file as units of text."""
 
     def __init__(self, path: Path, skip: bool, counts: Counter[str]) -> None:
@@ -222,10 +222,10 @@ class Reader:
                 else:
                     yield number, self._text(line + b"\n")[:-1]
 
-    def _blocks(self, lines: bool) -> Iterator[Block]:
+    def _blocks(self, lines: bool) -> Iterator[ByteBlock]:
         """Whole lines; where only characters need be whole, a long line is cut."""
         first, before, rest = 1, 0, b""
-        with opened(self.path) as raw, UNPACKERS.get(self.path.suffix.lower(), nullcontext)(raw) as file:
+        with open_text(self.path) as raw, UNPACKERS.get(self.path.suffix.lower(), nullcontext)(raw) as file:
             while data := _read(file, max(BLOCK, len(rest)), self.path):
                 if first == 1 and not rest and data.startswith(BOM):
                     data = data[len(BOM) :]
@@ -234,11 +234,11 @@ class Reader:
                 if not cut and not lines:
                     cut = _characters(rest)
                 if cut:
-                    yield Block(rest[:cut], first, before)
+                    yield ByteBlock(rest[:cut], first, before)
                     before = 0 if rest[cut - 1] == 10 else before + cut
                     first, rest = first + rest.count(b"\n", 0, cut), rest[cut:]
         if rest:
-            yield Block(rest, first, before)
+            yield ByteBlock(rest, first, before)
 
     def _text(self, data: bytes) -> str:
         if crlf := data.count(b"\r\n"):
@@ -246,14 +246,14 @@ class Reader:
             data = data.replace(b"\r\n", b"\n")
         return data.decode("utf-8")
 
-    def _refused(self, block: Block) -> Mistake:
+    def _refused(self, block: ByteBlock) -> UserError:
         for number, line in enumerate(block.data.split(b"\n"), block.line):
             if why := wrong(line, block.before if number == block.line else 0):
                 return self._mistake(number, why)
         raise AssertionError("the block is text")
 
-    def _mistake(self, number: int, why: str) -> Mistake:
-        return Mistake(f"{self.path}:{number}: {why}; put it right, or set data.invalid=skip to leave such text out")
+    def _mistake(self, number: int, why: str) -> UserError:
+        return UserError(f"{self.path}:{number}: {why}; put it right, or set data.invalid=skip to leave such text out")
 
 
 def _record(line: str) -> str:
@@ -290,7 +290,7 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     try:
         return file.read(size)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise Mistake(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again") from error
+        raise UserError(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again") from error
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -303,11 +303,11 @@ def documents(data: TextData, part: str, sides: Sides | None = None) -> Document
         return Documents(stdlib.files(part), data.model_copy(update=stdlib.READ), stdlib.name(part))
     half = None
     if sides is None and part != "test" and data.holdout and not data.valid:
-        half, sides = Half(part == "valid", data.holdout), data.train
+        half, sides = HoldoutSplit(part == "valid", data.holdout), data.train
     sides = sides or getattr(data, part)
     if not sides:
         more = ", or hold out a share of data.train (data.holdout)" if part == "valid" else ""
-        raise Mistake(f"this run has no {part} data; name some, such as data.{part}=folder{more}")
+        raise UserError(f"this run has no {part} data; name some, such as data.{part}=folder{more}")
     files = [path for side in sides for pattern in side for path in text_files(pattern)]
     name = f"{files[0]}" + (f" (and {len(files) - 1:,} more)" if len(files) > 1 else "")
     return Documents(files, data, name, half)
@@ -319,13 +319,13 @@ def text_files(pattern: str) -> list[Path]:
     matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not matches:
         kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
-        raise Mistake(f"{kind} {pattern}; check the name (this is {os.getcwd()})")
+        raise UserError(f"{kind} {pattern}; check the name (this is {os.getcwd()})")
     files = [file for match in matches for file in (_inside(match) if match.is_dir() else [match])]
     if not files:
-        raise Mistake(f"{pattern} holds no text file; name a folder with some, or the files themselves")
+        raise UserError(f"{pattern} holds no text file; name a folder with some, or the files themselves")
     for file in files:
         if not file.is_file():
-            raise Mistake(f"{file} is no ordinary file, and text is read more than once; write it to a file first")
+            raise UserError(f"{file} is no ordinary file, and text is read more than once; write it to a file first")
     return files
 
 

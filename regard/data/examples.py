@@ -7,16 +7,16 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from ..errors import Mistake
+from ..errors import UserError
 
 Item = TypeVar("Item", covariant=True)
 
 
-class Lazy(Sequence[Item]):
+class LazySequence(Sequence[Item]):
     """A sequence that makes its items when they are asked for; `at` gets an index within bounds."""
 
     @abstractmethod
-    def at(self, index: int) -> Item: ...
+    def item(self, index: int) -> Item: ...
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -24,18 +24,18 @@ class Lazy(Sequence[Item]):
     def __getitem__(self, index: slice) -> Sequence[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
         if isinstance(index, slice):
-            return [self.at(i) for i in range(*index.indices(len(self)))]
-        return self.at(range(len(self))[index])
+            return [self.item(i) for i in range(*index.indices(len(self)))]
+        return self.item(range(len(self))[index])
 
 
-class Examples(Lazy[tuple[Any, ...]]):
+class Examples(LazySequence[tuple[Any, ...]]):
     """Examples, each a tuple of sides: texts, or lists of words. `counts` says what was found and what was left out."""
 
     counts: dict[str, int]
     name: str
 
     @abstractmethod
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         """The place of an example, for people."""
 
     @abstractmethod
@@ -50,14 +50,14 @@ class Examples(Lazy[tuple[Any, ...]]):
         """The examples of an epoch."""
         return chance.permutation(len(self))
 
-    def texts(self, *sides: int) -> "Texts":
+    def texts(self, *sides: int) -> "SideTexts":
         """The texts of these sides, one side after the other."""
-        return Texts(self, sides)
+        return SideTexts(self, sides)
 
-    def need_some(self, key: str) -> None:
+    def require_nonempty(self, key: str) -> None:
         if not len(self):
             told = "; ".join(self.report()) or "it has no line"
-            raise Mistake(f"{key}: {self.name} holds no example ({told}); give at least one that is whole")
+            raise UserError(f"{key}: {self.name} holds no example ({told}); give at least one that is whole")
 
     def report(self) -> list[str]:
         """What was left out or mended, in plain sentences; nothing if all was well."""
@@ -71,13 +71,13 @@ class Examples(Lazy[tuple[Any, ...]]):
 
 
 @dataclass(frozen=True)
-class Texts(Lazy[str]):
+class SideTexts(LazySequence[str]):
     examples: Examples
     sides: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.examples) * len(self.sides)
 
-    def at(self, index: int) -> str:
+    def item(self, index: int) -> str:
         side, example = divmod(index, len(self.examples))
         return self.examples.text(example, self.sides[side])

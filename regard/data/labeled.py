@@ -12,10 +12,22 @@ from typing import Any
 
 from .. import files
 from ..config.schema import LabelData
-from ..errors import Mistake
-from ..synthetic.dates import Made
+from ..errors import UserError
+from ..synthetic.dates import InMemoryExamples
 from .examples import Examples
-from .readers import BROKEN, HEADER, UNPACKERS, Lines, Pairs, Table, broken, found, named_kind, opened, wrong
+from .readers import (
+    BROKEN,
+    HEADER,
+    UNPACKERS,
+    ColumnSplitter,
+    PairExamples,
+    TextLines,
+    broken,
+    matching_files,
+    named_kind,
+    open_text,
+    wrong,
+)
 
 MOST = 1000  # labels; with more it is likelier that the columns are swapped
 ROLES = ("text", "label")
@@ -23,19 +35,19 @@ ROLES = ("text", "label")
 csv.field_size_limit(sys.maxsize)  # a text may be long
 
 
-def labelled(sides: Sequence[Sequence[str]], data: LabelData) -> Examples:
+def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> Examples:
     """The examples in these files, each a text and its label."""
     if len(sides) != 1:
-        raise Mistake(
+        raise UserError(
             f"texts and labels stand in one file, and {len(sides)} were given with a comma between; "
             "join several files by a glob or a TOML list"
         )
     kinds = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
     format = named_kind(sides[0][0], kinds, "tsv") if data.format == "auto" else data.format
     if format == "csv":
-        return Cells([path for pattern in sides[0] for path in found(pattern)], data)
-    table = Labelled(format, data.columns)
-    return Pairs([Lines(sides[0], data.invalid, table.check)], table)
+        return CsvExamples([path for pattern in sides[0] for path in matching_files(pattern)], data)
+    table = LabelColumns(format, data.columns)
+    return PairExamples([TextLines(sides[0], data.invalid, table.check)], table)
 
 
 def roles(columns: Sequence[str]) -> tuple[tuple[str, str], bool]:
@@ -45,14 +57,14 @@ def roles(columns: Sequence[str]) -> tuple[tuple[str, str], bool]:
     if set(ROLES) <= set(columns):
         return ROLES, True
     if len(columns) != 2:
-        raise Mistake(
+        raise UserError(
             f"data.columns={','.join(columns)} is not clear; expected two, the text's and the label's, by number or by "
             "name, or the words text and label in the order of the columns, such as label,text"
         )
     return (columns[0], columns[1]), False
 
 
-class Labelled(Table):
+class LabelColumns(ColumnSplitter):
     """How a line of TSV or JSONL splits into a text and its label."""
 
     def __init__(self, format: str, columns: Sequence[str]) -> None:
@@ -77,7 +89,7 @@ class Labelled(Table):
         return json.dumps(value) if column == self.columns[1] and isinstance(value, int | float) else value
 
 
-class Cells(Made):
+class CsvExamples(InMemoryExamples):
     """The rows of CSV files. They may hold line ends inside quotes, so they are read at once, not line by line."""
 
     def __init__(self, paths: Sequence[Path], data: LabelData) -> None:
@@ -91,7 +103,7 @@ class Cells(Made):
                     counts["invalid"] += 1
                 elif isinstance(cells, str):
                     hint = "put it right, or set data.invalid=skip to leave such rows out"
-                    raise Mistake(f"{path}:{line}: {cells}; {hint}")
+                    raise UserError(f"{path}:{line}: {cells}; {hint}")
                 elif not all(cell.strip() for cell in cells):
                     counts["empty"] += 1
                 else:
@@ -100,7 +112,7 @@ class Cells(Made):
         super().__init__(", ".join(map(str, paths)), examples)
         self.counts |= counts
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return self.places[index]
 
     def _rows(self, path: Path) -> Iterator[tuple[int, list[str] | str]]:
@@ -115,7 +127,7 @@ class Cells(Made):
                 elif row:
                     yield reader.line_num, f"{len(row)} cells, and the header has {len(header)}"
         except csv.Error as error:
-            raise Mistake(f"{path}:{reader.line_num}: this is no CSV ({error}); look at its quotes") from error
+            raise UserError(f"{path}:{reader.line_num}: this is no CSV ({error}); look at its quotes") from error
 
 
 def _place(path: Path, header: list[str], column: str) -> int:
@@ -124,7 +136,7 @@ def _place(path: Path, header: list[str], column: str) -> int:
         return header.index(column)
     if column.isdecimal() and 1 <= int(column) <= len(header):
         return int(column) - 1
-    raise Mistake(
+    raise UserError(
         f"{path}:1: the header has no column {column!r}, it has {', '.join(header) or 'nothing'}; name the text's and "
         "the label's, such as data.columns=review,stars"
     )
@@ -132,17 +144,17 @@ def _place(path: Path, header: list[str], column: str) -> int:
 
 def _text(path: Path) -> str:
     try:
-        with UNPACKERS.get(path.suffix.lower(), opened)(path) as file:
+        with UNPACKERS.get(path.suffix.lower(), open_text)(path) as file:
             data = file.read()
     except BROKEN as error:
         raise broken(path, error) from error
     if wrong(data):
         number, problem = next((i, told) for i, line in enumerate(data.split(b"\n"), 1) if (told := wrong(line)))
-        raise Mistake(f"{path}:{number}: {problem}; convert the file, for instance with iconv")
+        raise UserError(f"{path}:{number}: {problem}; convert the file, for instance with iconv")
     return str(data.decode("utf-8-sig"))
 
 
-class Labels:
+class LabelSet:
     """The labels of a run, in the order of their numbers, with how often training data have each (0 where nobody
     knows); `save` and `load` keep them beside the weights."""
 
@@ -171,11 +183,11 @@ class Labels:
         files.write_json(path, {"labels": self.counts})
 
     @staticmethod
-    def load(path: Path) -> "Labels":
+    def load(path: Path) -> "LabelSet":
         try:
-            return Labels({name: int(count) for name, count in dict(files.read_json(path)["labels"]).items()})
+            return LabelSet({name: int(count) for name, count in dict(files.read_json(path)["labels"]).items()})
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise Mistake(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
+            raise UserError(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
 
     def refuse_unseen(self, examples: Examples, key: str) -> None:
         """A label of valid data that training data have not: nobody could ever say it."""
@@ -183,8 +195,8 @@ class Labels:
             right = examples[place][1]
             for label in (right,) if isinstance(right, str) else right:
                 if label not in self.numbers:
-                    raise Mistake(
-                        f"{key}: {examples.where(place)} has the label {_short(label)}, which data.train never has; "
+                    raise UserError(
+                        f"{key}: {examples.location(place)} has the label {_short(label)}, which data.train never has; "
                         f"expected {_some(self.names)}. Put it right, or set data.invalid=skip to leave it out"
                     )
 
@@ -193,28 +205,28 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:12]) + (f" or another of {len(names)}" if len(names) > 12 else "")
 
 
-def in_order(counts: Mapping[str, int]) -> Labels:
+def in_order(counts: Mapping[str, int]) -> LabelSet:
     """By the alphabet, numbers as numbers: the same data give every label the same number."""
-    return Labels({name: counts[name] for name in sorted(counts, key=_natural)})
+    return LabelSet({name: counts[name] for name in sorted(counts, key=_natural)})
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
 
 
-def learnt(examples: Examples) -> Labels:
+def collect_labels(examples: Examples) -> LabelSet:
     """The labels of training texts; what can hardly be labels is refused."""
     labels = in_order(Counter(examples.text(i, 1) for i in range(len(examples))))
     swap = "set data.columns, for instance data.columns=label,text where the label stands first"
     if len(labels) == len(examples) > 1 or len(labels) > MOST:
         many = f"{len(labels):,} labels in {len(examples):,} lines"
-        raise Mistake(
+        raise UserError(
             f"data.train: {examples.name} has {many}, such as {_short(labels.names[-1])}: perhaps the columns are "
             f"swapped; {swap}"
         )
     if len(labels) == 1:
         every = f"every label of {examples.name} is {_short(labels.names[0])}"
-        raise Mistake(f"data.train: {every}, and at least two are needed; {swap}")
+        raise UserError(f"data.train: {every}, and at least two are needed; {swap}")
     return labels
 
 

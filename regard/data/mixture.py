@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..config.schema import MixData, PairData
-from ..errors import Mistake
-from ..synthetic.dates import make
-from ..synthetic.language_id import phrases
+from ..errors import UserError
+from ..synthetic.dates import make_dates
+from ..synthetic.language_id import make_phrases
 from .examples import Examples
-from .readers import Pairs, named_kind, pairs
+from .readers import PairExamples, named_kind, pairs
 
 
 class Mixture(Examples):
@@ -32,14 +32,14 @@ class Mixture(Examples):
     def task(self, index: int) -> int:
         return bisect.bisect_right(self.firsts, index) - 1
 
-    def at(self, index: int) -> tuple[str, ...]:
+    def item(self, index: int) -> tuple[str, ...]:
         task = self.task(index)
         source, target = self.sets[task][index - int(self.firsts[task])]
         return self.prefixes[task] + source, target
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         task = self.task(index)
-        return self.sets[task].where(index - int(self.firsts[task]))
+        return self.sets[task].location(index - int(self.firsts[task]))
 
     def order(self, chance: np.random.Generator) -> np.ndarray:
         """With weights, an epoch has as many examples as there are, of each task as many as its weight draws; a small
@@ -65,22 +65,22 @@ def mixture(files: Sequence[Sequence[str]], data: MixData, references: bool) -> 
     """A set of pairs for each of these files."""
     for key, given in (("prefixes", data.prefixes), ("weights", data.weights)):
         if given and len(given) != len(files):
-            raise Mistake(
+            raise UserError(
                 f"data.{key} has {len(given)} entries and there are {len(files)} files; "
                 f"give one for each, in the order of data.train"
             )
     if len(files) > 1 and not data.prefixes:
-        raise Mistake(
+        raise UserError(
             f"{len(files)} files are named and nothing tells their tasks apart; set data.prefixes, one for each, or "
             "join files of one task by a glob or a TOML list"
         )
     sets = [pairs_of(file, data, references) for file in files]
     for examples in sets:
-        examples.need_some("data.train")
+        examples.require_nonempty("data.train")
     return Mixture(list(zip(data.prefixes or [""] * len(sets), sets, strict=True)), data.weights)
 
 
-def pairs_of(file: Sequence[str], data: MixData, references: bool) -> Pairs:
+def pairs_of(file: Sequence[str], data: MixData, references: bool) -> PairExamples:
     kinds: dict[str, Any] = {".jsonl": "jsonl", ".json": "jsonl"}
     format = named_kind(file[0], kinds, "tsv") if data.format == "auto" else data.format
     return pairs([file], PairData(format=format, columns=data.columns, invalid=data.invalid), references)  # type: ignore[arg-type]
@@ -90,10 +90,10 @@ def made(data: MixData, part: str) -> Mixture:
     """The embedded tasks: dates from one language into several others, and in which language a date is."""
     source, *targets = data.locales
     if not targets:
-        raise Mistake(f"data.locales={source} names one language; expected the source's and at least one target's")
+        raise UserError(f"data.locales={source} names one language; expected the source's and at least one target's")
     each = max(data.examples // (len(targets) + 1), 1)
     tasks: list[tuple[str, Examples]] = [
-        (f"to {target}: ", make((source, target), each, seed=1)[part]) for target in targets
+        (f"to {target}: ", make_dates((source, target), each, seed=1)[part]) for target in targets
     ]
-    tasks.append(("language: ", phrases((), each, seed=1)[part]))
+    tasks.append(("language: ", make_phrases((), each, seed=1)[part]))
     return Mixture(tasks, data.weights)

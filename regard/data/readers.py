@@ -19,8 +19,8 @@ from typing import IO, Any
 import numpy as np
 
 from ..config.schema import PairData
-from ..errors import Mistake
-from .examples import Examples, Lazy
+from ..errors import UserError
+from .examples import Examples, LazySequence
 
 BLOCK = 1 << 24  # bytes looked at together while a file is scanned
 HANDLES = 64  # files kept open at a time, far below any system's limit
@@ -32,7 +32,7 @@ Check = Callable[[int, int, str], int]  # (file, line, text) -> one of the four 
 
 
 @dataclass(slots=True)
-class Part:
+class LineFile:
     """One file of a `Lines`: where each of its lines begins and, last, where the file ends."""
 
     path: Path
@@ -41,7 +41,7 @@ class Part:
     digest: bytes
 
 
-class Lines(Lazy[str]):
+class TextLines(LazySequence[str]):
     """The lines of several files as one sequence. Only their offsets and one mark per line are held in memory."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Lines(Lazy[str]):
         self._lock = threading.Lock()
         self._open: dict[Path, IO[bytes]] = {}
         self._spool: IO[bytes] | None = None
-        self._parts: list[Part] = []
+        self._parts: list[LineFile] = []
         self._firsts = [0]
         marks = [np.zeros(0, np.uint8)]
-        for path in [path for pattern in patterns for path in found(pattern)]:
+        for path in [path for pattern in patterns for path in matching_files(pattern)]:
             marks.append(self._scan(path))
             self._firsts.append(self._firsts[-1] + len(marks[-1]))
         self.marks = np.concatenate(marks)
@@ -68,7 +68,7 @@ class Lines(Lazy[str]):
     def __len__(self) -> int:
         return self._firsts[-1]
 
-    def at(self, index: int) -> str:
+    def item(self, index: int) -> str:
         number, line = self.place(index)
         part = self._parts[number]
         start, end = map(int, part.offsets[line : line + 2])
@@ -80,7 +80,7 @@ class Lines(Lazy[str]):
         except UnicodeDecodeError:
             text = None
         if text is None:
-            raise Mistake(f"{part.path} was changed while it was being read; leave it alone and start again")
+            raise UserError(f"{part.path} was changed while it was being read; leave it alone and start again")
         return text[:-1].removesuffix("\r") if text.endswith("\n") else text
 
     def place(self, index: int) -> tuple[int, int]:
@@ -115,22 +115,22 @@ class Lines(Lazy[str]):
         if hasattr(self, "_spool"):
             self.close()
 
-    def _read(self, part: Part, start: int, size: int) -> bytes:
+    def _read(self, part: LineFile, start: int, size: int) -> bytes:
         with self._lock:
             handle = part.spool or self._open.get(part.path)
             if handle is None:
                 if len(self._open) >= HANDLES:
                     self._open.pop(next(iter(self._open))).close()
-                handle = self._open[part.path] = opened(part.path)
+                handle = self._open[part.path] = open_text(part.path)
             handle.seek(start)
             return handle.read(size)
 
     def _scan(self, path: Path) -> np.ndarray:
         """The one pass over a file; gives its marks."""
         spooled = path.suffix.lower() in UNPACKERS or not path.is_file()
-        stream = self._unpacked(path) if spooled else opened(path)
+        stream = self._unpacked(path) if spooled else open_text(path)
         try:
-            scan = Scan(self, path, len(self._parts), stream.tell())
+            scan = LineScanner(self, path, len(self._parts), stream.tell())
             rest = b""
             while block := stream.read(BLOCK):
                 rest += block
@@ -142,7 +142,7 @@ class Lines(Lazy[str]):
             if not spooled:
                 stream.close()
         offsets = np.concatenate([*scan.offsets, [scan.end]]).astype(np.int64)
-        self._parts.append(Part(path, stream if spooled else None, offsets, scan.hash.digest()))
+        self._parts.append(LineFile(path, stream if spooled else None, offsets, scan.hash.digest()))
         return np.concatenate([np.zeros(0, np.uint8), *scan.marks])
 
     def _unpacked(self, path: Path) -> IO[bytes]:
@@ -151,23 +151,23 @@ class Lines(Lazy[str]):
             self._spool = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as we do)
         start = self._spool.seek(0, os.SEEK_END)
         try:
-            with UNPACKERS.get(path.suffix.lower(), opened)(path) as packed:
+            with UNPACKERS.get(path.suffix.lower(), open_text)(path) as packed:
                 shutil.copyfileobj(packed, self._spool, BLOCK)
             self._spool.seek(start)
         except BROKEN as error:
             raise broken(path, error) from error
         except OSError as error:
             place = tempfile.gettempdir()
-            raise Mistake(
+            raise UserError(
                 f"{path} cannot be unpacked into {place} ({error.strerror}); free space there, or set TMPDIR"
             ) from error
         return self._spool
 
 
-class Scan:
+class LineScanner:
     """What is gathered while one file is read from its start to its end."""
 
-    def __init__(self, lines: Lines, path: Path, number: int, start: int) -> None:
+    def __init__(self, lines: TextLines, path: Path, number: int, start: int) -> None:
         self.lines, self.path, self.number = lines, path, number
         self.first, self.end, self.line = start, start, 0
         self.offsets: list[np.ndarray] = []
@@ -205,28 +205,30 @@ class Scan:
             if self.lines.check:
                 return self.lines.check(self.number, self.line, text.removesuffix("\r"))
             return FINE if text.strip() else BLANK
-        except Mistake as error:
-            raise Mistake(f"{self.path}:{self.line}: {error}") from error
+        except UserError as error:
+            raise UserError(f"{self.path}:{self.line}: {error}") from error
         except ValueError as error:
             if self.lines.invalid == "skip":
                 if self.lines.skipped:
                     self.lines.skipped(self.number, self.line)
                 return INVALID
             hint = "put it right, or set data.invalid=skip to leave such lines out"
-            raise Mistake(f"{self.path}:{self.line}: {error}; {hint}") from error
+            raise UserError(f"{self.path}:{self.line}: {error}; {hint}") from error
 
 
-def found(pattern: str) -> list[Path]:
+def matching_files(pattern: str) -> list[Path]:
     """The files that a name or glob stands for, sorted."""
     path = Path(pattern).expanduser()
     if path.is_dir():
-        raise Mistake(f"{pattern} is a folder and files are needed; name them, for example {pattern.rstrip('/')}/*.txt")
+        raise UserError(
+            f"{pattern} is a folder and files are needed; name them, for example {pattern.rstrip('/')}/*.txt"
+        )
     if path.exists():
         return [path]  # also where the name itself holds a * or a [
     files = sorted(p for p in map(Path, glob.glob(str(path), recursive=True)) if not p.is_dir())
     if not files:
         kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
-        raise Mistake(f"{kind} {pattern}; check the name (this is {os.getcwd()})")
+        raise UserError(f"{kind} {pattern}; check the name (this is {os.getcwd()})")
     return files
 
 
@@ -235,15 +237,15 @@ def named_kind(name: str, kinds: Mapping[str, str], otherwise: str) -> str:
     return kinds.get(Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix, otherwise)
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_text(path: Path) -> IO[bytes]:
     try:
         return open(path, "rb", buffering=0)
     except OSError as error:
-        raise Mistake(f"{path} cannot be read ({error.strerror}); check its name and permissions") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its name and permissions") from error
 
 
-def broken(path: Path, error: Exception) -> Mistake:
-    return Mistake(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again")
+def broken(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a whole {path.suffix} archive ({error}); fetch or pack it again")
 
 
 def wrong(data: bytes, before: int = 0) -> str:
@@ -264,16 +266,16 @@ def references(text: str) -> list[str]:
     return [one for one in text.split("\t") if one.strip()] or [""]
 
 
-class Pairs(Examples):
+class PairExamples(Examples):
     """Examples read from files: one `Lines` per side, or one that a `Table` splits into sides."""
 
-    def __init__(self, lines: Sequence[Lines], table: "Table | None" = None) -> None:
+    def __init__(self, lines: Sequence[TextLines], table: "ColumnSplitter | None" = None) -> None:
         self.lines, self.table = lines, table
         self.name = ", ".join(side.name for side in lines)
         first = lines[0]
         for other in lines[1:]:
             if len(other) != len(first):
-                raise Mistake(
+                raise UserError(
                     f"the sides of the data differ in length: {first.name} has {len(first):,} lines and {other.name} "
                     f"has {len(other):,}; line i of one must belong to line i of the other"
                 )
@@ -288,16 +290,16 @@ class Pairs(Examples):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def at(self, index: int) -> tuple[str, ...]:
+    def item(self, index: int) -> tuple[str, ...]:
         if self.table:
             row = int(self.rows[index])
             return self.table.split(self.lines[0].place(row)[0], self.lines[0][row])
         return tuple(self.text(index, side) for side in range(len(self.lines)))
 
     def text(self, index: int, side: int) -> str:
-        return self.at(index)[side] if self.table else self.lines[side][int(self.rows[index])]
+        return self.item(index)[side] if self.table else self.lines[side][int(self.rows[index])]
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return ", ".join(side.where(int(self.rows[index])) for side in self.lines)
 
     def fingerprint(self) -> str:
@@ -305,20 +307,20 @@ class Pairs(Examples):
         return hashlib.blake2b(b"\0".join([b"%d" % len(self), *parts]), digest_size=16).hexdigest()
 
 
-class Table:
+class ColumnSplitter:
     """How a line of TSV or JSONL splits into the sides of an example."""
 
     def __init__(self, format: str, columns: Sequence[str], references: bool) -> None:
         self.json = format == "jsonl"
         self.columns = tuple(columns) or (("source", "target") if self.json else ("1", "2"))
         if len(self.columns) < 2:
-            raise Mistake(f"data.columns={','.join(columns)} names one column, and two are needed: source, target")
+            raise UserError(f"data.columns={','.join(columns)} names one column, and two are needed: source, target")
         if not references:
             self.columns = self.columns[:2]  # what follows are further right answers, for evaluation only
         self.headed = not self.json and not all(column.isdecimal() for column in self.columns)
         self._numbers = [] if self.json or self.headed else [int(column) - 1 for column in self.columns]
         if -1 in self._numbers:
-            raise Mistake(f"data.columns={','.join(columns)} holds 0; columns are counted from 1")
+            raise UserError(f"data.columns={','.join(columns)} holds 0; columns are counted from 1")
         self.name = f"{format} {self.columns}"
         self._places: dict[int, list[int]] = {}  # of the columns, per file
 
@@ -335,7 +337,7 @@ class Table:
         names = text.split("\t")
         for column in self.columns:
             if column not in names:
-                raise Mistake(
+                raise UserError(
                     f"the header has no column {column!r} (data.columns), it has {', '.join(names)}; "
                     "name one of these, or a number"
                 )
@@ -373,23 +375,23 @@ class Table:
         return cells
 
 
-def pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool = False) -> Pairs:
+def pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool = False) -> PairExamples:
     """The examples in these files. With `references`, `data.columns` after the second are further right answers."""
     if not sides or not all(sides):
-        raise Mistake("no data file is named; give two sides such as data.train=train.en,train.de")
+        raise UserError("no data file is named; give two sides such as data.train=train.en,train.de")
     kinds = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}
     format = named_kind(sides[0][0], kinds, "text") if data.format == "auto" else data.format
     if format == "text":
         if len(sides) != 2:
-            raise Mistake(
+            raise UserError(
                 f"text data need two sides, source and target, not {len(sides)} ({sides[0][0]} …); write them with "
                 "a comma between, as in data.train=a,b, or give one .tsv or .jsonl file (data.format)"
             )
-        return Pairs([Lines(side, data.invalid) for side in sides])
+        return PairExamples([TextLines(side, data.invalid) for side in sides])
     if len(sides) != 1:
-        raise Mistake(
+        raise UserError(
             f"{format} data hold both sides in one file, and {len(sides)} sides were given; join several files by a "
             "glob or a TOML list, or set data.format=text"
         )
-    table = Table(format, data.columns, references)
-    return Pairs([Lines(sides[0], data.invalid, table.check)], table)
+    table = ColumnSplitter(format, data.columns, references)
+    return PairExamples([TextLines(sides[0], data.invalid, table.check)], table)

@@ -9,38 +9,40 @@ import torch
 from torch import Tensor
 
 from ..config.schema import Data, LabelData, TagData, Train
-from ..errors import Mistake
+from ..errors import UserError
 from ..processors.tokenizers import Tokenizer
 from .examples import Examples
-from .labeled import Labels
-from .sampler import Ids, Numbers, Places, Updates
+from .labeled import LabelSet
+from .sampler import EncodedExample, Ids, RowLayout, StepSampler
 
-NONE = -1  # where no label is asked for
+IGNORED = -1  # where no label is asked for
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenRows:
     """A batch of rows. True is a real token, False padding."""
 
     tokens: Tensor  # (batch, tokens)
     real: Tensor
     labels: Tensor | None = None  # (batch,) of texts; (batch, tokens) of words, NONE where nothing is asked
-    kinds: Tensor | None = None  # (batch, tokens) 1 in the second text of a pair
-    follows: Tensor | None = None  # (batch,) 0 where the second text of a pair follows the first, else 1
+    token_types: Tensor | None = None  # (batch, tokens) 1 in the second text of a pair
+    next_sentence: Tensor | None = None  # (batch,) 0 where the second text of a pair follows the first, else 1
 
-    def to(self, device: torch.device | str) -> "Rows":
+    def to(self, device: torch.device | str) -> "TokenRows":
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
 
 
-def laid(rows: Sequence[Ids], empty: int) -> Tensor:
+def pad_rows(rows: Sequence[Ids], empty: int) -> Tensor:
     """Rows of several lengths in one table."""
     lengths = np.array([len(row) for row in rows])
     nothing = np.zeros(len(rows), int)
-    return Places(lengths, np.arange(len(rows)), nothing, nothing).laid(np.concatenate(rows).astype(np.int64), empty)
+    return RowLayout(lengths, np.arange(len(rows)), nothing, nothing).scatter(
+        np.concatenate(rows).astype(np.int64), empty
+    )
 
 
-def real(rows: Sequence[Ids]) -> Tensor:
+def valid_mask(rows: Sequence[Ids]) -> Tensor:
     lengths = torch.tensor([len(row) for row in rows])
     return torch.arange(int(lengths.max()))[None] < lengths[:, None]
 
@@ -49,7 +51,7 @@ def room(context: int | None, data: Data, control: int = 2) -> int:
     """Tokens of text in a row, START and END (as many as `control`) not counted."""
     most = min(context or data.max_tokens, data.max_tokens) - control
     if most < 1:
-        raise Mistake(
+        raise UserError(
             f"data.max_tokens={data.max_tokens} leaves no room for a text between START and END; raise it"
             if data.max_tokens <= (context or data.max_tokens)
             else f"the model has {context} positions, which leaves no room for a text; raise model.positions.tokens "
@@ -62,7 +64,7 @@ def between(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
     return np.array([tokenizer.start, *ids, tokenizer.end], np.int32)
 
 
-class TextUpdates(Updates):
+class LabeledTextSampler(StepSampler):
     """Texts with a label each. Texts that are too long are cut, and counted."""
 
     data: LabelData
@@ -71,41 +73,41 @@ class TextUpdates(Updates):
         self,
         examples: Examples,
         tokenizer: Tokenizer,
-        labels: Labels,
+        labels: LabelSet,
         data: LabelData,
         train: Train,
         context: int | None,
     ) -> None:
         super().__init__(examples, data, train)
         self.mask: int | None = getattr(tokenizer, "mask", None)
-        if data.hide and self.mask is None:
-            raise Mistake("data.hide puts pieces behind <mask> and the tokenizer has none; leave it out")
+        if data.token_masking and self.mask is None:
+            raise UserError("data.token_masking puts pieces behind <mask> and the tokenizer has none; leave it out")
         self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
         self.cut: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
+    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
         texts, labels = zip(*(self.examples[i] for i in chosen), strict=True) if chosen else ((), ())
         for i, ids, label in zip(chosen, self.tokenizer.encode(texts), labels, strict=True):
             if len(ids) > self.room:
                 self.cut.add(i)
             yield between(self.tokenizer, ids[: self.room]), np.array([self.labels.numbers[label]])
 
-    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
-        """With data.hide, some pieces of each text behind <mask>; START and END stay."""
-        if not self.data.hide:
+    def augment(self, items: list[EncodedExample], chance: np.random.Generator) -> list[EncodedExample]:
+        """With data.token_masking, some pieces of each text behind <mask>; START and END stay."""
+        if not self.data.token_masking:
             return items
         flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
-        ends, hit = lengths.cumsum(), chance.random(len(flat)) < self.data.hide
+        ends, hit = lengths.cumsum(), chance.random(len(flat)) < self.data.token_masking
         hit[ends - lengths] = hit[ends - 1] = False
         flat[hit] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
-    def piece(self, items: list[Numbers]) -> Rows:
+    def collate(self, items: list[EncodedExample]) -> TokenRows:
         rows = [ids for ids, _ in items]
         labels = torch.tensor([int(label[0]) for _, label in items])
-        return Rows(laid(rows, self.tokenizer.pad), real(rows), labels)
+        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows), labels)
 
-    def count(self, item: Numbers) -> int:
+    def count(self, item: EncodedExample) -> int:
         return 1
 
     def report(self) -> list[str]:
@@ -127,7 +129,7 @@ def word_pieces(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> lis
     return [[next(pieces) or [tokenizer.unk] for _ in words] for words in sentences]
 
 
-class Window(NamedTuple):
+class WordWindow(NamedTuple):
     """Words that are read together, and those among them whose answer counts."""
 
     first: int
@@ -136,7 +138,7 @@ class Window(NamedTuple):
     end: int
 
 
-def windows(sizes: Sequence[int], room: int, overlap: int) -> list[Window]:
+def windows(sizes: Sequence[int], room: int, overlap: int) -> list[WordWindow]:
     """Cut words of so many pieces into windows of at most `room` pieces. Neighbours share words of at most `overlap`
     pieces, of which each window answers for the half that lies further inside it."""
     bounds = [(0, _filled(sizes, 0, room))]
@@ -150,7 +152,7 @@ def windows(sizes: Sequence[int], room: int, overlap: int) -> list[Window]:
         bounds.append((first, end))
     borders = [(first + last + 1) // 2 for (_, last), (first, _) in zip(bounds, bounds[1:], strict=False)]
     inner = zip([0, *borders], [*borders, len(sizes)], strict=True)
-    return [Window(*whole, *counted) for whole, counted in zip(bounds, inner, strict=True)]
+    return [WordWindow(*whole, *counted) for whole, counted in zip(bounds, inner, strict=True)]
 
 
 def _filled(sizes: Sequence[int], first: int, room: int) -> int:
@@ -162,14 +164,14 @@ def _filled(sizes: Sequence[int], first: int, room: int) -> int:
     return last
 
 
-class Sentence(NamedTuple):
+class SentenceRows(NamedTuple):
     """A sentence as rows of tokens. `places` has row and column of the first piece of every word."""
 
     rows: list[Ids]
     places: list[tuple[int, int]]
 
 
-def sentence(tokenizer: Tokenizer, pieces: list[list[int]], room: int, overlap: int) -> Sentence:
+def sentence(tokenizer: Tokenizer, pieces: list[list[int]], room: int, overlap: int) -> SentenceRows:
     pieces = [each[:room] for each in pieces]
     rows: list[Ids] = []
     places = []
@@ -178,22 +180,28 @@ def sentence(tokenizer: Tokenizer, pieces: list[list[int]], room: int, overlap: 
         starts = np.cumsum([1, *(len(each) for each in inside)])
         places += [(len(rows), int(starts[word - window.first])) for word in range(window.begin, window.end)]
         rows.append(between(tokenizer, [piece for each in inside for piece in each]))
-    return Sentence(rows, places)
+    return SentenceRows(rows, places)
 
 
-class WordUpdates(Updates):
+class TaggedSampler(StepSampler):
     """Words with a tag each, carried by their first piece. A sentence that is too long is several rows."""
 
     data: TagData
 
     def __init__(
-        self, examples: Examples, tokenizer: Tokenizer, labels: Labels, data: TagData, train: Train, context: int | None
+        self,
+        examples: Examples,
+        tokenizer: Tokenizer,
+        labels: LabelSet,
+        data: TagData,
+        train: Train,
+        context: int | None,
     ) -> None:
         super().__init__(examples, data, train)
         self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
         self.split: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
+    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
         """All rows one after the other, their labels, and their lengths."""
         examples = [self.examples[i] for i in chosen]
         for i, pieces, (_, tags) in zip(
@@ -202,22 +210,22 @@ class WordUpdates(Updates):
             made = sentence(self.tokenizer, pieces, self.room, self.data.overlap)
             if len(made.rows) > 1:
                 self.split.add(i)
-            labels = [np.full(len(row), NONE) for row in made.rows]
+            labels = [np.full(len(row), IGNORED) for row in made.rows]
             for (row, column), tag in zip(made.places, tags, strict=True):
                 labels[row][column] = self.labels.numbers[tag]
             yield np.concatenate(made.rows), np.concatenate(labels), np.array([len(row) for row in made.rows])
 
-    def sizes(self, item: Numbers) -> tuple[int, int]:
+    def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
 
-    def piece(self, items: list[Numbers]) -> Rows:
+    def collate(self, items: list[EncodedExample]) -> TokenRows:
         rows, labels = (
             [row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1)
         )
-        return Rows(laid(rows, self.tokenizer.pad), real(rows), laid(labels, NONE))
+        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows), pad_rows(labels, IGNORED))
 
-    def count(self, item: Numbers) -> int:
-        return int(np.count_nonzero(item[1] != NONE))
+    def count(self, item: EncodedExample) -> int:
+        return int(np.count_nonzero(item[1] != IGNORED))
 
     def report(self) -> list[str]:
         how = f"are read in windows that share {self.data.overlap} (data.overlap)"

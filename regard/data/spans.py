@@ -5,20 +5,20 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..config.schema import SpanData, Train
-from ..errors import Mistake
-from ..processors.tokenizers import Text
+from ..errors import UserError
+from ..processors.tokenizers import TrainedTokenizer
 from .examples import Examples
-from .sampler import Batcher, Ids, Numbers
+from .sampler import EncodedExample, Ids, PairSampler
 
 SHORTEST = 4  # tokens of a target
 
 
-class Corruptor:
+class SpanCorruptor:
     """Takes spans out. It needs a tokenizer that has sentinels."""
 
-    def __init__(self, tokenizer: Text, data: SpanData) -> None:
+    def __init__(self, tokenizer: TrainedTokenizer, data: SpanData) -> None:
         if len(tokenizer.sentinels) < 2:
-            raise Mistake(
+            raise UserError(
                 f"the tokenizer has {len(tokenizer.sentinels)} sentinels (<extra_id_0>, <extra_id_1> …), and two or "
                 "more are needed; begin without `start`, or with a T5 that has them"
             )
@@ -48,14 +48,14 @@ def parted(total: int, parts: int, chance: np.random.Generator) -> np.ndarray:
     return np.diff(np.concatenate([[-1], bars, [total + parts - 1]])) - 1
 
 
-class SpanUpdates(Batcher):
+class SpanSampler(PairSampler):
     """Lines, corrupted anew in every epoch."""
 
     def __init__(
-        self, examples: Examples, corruptor: Corruptor, data: SpanData, train: Train, context: int | None = None
+        self, examples: Examples, corruptor: SpanCorruptor, data: SpanData, train: Train, context: int | None = None
     ) -> None:
         if data.max_tokens < SHORTEST:
-            raise Mistake(
+            raise UserError(
                 f"data.max_tokens={data.max_tokens} leaves no room for a target, which is a sentinel, a piece, another "
                 f"sentinel and END; use at least {SHORTEST}"
             )
@@ -63,23 +63,23 @@ class SpanUpdates(Batcher):
         self.corruptor, self.room = corruptor, self.data.max_tokens - 1  # END
         self.windowed: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[Numbers]:
+    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
         for i, ids in zip(chosen, self.source.encode([self.examples.text(i, 0) for i in chosen]), strict=True):
             if len(ids) > self.room:
                 self.windowed.add(i)
             yield np.array(ids, np.int32), np.zeros(0, np.int32)
 
-    def changed(self, items: list[Numbers], chance: np.random.Generator) -> list[Numbers]:
+    def augment(self, items: list[EncodedExample], chance: np.random.Generator) -> list[EncodedExample]:
         return [self._corrupted(ids, chance) for ids, _ in items]
 
-    def _corrupted(self, ids: Ids, chance: np.random.Generator) -> Numbers:
+    def _corrupted(self, ids: Ids, chance: np.random.Generator) -> EncodedExample:
         begin = int(chance.integers(max(len(ids) - self.room, 0) + 1))
         sides = self.corruptor.corrupt(ids[begin : begin + self.room], chance)
         return tuple(np.append(side, self.source.end) for side in sides)
 
     def every(self, chance: np.random.Generator) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""
-        items = self.changed(self._encoded(np.arange(len(self.examples))), chance)
+        items = self.augment(self._encoded(np.arange(len(self.examples))), chance)
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
     def report(self) -> list[str]:

@@ -33,7 +33,7 @@ SPARE = re.compile(
 )  # in a text without any space
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A document, or so much of one as is read together."""
 
     text: str
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seams:
+class SplitRules:
     """How a tokenizer lets its texts be cut."""
 
     words: re.Pattern[str]  # finds what can be encoded alone
@@ -71,10 +71,10 @@ class Seams:
             size *= 16
 
 
-ANY = Seams(WORDS)  # for texts that nobody encodes yet
+ANY = SplitRules(WORDS)  # for texts that nobody encodes yet
 
 
-def seams(tokenizer: Tokenizer) -> Seams | None:
+def split_rules(tokenizer: Tokenizer) -> SplitRules | None:
     """Nothing for a tokenizer whose rules are not known here: its documents are then encoded whole."""
     backend = getattr(tokenizer, "backend", None)
     if backend is None:
@@ -91,12 +91,14 @@ def seams(tokenizer: Tokenizer) -> Seams | None:
     guard = any(form["type"] == "Prepend" for form in forms)
     kinds = [cut["type"] for cut in _steps(cuts, "pretokenizers")]
     if kinds == ["ByteLevel"] and not cuts["add_prefix_space"] and cuts["use_regex"]:
-        return Seams(WORDS if guard else PIECES, SPARE, guard, symbols)  # the guard cannot stand before half a word
+        return SplitRules(
+            WORDS if guard else PIECES, SPARE, guard, symbols
+        )  # the guard cannot stand before half a word
     single = kinds == ["ByteLevel"] and not cuts["add_prefix_space"] and model.get("merges") == []
     if single or kinds == ["Split"] and cuts["pattern"] == {"Regex": r"[\s\S]"}:
-        return Seams(WORDS, None, guard, symbols)
+        return SplitRules(WORDS, None, guard, symbols)
     if kinds == ["WhitespaceSplit", "ByteLevel"]:
-        return Seams(WORDS, None, guard, symbols)
+        return SplitRules(WORDS, None, guard, symbols)
     return None
 
 
@@ -106,17 +108,17 @@ def _steps(rule: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
     return rule[inner] if rule["type"] == "Sequence" else [rule]
 
 
-class Encoder:
+class CachedEncoder:
     """The numbers of texts, equal to the tokenizer's own, as bytes of `code`. Threads may share one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.seams = tokenizer, seams(tokenizer)
+        self.tokenizer, self.seams = tokenizer, split_rules(tokenizer)
         self.code = "H" if tokenizer.size <= 1 << 16 else "I"
         self._known: dict[str, bytes] = {}
         self._old: dict[str, bytes] = {}
         self._held = 0
 
-    def encode(self, parts: Sequence[Part]) -> list[bytes]:
+    def encode(self, parts: Sequence[TextPart]) -> list[bytes]:
         """The numbers of each part; END is not among them."""
         if self.seams is None:
             return self._plain([part.text for part in parts])
@@ -148,7 +150,7 @@ class Encoder:
         rows = self.tokenizer.encode(["x" + text for text in texts])
         return [array(self.code, row[1:]).tobytes() for row in rows]
 
-    def _spaced(self, part: Part) -> str:
+    def _spaced(self, part: TextPart) -> str:
         """The text with the space that the tokenizer would put before it, if it stood alone."""
         assert self.seams
         seam = part.inner and part.text[:1] in SPACES

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..config.merge import one_of
 from ..config.schema import TagData
-from ..errors import Mistake
+from ..errors import UserError
 from .examples import Examples
-from .labeled import Labels, in_order
-from .readers import BLANK, FINE, Lines, named_kind, wrong
+from .labeled import LabelSet, in_order
+from .readers import BLANK, FINE, TextLines, named_kind, wrong
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -26,7 +26,7 @@ class Word(NamedTuple):
     tag: str
 
 
-class Format(ABC):
+class TagFormat(ABC):
     """How sentences stand in a file. A ValueError of `word` or `words` says what is wrong with a line."""
 
     name: str
@@ -44,30 +44,30 @@ class Format(ABC):
         """The sentences of a stream, each as the text that `words` and `written` take when it is cut into lines; where
         a blank line follows a sentence, that is its last one."""
         if not self.lined:
-            yield from (Block(line, self, number) for number, line in enumerate(lines, 1))
+            yield from (SentenceBlock(line, self, number) for number, line in enumerate(lines, 1))
             return
         block: list[str] = []
         for number, line in enumerate(chain(lines, [""]), 1):
             if line.strip():
                 block.append(line)
             elif block:
-                yield Block("\n".join([*block, ""]), self, number - len(block))
+                yield SentenceBlock("\n".join([*block, ""]), self, number - len(block))
                 block = []
 
 
-class Block(str):
+class SentenceBlock(str):
     """A sentence of a stream, which knows how the whole is written and at which line it begins."""
 
-    written_as: Format
+    written_as: TagFormat
     line: int
 
-    def __new__(cls, text: str, written_as: Format, line: int) -> "Block":
+    def __new__(cls, text: str, written_as: TagFormat, line: int) -> "SentenceBlock":
         block = super().__new__(cls, text)
         block.written_as, block.line = written_as, line
         return block
 
 
-class Lined(Format):
+class WordPerLine(TagFormat):
     """A word a line."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Lined(Format):
         return "\n".join(self.line(line, new[number]) if number in new else line for number, line in enumerate(lines))
 
 
-class Conllu(Lined):
+class Conllu(WordPerLine):
     """Universal Dependencies. Comments, ranges (3-4) and empty nodes (8.1) are no words; they stay where they are."""
 
     name = "conllu"
@@ -96,7 +96,7 @@ class Conllu(Lined):
         if column.isdecimal() and 1 <= int(column) <= len(CONLLU):
             column = CONLLU[int(column) - 1]
         if column not in CONLLU:
-            raise Mistake(f"data.column is {column!r}; {one_of(column, list(CONLLU))}, or its number from 1")
+            raise UserError(f"data.column is {column!r}; {one_of(column, list(CONLLU))}, or its number from 1")
         self.column = CONLLU.index(column)
 
     def word(self, line: str, tagged: bool) -> Word | None:
@@ -116,14 +116,14 @@ class Conllu(Lined):
         return "\t".join([*cells[: self.column], tag, *cells[self.column + 1 :]])
 
 
-class Columns(Lined):
+class Columns(WordPerLine):
     """The word in the first column, the tag in the last or in the one that is named; tabs or spaces between."""
 
     name = "columns"
 
     def __init__(self, column: str) -> None:
         if column and not (column.isdecimal() and int(column) > 1):
-            raise Mistake(
+            raise UserError(
                 f"data.column is {column!r} and these columns have no names; give a number from 2, column 1 is the word"
             )
         self.column = int(column) - 1 if column else None
@@ -152,7 +152,7 @@ class Columns(Lined):
         return joint.join([*cells[:column], tag, *cells[column + 1 :]])
 
 
-class Records(Format):
+class Records(TagFormat):
     """A JSON object a line, with the words under `tokens` or `words` and the tags under `tags`."""
 
     name, lined = "jsonl", False
@@ -185,7 +185,7 @@ class Records(Format):
         return record
 
 
-class Plain(Format):
+class PlainText(TagFormat):
     """A sentence a line, its words between spaces; each gets its tag behind a slash. To be read only."""
 
     name, lined = "text", False
@@ -226,11 +226,11 @@ def beginning(lines: Iterator[str]) -> list[str]:
     return head
 
 
-def format_of(head: Sequence[str], data: TagData) -> Format:
+def format_of(head: Sequence[str], data: TagData) -> TagFormat:
     """How a stream that begins so is to be read: as data.format says, else by what it looks like. A line with # is a
     comment only before a line of CoNLL-U, for texts begin with one, too."""
     if data.format != "auto":
-        return Plain() if data.format == "text" else FORMATS[data.format](data.column)
+        return PlainText() if data.format == "text" else FORMATS[data.format](data.column)
     trained, line = _named(data.train) if data.train else "text", head[-1]
     looks = "columns" if trained == "columns" or "\t" in line else "text"
     commented = trained != "columns" and any(map(str.strip, head[:-1]))
@@ -238,37 +238,37 @@ def format_of(head: Sequence[str], data: TagData) -> Format:
         looks = "conllu"
     elif line.lstrip().startswith("{"):
         looks = "jsonl"
-    return FORMATS[looks](data.column if trained == looks else "") if looks in FORMATS else Plain()
+    return FORMATS[looks](data.column if trained == looks else "") if looks in FORMATS else PlainText()
 
 
 def _named(sides: Sequence[Sequence[str]]) -> str:
     return named_kind(sides[0][0], {".conllu": "conllu", ".jsonl": "jsonl", ".json": "jsonl"}, "columns")
 
 
-def tagged(sides: Sequence[Sequence[str]], data: TagData) -> "Sentences":
+def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> "TaggedSentences":
     """The sentences in these files."""
     if len(sides) != 1:
-        raise Mistake(
+        raise UserError(
             f"words and tags stand in one file, and {len(sides)} were given with a comma between; "
             "join several files by a glob or a TOML list"
         )
     name = _named(sides) if data.format == "auto" else data.format
     if name == "text":
-        raise Mistake("data.format=text has no tags to learn or to measure by; expected conllu, columns or jsonl")
-    return Sentences(sides[0], data, FORMATS[name](data.column))
+        raise UserError("data.format=text has no tags to learn or to measure by; expected conllu, columns or jsonl")
+    return TaggedSentences(sides[0], data, FORMATS[name](data.column))
 
 
-class Sentences(Examples):
+class TaggedSentences(Examples):
     """Each example has two sides: the words, and their tags. They are held in memory."""
 
-    def __init__(self, patterns: Sequence[str], data: TagData, format: Format) -> None:
+    def __init__(self, patterns: Sequence[str], data: TagData, format: TagFormat) -> None:
         self.format = format
         self.counts = Counter[str]()
         self.examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         self.places: list[tuple[int, int]] = []  # file, and the line a sentence begins at
         self._place: tuple[int, int] | None = None  # of the sentence that is being read
         self._words, self._spoilt = list[Word](), False
-        self.lines = Lines(patterns, data.invalid, self._take, self._skip)
+        self.lines = TextLines(patterns, data.invalid, self._take, self._skip)
         self._end()
         self.name = self.lines.name
         self.counts.update(self.lines.counts)
@@ -306,13 +306,13 @@ class Sentences(Examples):
     def __len__(self) -> int:
         return len(self.examples)
 
-    def at(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def item(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.examples[index]
 
     def text(self, index: int, side: int) -> str:
         return " ".join(self.examples[index][side])
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         file, line = self.places[index]
         return f"{self.lines.path(file)}:{line}"
 
@@ -321,11 +321,11 @@ class Sentences(Examples):
         return hashlib.blake2b(b"\0".join(parts), digest_size=16).hexdigest()
 
 
-def learnt(sentences: Examples) -> Labels:
+def collect_tags(sentences: Examples) -> LabelSet:
     """The tags of training sentences."""
     counts = Counter(tag for i in range(len(sentences)) for tag in sentences[i][1])
     if len(counts) == 1:
-        raise Mistake(
+        raise UserError(
             f"data.train: every tag of {sentences.name} is {next(iter(counts))!r}, and at least two are needed; "
             "choose the column that holds the tags (data.column)"
         )

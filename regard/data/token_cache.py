@@ -15,12 +15,12 @@ from typing import IO, Any
 import numpy as np
 
 from .. import __version__
-from ..errors import Mistake
-from ..files import replacing
+from ..errors import UserError
+from ..files import atomic_write
 from ..processors.tokenizers import Tokenizer, unknown
 from .documents import Documents
-from .sampler import ahead
-from .split_points import Encoder, Part
+from .sampler import prefetch
+from .split_points import CachedEncoder, TextPart
 
 FORMAT = 1  # of these files, and of the way texts are read and cut: another one makes old files useless
 HEAD = 4096  # bytes before the numbers
@@ -30,7 +30,7 @@ KINDS: dict[str, Any] = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4"), "I64": 
 
 
 @dataclass
-class Stored:
+class TokenFile:
     """What a file of the cache holds."""
 
     ids: np.ndarray
@@ -42,7 +42,7 @@ class Stored:
     folder: Any = None  # a temporary one lives as long as this
 
 
-def stored(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) -> Stored:
+def cached_tokens(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) -> TokenFile:
     """The numbers of these texts, from the cache if they are there. What cannot be cached goes to `spare`."""
     request = f"{__version__} {FORMAT} {identity(tokenizer)} {texts.request()}"
     name = hashlib.blake2b(request.encode(), digest_size=16).hexdigest() + ".safetensors"
@@ -56,7 +56,7 @@ def stored(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) ->
     write(folder / name, texts, tokenizer, state)
     found = opened(folder / name, state, [])
     if texts.state() != state or not found:  # nothing is found if another process has already seen the change
-        raise Mistake(f"{texts.name} was changed while it was being read; leave it alone and start again")
+        raise UserError(f"{texts.name} was changed while it was being read; leave it alone and start again")
     found.told, found.folder = told, keeper
     return found
 
@@ -76,7 +76,7 @@ def identity(tokenizer: Tokenizer) -> str:
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
-def opened(path: Path, state: str, told: list[str], verify: bool = False) -> Stored | None:
+def opened(path: Path, state: str, told: list[str], verify: bool = False) -> TokenFile | None:
     """What lies at `path`, if it is whole and of this state of the files; if not, `told` learns why."""
     try:
         with open(path, "rb") as file:
@@ -95,7 +95,7 @@ def opened(path: Path, state: str, told: list[str], verify: bool = False) -> Sto
     if notes["state"] != state:
         told.append("the files have changed since they were last encoded; they were encoded anew")
         return None
-    return Stored(ids, ends, Counter(counts), notes["fingerprint"], names)
+    return TokenFile(ids, ends, Counter(counts), notes["fingerprint"], names)
 
 
 def fingerprint(digest: Any, texts: int) -> str:
@@ -144,7 +144,7 @@ def _writable(wanted: Path, spare: Path | None, told: list[str]) -> tuple[Path, 
 
 
 @dataclass
-class Batch:
+class EncodedChunk:
     """What a thread makes of some parts."""
 
     ids: bytes
@@ -154,13 +154,13 @@ class Batch:
 
 
 def write(path: Path, texts: Documents, tokenizer: Tokenizer, state: str) -> None:
-    encoder = Encoder(tokenizer)
+    encoder = CachedEncoder(tokenizer)
     counts, names = Counter[str](), dict[str, None]()
     digest, stream = hashlib.blake2b(digest_size=16), texts.data.document == "stream"
     jobs = _jobs(texts.parts(encoder.seams.place if encoder.seams else None))
-    with replacing(path) as draft, open(draft, "wb") as file, tempfile.TemporaryFile() as ends:
+    with atomic_write(path) as draft, open(draft, "wb") as file, tempfile.TemporaryFile() as ends:
         file.seek(HEAD)
-        with closing(ahead(lambda job: _batch(encoder, job, stream), jobs, threads())) as batches:
+        with closing(prefetch(lambda job: _batch(encoder, job, stream), jobs, threads())) as batches:
             for batch in batches:
                 digest.update(batch.ids)
                 file.write(batch.ids)
@@ -187,8 +187,8 @@ def threads() -> int:
     return min(cores, 8) if cores > 1 else 0
 
 
-def _jobs(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    job: list[Part] = []
+def _jobs(parts: Iterator[TextPart]) -> Iterator[list[TextPart]]:
+    job: list[TextPart] = []
     size = 0
     for part in parts:
         job.append(part)
@@ -200,7 +200,7 @@ def _jobs(parts: Iterator[Part]) -> Iterator[list[Part]]:
         yield job
 
 
-def _batch(encoder: Encoder, job: list[Part], stream: bool) -> Batch:
+def _batch(encoder: CachedEncoder, job: list[TextPart], stream: bool) -> EncodedChunk:
     rows, code = encoder.encode(job), np.dtype(encoder.code)
     ids = np.frombuffer(b"".join(rows), code)
     behind = np.array([len(row) for row in rows]).cumsum() // code.itemsize
@@ -210,10 +210,10 @@ def _batch(encoder: Encoder, job: list[Part], stream: bool) -> Batch:
     ids = np.insert(ids, last, encoder.tokenizer.end)
     counts = _counts(job, len(last) if stream else 0)
     counts.update(tokens=len(ids), documents=len(last), unknown=len(strange))
-    return Batch(ids.tobytes(), last + np.arange(1, len(last) + 1), counts, texts)
+    return EncodedChunk(ids.tobytes(), last + np.arange(1, len(last) + 1), counts, texts)
 
 
-def _counts(job: list[Part], lines: int) -> Counter[str]:
+def _counts(job: list[TextPart], lines: int) -> Counter[str]:
     """Of the raw text, and of so many ends of lines, for which END stands."""
     cut = sum(part.inner and bool(part.text) and not part.text[0].isspace() for part in job)  # words in two parts
     return Counter(

@@ -1,28 +1,46 @@
 """Turning a model's next-token scores into texts. Shared by every family that can `start` and `step`."""
 
-from .beam import Hypothesis, Settings
-from .constrained_beam import Must, Phrase
-from .cuda_graph import Decodable
+from .beam import Hypothesis, SearchSettings
+from .constrained_beam import Phrase, RequiredPhrases
+from .cuda_graph import StepModel
 from .ensemble import Ensemble
 from .filters import (
     Filter,
+    FirstToken,
     Forbid,
     ForcedEnd,
     MinP,
-    Opening,
-    Renormalise,
+    Renormalize,
     RepetitionPenalty,
     Suppress,
     Temperature,
     TopK,
     TopP,
 )
-from .sample import Draw
+from .sample import SamplingSettings
 from .search import search, steps
-from .stop_strings import Stops
+from .stop_strings import StopStrings
 
 __all__ = [
-    "Decodable", "Draw", "Ensemble", "Filter", "Forbid", "ForcedEnd", "Hypothesis", "MinP", "Must", "Opening",
-    "Phrase", "Renormalise", "RepetitionPenalty", "Settings", "Stops", "Suppress", "Temperature", "TopK", "TopP",
-    "search", "steps",
-]  # fmt: skip
+    "Ensemble",
+    "Filter",
+    "FirstToken",
+    "Forbid",
+    "ForcedEnd",
+    "Hypothesis",
+    "MinP",
+    "Phrase",
+    "Renormalize",
+    "RepetitionPenalty",
+    "RequiredPhrases",
+    "SamplingSettings",
+    "SearchSettings",
+    "StepModel",
+    "StopStrings",
+    "Suppress",
+    "Temperature",
+    "TopK",
+    "TopP",
+    "search",
+    "steps",
+]

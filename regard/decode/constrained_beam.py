@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .beam import Beams, Past, Settings, extend
-from .filters import Moment
+from .beam import BeamSearch, SearchCache, SearchSettings, extend
+from .filters import StepContext
 from .pool import even, top
 
 NONE = 2**20  # more than any phrases have
@@ -30,25 +30,25 @@ class Phrase:
 
 
 @dataclass(frozen=True)
-class Progress:
+class PhraseProgress:
     """What each hypothesis has said of its row's phrases."""
 
     match: Tensor  # (rows, beams, forms, longest) bool: do the last k + 1 tokens equal the form's first k + 1?
     times: Tensor  # (rows, beams, phrases) how often each was said
 
-    def pick(self, beams: Tensor) -> "Progress":
+    def pick(self, beams: Tensor) -> "PhraseProgress":
         """beams (rows, new): which hypothesis each new one is."""
         into = beams[:, :, None, None].expand(-1, -1, *self.match.shape[2:])
-        return Progress(
+        return PhraseProgress(
             self.match.gather(1, into), self.times.gather(1, beams[:, :, None].expand(-1, -1, self.times.size(2)))
         )
 
-    def select(self, rows: Tensor) -> "Progress":
-        return Progress(self.match[rows], self.times[rows])
+    def select(self, rows: Tensor) -> "PhraseProgress":
+        return PhraseProgress(self.match[rows], self.times[rows])
 
 
 @dataclass(frozen=True)
-class Must:
+class RequiredPhrases:
     """The phrases of every row, as tables."""
 
     forms: Tensor  # (rows, forms, longest) tokens, -1 behind
@@ -65,20 +65,20 @@ class Must:
         """(rows,) that it takes at least to say all."""
         return (self.times * self.shortest).sum(1)
 
-    def select(self, rows: Tensor) -> "Must":
+    def select(self, rows: Tensor) -> "RequiredPhrases":
         names = ("forms", "lengths", "owner", "times", "shortest", "glued")
         return replace(self, given=None, **{name: getattr(self, name)[rows] for name in names})
 
-    def begin(self) -> Progress:
+    def begin(self) -> PhraseProgress:
         """One hypothesis per row, which has said what is given."""
         rows, forms, longest = self.forms.shape
         match = torch.zeros(rows, 1, forms, longest, dtype=torch.bool, device=self.forms.device)
-        progress = Progress(match, self.times.new_zeros(rows, 1, self.times.size(1)))
+        progress = PhraseProgress(match, self.times.new_zeros(rows, 1, self.times.size(1)))
         for token in () if self.given is None else self.given.unbind(1):
             progress = self.read(progress, token[:, None])
         return progress
 
-    def read(self, progress: Progress, token: Tensor) -> Progress:
+    def read(self, progress: PhraseProgress, token: Tensor) -> PhraseProgress:
         """After the next token (rows, beams): every form is matched at all its places at once (Shift-And)."""
         fits = token[:, :, None, None] == self.forms[:, None]  # (rows, beams, forms, longest)
         match = fits & F.pad(progress.match, (1, -1), value=True)
@@ -86,20 +86,20 @@ class Must:
         whole = match.gather(3, last)  # (rows, beams, forms, 1)
         said = (whole & self.owner[:, None]).any(2)  # (rows, beams, phrases)
         spent = (said[:, :, None] & self.owner[:, None]).any(3, keepdim=True)  # said twice means: one after the other
-        return Progress(match & ~spent, progress.times + said)
+        return PhraseProgress(match & ~spent, progress.times + said)
 
-    def unsaid(self, progress: Progress) -> Tensor:
+    def unsaid(self, progress: PhraseProgress) -> Tensor:
         """(rows, beams, phrases) how often each must still be said."""
         return (self.times[:, None] - progress.times).clamp(min=0)
 
-    def lacking(self, progress: Progress) -> Tensor:
+    def lacking(self, progress: PhraseProgress) -> Tensor:
         """(rows, beams) tokens that are still to be said, at least."""
         rest = (self.lengths[:, None] - reached(progress))[..., None]  # (rows, beams, forms, 1)
         rest = torch.where(self.owner[:, None], rest, NONE).amin(2)  # (rows, beams, phrases)
         unsaid = self.unsaid(progress)
         return torch.where(unsaid > 0, (unsaid - 1) * self.shortest[:, None] + rest, 0).sum(2)
 
-    def next(self, progress: Progress, otherwise: Tensor, before: Tensor | None) -> Tensor:
+    def next(self, progress: PhraseProgress, otherwise: Tensor, before: Tensor | None) -> Tensor:
         """(rows, beams, forms) the token that begins or continues each form of an unsaid phrase, else `otherwise`
         (rows, beams). `before` (rows, beams) is the last token; None: the text begins."""
         forms, count = self.forms[:, None].expand_as(progress.match), reached(progress)
@@ -111,18 +111,18 @@ class Must:
         return torch.where(wanted, token, otherwise[:, :, None])
 
 
-def reached(progress: Progress) -> Tensor:
+def reached(progress: PhraseProgress) -> Tensor:
     """(rows, beams, forms) how many tokens of each form have been said just now; a whole form has been counted."""
     counts = torch.arange(1, progress.match.size(3) + 1, device=progress.match.device)
     return (progress.match * counts).amax(3)
 
 
-def must(
+def required_phrases(
     rows: Sequence[Sequence[Phrase]],
     device: torch.device,
     given: Tensor | None = None,
     apart: Tensor | None = None,
-) -> Must:
+) -> RequiredPhrases:
     """The tables for these rows of phrases."""
     forms = [[(i, form) for i, phrase in enumerate(phrases) for form in phrase.forms] for phrases in rows]
     most, phrases = max(map(len, forms)), max(map(len, rows))
@@ -140,18 +140,18 @@ def must(
         for i, each in enumerate(rows[row]):
             times[row, i], shortest[row, i] = each.times, min(map(len, each.forms))
     tables = {"forms": tokens, "lengths": lengths, "owner": owner, "times": times, "shortest": shortest, "glued": glued}
-    return Must(**{name: table.to(device) for name, table in tables.items()}, apart=apart, given=given)
+    return RequiredPhrases(**{name: table.to(device) for name, table in tables.items()}, apart=apart, given=given)
 
 
-class Constrained(Beams):
+class ConstrainedBeamSearch(BeamSearch):
     """Beam search for texts that say all phrases. It is wider than asked by one hypothesis for each of their tokens.
 
     Where no text can, those that say most of the phrases are kept.
     """
 
-    blind = spreads = False
+    graph_safe = spreads = False
 
-    def __init__(self, settings: Settings, must: Must, cache: Past, limits: Tensor) -> None:
+    def __init__(self, settings: SearchSettings, must: RequiredPhrases, cache: SearchCache, limits: Tensor) -> None:
         self.widths = settings.beam + must.tokens  # (rows,) each row's own
         super().__init__(settings, cache, limits, int(self.widths.max()))
         self.must, self.progress = must, must.begin()
@@ -160,9 +160,9 @@ class Constrained(Beams):
         super().select(rows)
         self.widths, self.must, self.progress = self.widths[rows], self.must.select(rows), self.progress.select(rows)
 
-    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor]:
-        end, exact = self.settings.end, self.settings.stop == "exact"
-        before, lacked, ending = self.said, self._unsaid(), scores[:, :, end].clone()
+    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, Tensor]:
+        end, exact = self.settings.end, self.settings.early_stopping == "exact"
+        before, lacked, ending = self.tokens, self._unsaid(), scores[:, :, end].clone()
         scores[:, :, end] = ending.masked_fill((lacked > 0) | exact, -torch.inf)
         best, token, origin, progress = self._in_turn(scores)
         ended, place = token == end, torch.arange(token.size(1), device=token.device)
@@ -172,9 +172,9 @@ class Constrained(Beams):
             better, said = ended & (place < self.widths[:, None]), extend(before, self.now, origin, token)
             self.pool.add(self.row, said, self.now - 1, best.masked_fill(~better, -torch.inf), True)
         best, order = best.masked_fill(ended, -torch.inf), ended.long().argsort(dim=1, stable=True)[:, : self.width]
-        self.open, token, origin = (each.gather(1, order) for each in (best, token, origin))
-        self.open = self.open.masked_fill(place[: self.width] >= self.widths[:, None], -torch.inf)
-        self.said, self.progress = extend(before, self.now, origin, token), progress.pick(order)
+        self.logprobs, token, origin = (each.gather(1, order) for each in (best, token, origin))
+        self.logprobs = self.logprobs.masked_fill(place[: self.width] >= self.widths[:, None], -torch.inf)
+        self.tokens, self.progress = extend(before, self.now, origin, token), progress.pick(order)
         self._at_the_limit(before, ending, lacked, last)
         return token, origin
 
@@ -183,19 +183,19 @@ class Constrained(Beams):
 
     def _at_the_limit(self, before: Tensor, ending: Tensor, lacked: Tensor, last: Tensor) -> None:
         """Keep what is cut off there and has said everything; where nothing has, what has said most."""
-        cut, lacks = self.open.masked_fill(~last[:, None], -torch.inf), self._unsaid()
-        self.pool.add(self.row, self.said, self.now, cut.masked_fill(lacks > 0, -torch.inf), False)
+        cut, lacks = self.logprobs.masked_fill(~last[:, None], -torch.inf), self._unsaid()
+        self.pool.add(self.row, self.tokens, self.now, cut.masked_fill(lacks > 0, -torch.inf), False)
         in_need = last & (self.pool.scores[self.row].amax(1) == -torch.inf)
         if not in_need.any():
             return
-        offers = (before, self.now - 1, ending, lacked, True), (self.said, self.now, cut, lacks, False)
+        offers = (before, self.now - 1, ending, lacked, True), (self.tokens, self.now, cut, lacks, False)
         counts = [unsaid.masked_fill(scores == -torch.inf, NONE) for _, _, scores, unsaid, _ in offers]
         least = torch.cat(counts, 1).amin(1)[:, None]
         for said, length, scores, unsaid, ended in offers:
             chosen = in_need[:, None] & (unsaid == least)
             self.pool.add(self.row, said, length, scores.masked_fill(~chosen, -torch.inf), ended)
 
-    def _in_turn(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Progress]:
+    def _in_turn(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, PhraseProgress]:
         """The candidates in the order in which the beam is shared out, twice as many as it has places."""
         best, token, origin = self._candidates(scores)
         progress = self.must.read(self.progress.pick(origin), token)
@@ -224,7 +224,7 @@ class Constrained(Beams):
     def _before(self) -> Tensor | None:
         """(rows, beams) the last token."""
         if self.step > 1:  # this one counted
-            return self.said[:, :, self.step - 2]
+            return self.tokens[:, :, self.step - 2]
         return None if self.must.given is None else self.must.given[:, -1:]
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import Mistake
+from ..errors import UserError
 from ..processors.tokenizers import Tokenizer
-from .constrained_beam import Must, Phrase, must
-from .filters import NOTHING, Filter, Forbid, Opening
+from .constrained_beam import Phrase, RequiredPhrases, required_phrases
+from .filters import NOTHING, Filter, FirstToken, Forbid
 
 ROUNDS = 16  # of searching again, at most: an avoided phrase can be spelt in many ways
 Spelling = tuple[int, ...]
@@ -26,47 +26,47 @@ UNSPACED = re.compile(
 
 
 @dataclass(frozen=True)
-class Wish:
+class Constraints:
     prefix: Spelling = ()
     spaced: bool = False  # what follows the prefix begins with a space
-    must: tuple[Phrase, ...] = ()
-    avoid: tuple[str, ...] = ()
+    include: tuple[Phrase, ...] = ()
+    exclude: tuple[str, ...] = ()
     banned: tuple[Spelling, ...] = ()  # the spellings of what is to be avoided, as far as they are known
 
     @property
     def tokens(self) -> int:
         """That it takes at least to say all phrases."""
-        return sum(phrase.tokens for phrase in self.must)
+        return sum(phrase.tokens for phrase in self.include)
 
     def missing(self, text: str) -> list[str]:
         """The phrases that the text does not say, or not often enough."""
-        return [phrase.text for phrase in self.must if text.count(phrase.text) < phrase.times]
+        return [phrase.text for phrase in self.include if text.count(phrase.text) < phrase.times]
 
     def allows(self, text: str) -> bool:
-        return not any(phrase in text for phrase in self.avoid)
+        return not any(phrase in text for phrase in self.exclude)
 
 
-class Wording:
+class ConstraintTokenizer:
     """How a vocabulary spells what people ask for."""
 
     def __init__(self, speller: Tokenizer) -> None:
         self.speller = speller
 
-    def wish(self, prefix: str, must: Sequence[str], avoid: Sequence[str]) -> Wish:
+    def wish(self, prefix: str, must: Sequence[str], avoid: Sequence[str]) -> Constraints:
         spaced = prefix.endswith(" ")  # pieces bring the space before them along, so the next one has to bring this one
         spelt = self._spelt("decode.prefix", prefix[: len(prefix) - spaced]) if prefix.strip() else ()
-        asked = Counter(self.heard(text.strip(), "decode.must") for text in must)
+        asked = Counter(self.heard(text.strip(), "decode.include") for text in must)
         phrases = [self._phrase(text, times) for text, times in asked.items()]
-        heard = list(dict.fromkeys(self.heard(text.strip(), "decode.avoid", spelt=False) for text in avoid))
+        heard = list(dict.fromkeys(self.heard(text.strip(), "decode.exclude", spelt=False) for text in avoid))
         banned = [spelling for text in heard for spelling in self._known(text)]
-        wish = Wish(spelt, spaced and bool(spelt), tuple(phrases), tuple(heard), tuple(banned))
+        wish = Constraints(spelt, spaced and bool(spelt), tuple(phrases), tuple(heard), tuple(banned))
         _refuse_contradiction(wish, self.speller.decode([spelt])[0])
         return wish
 
     def _spelt(self, key: str, text: str) -> Spelling:
         spelling = self.speller.encode([text])[0]
         if self.speller.unk in spelling:
-            raise Mistake(f"{key}: {text!r} has a part that the target's vocabulary cannot spell; ask for another")
+            raise UserError(f"{key}: {text!r} has a part that the target's vocabulary cannot spell; ask for another")
         return tuple(spelling)
 
     def heard(self, text: str, key: str, spelt: bool = True) -> str:
@@ -74,7 +74,7 @@ class Wording:
         spelling = self._spelt(key, text) if spelt else self.speller.encode([text])[0]
         heard = self.speller.decode([spelling])[0]
         if not heard.strip():
-            raise Mistake(f"{key}: nothing is left of {text!r} in the target's vocabulary; ask for another")
+            raise UserError(f"{key}: nothing is left of {text!r} in the target's vocabulary; ask for another")
         return heard
 
     def _phrase(self, text: str, times: int) -> Phrase:
@@ -108,25 +108,25 @@ class Wording:
 
     # --- after a search ----------------------------------------------------------------------------------------
 
-    def again(self, wish: Wish, found: Sequence[Sequence[int]]) -> Wish | None:
+    def again(self, wish: Constraints, found: Sequence[Sequence[int]]) -> Constraints | None:
         """What to ask instead after these texts (of which the first is the best); None: they are what was asked for.
 
         A phrase that could not be said is given up, and a new spelling of an avoided one is added to those known.
         """
-        if not found or not (wish.must or wish.avoid):
+        if not found or not (wish.include or wish.exclude):
             return None
         texts = self.speller.decode(found)
         spellings = [
             self._spelling(phrase, tokens)
             for text, tokens in zip(texts, found, strict=True)
-            for phrase in wish.avoid
+            for phrase in wish.exclude
             if phrase in text
         ]
         missing = wish.missing(texts[0])
         if not spellings and not missing:
             return None
-        kept = tuple(phrase for phrase in wish.must if phrase.text not in missing)
-        return replace(wish, must=kept, banned=tuple(dict.fromkeys(wish.banned + tuple(spellings))))
+        kept = tuple(phrase for phrase in wish.include if phrase.text not in missing)
+        return replace(wish, include=kept, banned=tuple(dict.fromkeys(wish.banned + tuple(spellings))))
 
     def _spelling(self, phrase: str, tokens: Sequence[int]) -> Spelling:
         """The tokens in which the phrase is said."""
@@ -137,37 +137,41 @@ class Wording:
         return tuple(tokens[begin:end])
 
 
-def _refuse_contradiction(wish: Wish, prefix: str) -> None:
-    said = [("prefix", prefix)] + [("must", phrase.text) for phrase in wish.must]
+def _refuse_contradiction(wish: Constraints, prefix: str) -> None:
+    said = [("prefix", prefix)] + [("include", phrase.text) for phrase in wish.include]
     for key, text in said:
-        for avoided in wish.avoid:
+        for avoided in wish.exclude:
             if avoided in text:
-                raise Mistake(
-                    f"decode.{key} {text!r} says {avoided!r}, which decode.avoid forbids; take one of the two out"
+                raise UserError(
+                    f"decode.{key} {text!r} says {avoided!r}, which decode.exclude forbids; take one of the two out"
                 )
 
 
 # --- from the settings ---------------------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class ConstraintRequest(NamedTuple):
     """For one text, in plain words."""
 
     prefix: str = ""
-    must: tuple[str, ...] = ()
-    avoid: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
 
-def asked(count: int, decode: Mapping[str, Any], settle: Callable[[Mapping[str, Any]], Any]) -> tuple[list[Asked], Any]:
+def parse_constraints(
+    count: int, decode: Mapping[str, Any], settle: Callable[[Mapping[str, Any]], Any]
+) -> tuple[list[ConstraintRequest], Any]:
     """What is asked of each text, and the settings as `settle` makes them of decode.*.
 
     prefix, must and avoid may hold an entry for each text; `settle` then sees all of their phrases, to check them.
     """
-    own = {name: _own(name, decode[name], count) for name in Asked._fields if _per_text(name, decode.get(name))}
+    own = {
+        name: _own(name, decode[name], count) for name in ConstraintRequest._fields if _per_text(name, decode.get(name))
+    }
     seen = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in own.items()}
     how = settle({**decode, **seen})
-    columns = [own.get(name) or [getattr(how, name)] * count for name in Asked._fields]
-    return [Asked(*each) for each in zip(*columns, strict=True)], how
+    columns = [own.get(name) or [getattr(how, name)] * count for name in ConstraintRequest._fields]
+    return [ConstraintRequest(*each) for each in zip(*columns, strict=True)], how
 
 
 def _per_text(name: str, value: Any) -> bool:
@@ -177,18 +181,18 @@ def _per_text(name: str, value: Any) -> bool:
 
 def _own(name: str, entries: Sequence[Any], count: int) -> list[Any]:
     if len(entries) != count:
-        raise Mistake(f"decode.{name} has {len(entries)} entries and there are {count} texts; give one for each")
+        raise UserError(f"decode.{name} has {len(entries)} entries and there are {count} texts; give one for each")
     own = [each if name == "prefix" or not isinstance(each, str) else (each,) for each in entries]
     for each in own:
         if not all(isinstance(text, str) for text in (each if name != "prefix" else (each,))):
-            raise Mistake(f"decode.{name} has the entry {each!r}; expected text")
+            raise UserError(f"decode.{name} has the entry {each!r}; expected text")
     return own if name == "prefix" else [tuple(each) for each in own]
 
 
 # --- the wishes of a batch, as a search takes them -----------------------------------------------------------------
 
 
-def prompts(wishes: Sequence[Wish], start: int, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+def prompts(wishes: Sequence[Constraints], start: int, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """START and the prefixes (rows, tokens), and which of it is real, where they differ in length."""
     rows = [[start, *wish.prefix] for wish in wishes]
     longest = max(map(len, rows))
@@ -199,23 +203,25 @@ def prompts(wishes: Sequence[Wish], start: int, pad: int, device: torch.device) 
     return prompt, torch.arange(longest, device=device) < lengths[:, None]
 
 
-def filters(wishes: Sequence[Wish], wording: Wording, device: torch.device) -> tuple[Filter, ...]:
+def filters(wishes: Sequence[Constraints], wording: ConstraintTokenizer, device: torch.device) -> tuple[Filter, ...]:
     found: list[Filter] = []
     if any(wish.banned for wish in wishes):
         found.append(Forbid([wish.banned for wish in wishes], given(wishes, device)))
     if any(wish.spaced for wish in wishes):
         spaced = torch.tensor([wish.spaced for wish in wishes], device=device)
-        found.append(Opening(spaced, wording.spaced.to(device)))
+        found.append(FirstToken(spaced, wording.spaced.to(device)))
     return tuple(found)
 
 
-def phrases(wishes: Sequence[Wish], wording: Wording, device: torch.device) -> Must | None:
-    if not any(wish.must for wish in wishes):
+def phrases(
+    wishes: Sequence[Constraints], wording: ConstraintTokenizer, device: torch.device
+) -> RequiredPhrases | None:
+    if not any(wish.include for wish in wishes):
         return None
-    return must([wish.must for wish in wishes], device, given(wishes, device), wording.apart.to(device))
+    return required_phrases([wish.include for wish in wishes], device, given(wishes, device), wording.apart.to(device))
 
 
-def given(wishes: Sequence[Wish], device: torch.device) -> Tensor | None:
+def given(wishes: Sequence[Constraints], device: torch.device) -> Tensor | None:
     """(rows, tokens): the prefixes, at the right."""
     longest = max(len(wish.prefix) for wish in wishes)
     rows = [[NOTHING] * (longest - len(wish.prefix)) + list(wish.prefix) for wish in wishes]

@@ -7,35 +7,35 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from .beam import Past, Walk
+from .beam import SearchCache, SearchState
 
 LOOK = 4  # steps between two looks of `search` at whether all have ended
 
 
-class Decodable(Protocol):
+class StepModel(Protocol):
     """`start(…)` differs by family (a source, frames, or only rows); a search is handed the cache it returned."""
 
     def step(self, tokens: Tensor, cache: Any, real: Tensor | None = None) -> Tensor:
         """Read tokens (rows, tokens), remember them, return logits (rows, tokens, vocab)."""
 
 
-class Plain:
+class EagerStep:
     """A step of a search."""
 
     early = False  # is a prompt of one token read like any other?
 
-    def __init__(self, model: Decodable, walk: Walk, cache: Past, look: int = 1) -> None:
+    def __init__(self, model: StepModel, walk: SearchState, cache: SearchCache, look: int = 1) -> None:
         self.model, self.walk, self.cache, self.look = model, walk, cache, look
 
     def step(self, tokens: Tensor) -> Tensor | None:
         """Read these; the tokens to read next, or None when every row has ended."""
-        return self.walk.advance(self.model.step(tokens, self.cache))
+        return self.walk.step_and_drop(self.model.step(tokens, self.cache))
 
     def put_back(self) -> None:
         """The search is over."""
 
 
-class Recorded(Plain):
+class GraphedStep(EagerStep):
     """The same over a fixed cache, replayed from the second step of a shape on.
 
     A recording works on tensors at certain addresses. A later search of the same shapes brings its own tensors there.
@@ -43,7 +43,7 @@ class Recorded(Plain):
 
     early = True
     shape: torch.Size | None = None
-    recording: "Recording | None" = None
+    recording: "CapturedGraph | None" = None
 
     def step(self, tokens: Tensor) -> Tensor | None:
         if tokens.shape != self.shape:
@@ -58,20 +58,23 @@ class Recorded(Plain):
         self.walk.step += 1
         if self.walk.step % self.look and self.walk.step < self.walk.longest:
             return self.recording.tokens
-        return self.walk.narrowed(self.recording.tokens)
+        return self.walk.drop_finished(self.recording.tokens)
 
-    def found(self, tokens: Tensor) -> "Recording | None":
+    def found(self, tokens: Tensor) -> "CapturedGraph | None":
         """A recording to go on with, from an earlier search or made now."""
-        known, places = RECORDINGS.setdefault(self.model, {}), list(hanging({"walk": self.walk, "cache": self.cache}))
+        known, places = (
+            CAPTURED.setdefault(self.model, {}),
+            list(collect_state({"walk": self.walk, "cache": self.cache})),
+        )
         kind = *(outline(place) for place in places), addresses(self.model)
         if not torch.is_autocast_enabled("cuda") and kind in known:
             recording = known.pop(kind)  # nobody else may use it meanwhile
             recording.tokens.copy_(tokens)
-            bring([place for place in places if isinstance(place.value, Tensor)], recording.held)
+            copy_into([place for place in places if isinstance(place.value, Tensor)], recording.held)
             return recording
         return self.record(tokens, kind, places) if self.warm else None
 
-    def record(self, tokens: Tensor, kind: Any, places: list["Place"]) -> "Recording":
+    def record(self, tokens: Tensor, kind: Any, places: list["StateEntry"]) -> "CapturedGraph":
         """Nothing is computed yet: neither the cache nor the walk moves, but for the step that Python counts."""
         fed, graph, step = tokens.clone(), torch.cuda.CUDAGraph(), self.walk.step
         held = [place.value for place in places if isinstance(place.value, Tensor)]
@@ -79,35 +82,35 @@ class Recorded(Plain):
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             graph.capture_begin()
-            fed.copy_(self.walk.take(self.model.step(fed, self.cache)))
+            fed.copy_(self.walk.advance(self.model.step(fed, self.cache)))
             graph.capture_end()
         here.wait_stream(aside)
         self.walk.step = step
-        return Recording(kind, graph, fed, held)
+        return CapturedGraph(kind, graph, fed, held)
 
     def put_back(self) -> None:
         """Let later searches use the recording. Under autocast it may hold weights that are gone by then."""
         if self.recording is not None and not torch.is_autocast_enabled("cuda"):
-            known = RECORDINGS[self.model]
+            known = CAPTURED[self.model]
             known[self.recording.kind] = self.recording
             for kind in list(known)[:-KEPT]:
                 del known[kind]
         self.recording = None
 
 
-class Recording(NamedTuple):
+class CapturedGraph(NamedTuple):
     kind: Any
     graph: torch.cuda.CUDAGraph
     tokens: Tensor  # read by a step, and then those to read next
     held: list[Tensor]  # what else it reads and writes
 
 
-RECORDINGS: MutableMapping[Any, dict[Any, Recording]] = WeakKeyDictionary()
+CAPTURED: MutableMapping[Any, dict[Any, CapturedGraph]] = WeakKeyDictionary()
 ANEW = "to", "empty", "put"  # what no step reads that it has not said itself
 KEPT = 4  # recordings of a model, each with the memory of a cache
 
 
-class Place(NamedTuple):
+class StateEntry(NamedTuple):
     """Where a value hangs: owner[name]."""
 
     owner: Any
@@ -116,7 +119,7 @@ class Place(NamedTuple):
     value: Any
 
 
-def hanging(owner: Any, path: str = "", seen: set[int] | None = None) -> Iterator[Place]:
+def collect_state(owner: Any, path: str = "", seen: set[int] | None = None) -> Iterator[StateEntry]:
     """Every tensor and plain value that hangs on some objects, each object once."""
     seen = set() if seen is None else seen
     for name, value in list(owner.items() if isinstance(owner, dict) else enumerate(owner)):
@@ -124,15 +127,15 @@ def hanging(owner: Any, path: str = "", seen: set[int] | None = None) -> Iterato
         if name in ANEW or isinstance(value, Tensor) and 0 in value.stride():
             continue  # an expanded view is made anew in every step
         if value is None or isinstance(value, Tensor | int | float | str | torch.Size):
-            yield Place(owner, name, here, value)
+            yield StateEntry(owner, name, here, value)
         elif id(value) not in seen:
             seen.add(id(value))
             inside = value if isinstance(value, dict | list | tuple) else getattr(value, "__dict__", {})
-            yield Place(owner, name, f"{here} {type(value).__name__}", None)
-            yield from hanging(inside, here, seen)
+            yield StateEntry(owner, name, f"{here} {type(value).__name__}", None)
+            yield from collect_state(inside, here, seen)
 
 
-def outline(place: Place) -> tuple[Any, ...]:
+def outline(place: StateEntry) -> tuple[Any, ...]:
     """What must agree between two searches. How often Python has stepped is counted on the device as well."""
     value = place.value
     if isinstance(value, Tensor):
@@ -146,7 +149,7 @@ def addresses(model: Any) -> tuple[tuple[int, int], ...]:
     return tuple((each.data_ptr(), each._version) for each in every)
 
 
-def bring(places: list[Place], held: list[Tensor]) -> None:
+def copy_into(places: list[StateEntry], held: list[Tensor]) -> None:
     """Copy the values to the tensors of a recording, and hang those up in their stead."""
     torch._foreach_copy_(held, [place.value for place in places])
     for place, tensor in zip(places, held, strict=True):

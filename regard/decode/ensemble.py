@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .beam import Past
+from .beam import SearchCache
 
 
-class Bundle:
+class CacheBundle:
     """The caches of the members, moved together."""
 
     def __init__(self, caches: Sequence[Any]) -> None:
@@ -21,19 +21,19 @@ class Bundle:
         lengths: Tensor = self.caches[0].lengths
         return lengths
 
-    def ready(self) -> None:
+    def skip_prompt(self) -> None:
         for cache in self.caches:
-            cache.ready()
+            cache.skip_prompt()
 
     def branch(self, beams: int, steps: int) -> None:
         for cache in self.caches:
             cache.branch(beams, steps)
 
-    def follow(self, origin: Tensor) -> None:
+    def reorder(self, origin: Tensor) -> None:
         for cache in self.caches:
-            cache.follow(origin)
+            cache.reorder(origin)
 
-    def select(self, rows: Tensor) -> "Past":
+    def select(self, rows: Tensor) -> "SearchCache":
         for cache in self.caches:
             cache.select(rows)
         return self
@@ -50,10 +50,10 @@ class Ensemble(nn.Module):
         super().__init__()
         self.members: Any = nn.ModuleList(members)
 
-    def start(self, *inputs: Any, **named: Any) -> Bundle:
-        return Bundle([member.start(*inputs, **named) for member in self.members])
+    def start(self, *inputs: Any, **named: Any) -> CacheBundle:
+        return CacheBundle([member.start(*inputs, **named) for member in self.members])
 
-    def step(self, tokens: Tensor, cache: Bundle, real: Tensor | None = None) -> Tensor:
+    def step(self, tokens: Tensor, cache: CacheBundle, real: Tensor | None = None) -> Tensor:
         both = zip(self.members, cache.caches, strict=True)
         return mean([member.step(tokens, own, real) for member, own in both])
 

@@ -13,7 +13,7 @@ ANY, NOTHING = -1, -2  # in a table of tokens: fits every token; fits none, wher
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """What a filter may look at."""
 
     step: int  # tokens said so far by every hypothesis
@@ -26,7 +26,7 @@ class Filter(Protocol):
     """One with `blind = True` does not look at `said`, nor at `step` after the first: its steps can be recorded. One
     with `first = True` looks whether it is the first."""
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         """(rows, beams, vocab) log-probabilities in and out; minus infinity forbids. It may write in place."""
 
 
@@ -38,7 +38,7 @@ class Suppress:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = torch.tensor(tokens, dtype=torch.long)
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         self.tokens = self.tokens.to(scores.device)
         return scores.index_fill_(2, self.tokens, -torch.inf)
 
@@ -61,7 +61,7 @@ class Forbid:
         self.before, self.last = whole[:, :, :-1], whole[:, :, -1]  # (rows, sequences, longest - 1), (rows, sequences)
         self.used = torch.tensor([[i < len(sequences) for i in range(most)] for sequences in rows], dtype=torch.bool)
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         if self.last.device != scores.device:
             self.before, self.last, self.used = (each.to(scores.device) for each in (self.before, self.last, self.used))
         row = moment.row if len(self.last) > 1 else torch.zeros_like(moment.row)
@@ -71,7 +71,7 @@ class Forbid:
         last = self.last[row][:, None].expand_as(complete)
         return scores.scatter_reduce(2, last, cap, "amin")
 
-    def _window(self, moment: Moment) -> Tensor:
+    def _window(self, moment: StepContext) -> Tensor:
         """(rows, beams, longest - 1): the last tokens."""
         size, said = self.before.size(2), moment.said
         if self.given is not None:
@@ -81,7 +81,7 @@ class Forbid:
         return F.pad(said, (missing, 0), value=NOTHING)[:, :, said.size(2) + missing - size :]
 
 
-class Opening:
+class FirstToken:
     """The first token of these rows (bool) is one of those allowed (vocab, bool)."""
 
     blind = first = True
@@ -89,7 +89,7 @@ class Opening:
     def __init__(self, rows: Tensor, allowed: Tensor) -> None:
         self.rows, self.refused = rows, ~allowed
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         if moment.step:
             return scores
         return scores.masked_fill(self.rows[moment.row][:, None, None] & self.refused, -torch.inf)
@@ -103,19 +103,19 @@ class ForcedEnd:
     def __init__(self, end: int) -> None:
         self.end = end
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         last = (moment.left == 1)[:, None, None]
         ending = torch.full_like(scores, -torch.inf)
         ending[:, :, self.end] = 0.0
         return torch.where(last, ending, scores)
 
 
-class Renormalise:
+class Renormalize:
     """Make what the other filters left a distribution again, as some checkpoints ask."""
 
     blind = True
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         return scores.log_softmax(-1)
 
 
@@ -129,7 +129,7 @@ class RepetitionPenalty:
     def __init__(self, penalty: float, given: Tensor) -> None:
         self.penalty, self.given = penalty, given
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         rows, beams, vocab = scores.shape
         before = self.given[moment.row][:, None].expand(-1, beams, -1)
         past = torch.cat([before, moment.said], 2)
@@ -150,7 +150,7 @@ class Temperature:
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         return (scores - scores.amax(-1, keepdim=True)) / self.temperature  # the best stays finite, however cold
 
 
@@ -162,7 +162,7 @@ class TopK:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         least = scores.topk(min(self.count, scores.size(-1))).values[..., -1:]
         return scores.masked_fill(scores < least, -torch.inf)
 
@@ -175,7 +175,7 @@ class TopP:
     def __init__(self, share: float) -> None:
         self.share = share
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         ordered, index = scores.sort(dim=-1, descending=True, stable=True)
         p = ordered.softmax(-1)
         refused = p.cumsum(-1) - p >= self.share  # the likelier ones reach it without this one
@@ -190,5 +190,5 @@ class MinP:
     def __init__(self, share: float) -> None:
         self.least = log(share)
 
-    def __call__(self, scores: Tensor, moment: Moment) -> Tensor:
+    def __call__(self, scores: Tensor, moment: StepContext) -> Tensor:
         return scores.masked_fill(scores < scores.amax(-1, keepdim=True) + self.least, -torch.inf)

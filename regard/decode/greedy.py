@@ -3,35 +3,35 @@
 import torch
 from torch import Tensor
 
-from .beam import Hypothesis, Past, Settings, Walk, hold
-from .filters import Moment
+from .beam import Hypothesis, SearchCache, SearchSettings, SearchState, hold
+from .filters import StepContext
 from .pool import TIE
 
 
-class Greedy(Walk):
+class GreedySearch(SearchState):
     spreads = True
 
-    def __init__(self, settings: Settings, cache: Past, limits: Tensor) -> None:
+    def __init__(self, settings: SearchSettings, cache: SearchCache, limits: Tensor) -> None:
         super().__init__(settings, 1, cache, limits)
-        self.logprob = torch.full_like(self.open, -torch.inf)  # of running rows, (rows, 1); until it ends, none
+        self.logprob = torch.full_like(self.logprobs, -torch.inf)  # of running rows, (rows, 1); until it ends, none
         self.length = torch.zeros_like(self.logprob, dtype=torch.long)  # without END
         self.ended = torch.zeros_like(self.logprob, dtype=torch.bool)  # by END
         self.put: dict[int, Hypothesis] = {}  # of rows that were dropped
 
-    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, None]:
+    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, None]:
         best = scores.amax(2)  # (rows, 1)
         token = (scores >= (best - TIE)[:, :, None]).to(torch.uint8).argmax(2)  # of equals the first
         ended, going = token == self.settings.end, best > -torch.inf
-        self.said.scatter_(2, (self.now - 1).expand(len(token), 1, 1), token[:, :, None])
-        closed = going & (ended | last[:, None] | self.stopped(self.said, going & ~ended))
+        self.tokens.scatter_(2, (self.now - 1).expand(len(token), 1, 1), token[:, :, None])
+        closed = going & (ended | last[:, None] | self.stopped(self.tokens, going & ~ended))
         self.logprob = hold(self.logprob, torch.where(closed, best, self.logprob))
         self.length = hold(self.length, torch.where(closed, self.now - ended.long(), self.length))
         self.ended = hold(self.ended, torch.where(closed, ended, self.ended))
-        self.open = best.masked_fill(closed, -torch.inf)
+        self.logprobs = best.masked_fill(closed, -torch.inf)
         return token, None
 
     def settled(self) -> Tensor:
-        return self.open[:, 0] == -torch.inf
+        return self.logprobs[:, 0] == -torch.inf
 
     def select(self, rows: Tensor) -> None:
         self.put_by()
@@ -39,7 +39,7 @@ class Greedy(Walk):
         self.logprob, self.length, self.ended = (each[rows] for each in (self.logprob, self.length, self.ended))
 
     def put_by(self) -> None:
-        parts = self.row, self.said[:, 0], self.length[:, 0], self.logprob[:, 0], self.ended[:, 0]
+        parts = self.row, self.tokens[:, 0], self.length[:, 0], self.logprob[:, 0], self.ended[:, 0]
         for row, tokens, length, logprob, ended in zip(*(part.tolist() for part in parts), strict=True):
             if logprob > -torch.inf:
                 score = logprob / max(length + ended, 1) ** self.settings.length_penalty

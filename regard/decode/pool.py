@@ -44,7 +44,7 @@ def even(best: Tensor, index: Tensor, size: int) -> Tensor:
     return (gaps.cumsum(1) * size + index).argsort(1)
 
 
-class Pool:
+class HypothesisPool:
     """The best `size` ended hypotheses of every row."""
 
     def __init__(self, rows: int, size: int, longest: int, length_penalty: float, device: torch.device) -> None:

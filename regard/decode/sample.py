@@ -7,25 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .beam import Hypothesis, Past, Settings, Walk, extend
-from .filters import Filter, MinP, Moment, Temperature, TopK, TopP
+from .beam import Hypothesis, SearchCache, SearchSettings, SearchState, extend
+from .filters import Filter, MinP, StepContext, Temperature, TopK, TopP
 
 
 @dataclass(frozen=True)
-class Draw:
+class SamplingSettings:
     """How to draw. Filters shape the distribution; the score of a sample is the model's own all the same."""
 
     keys: Tensor  # (rows, samples) int64: where each sample's random numbers come from
     filters: tuple[Filter, ...] = ()
 
 
-def drawing(texts: list[str], how: Any, device: torch.device) -> Draw:
+def sampling_settings(texts: list[str], how: Any, device: torch.device) -> SamplingSettings:
     """As decode.* says."""
     shape: list[Filter] = [Temperature(how.temperature)]
     shape += [TopK(how.top_k)] if how.top_k else []
     shape += [TopP(how.top_p)] if how.top_p < 1 else []
     shape += [MinP(how.min_p)] if how.min_p else []
-    return Draw(keys(texts, how.nbest, how.seed, device), tuple(shape))
+    return SamplingSettings(keys(texts, how.nbest, how.seed, device), tuple(shape))
 
 
 def keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Tensor:
@@ -38,17 +38,17 @@ def keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Ten
     return torch.tensor([[key(text, i) for i in range(samples)] for text in texts], device=device)
 
 
-class Samples(Walk):
+class SampleSearch(SearchState):
     """Draws by the largest of log p + Gumbel noise, which is a draw from p (1611.01144)."""
 
-    def __init__(self, settings: Settings, draw: Draw, cache: Past, limits: Tensor) -> None:
+    def __init__(self, settings: SearchSettings, draw: SamplingSettings, cache: SearchCache, limits: Tensor) -> None:
         rows, samples = draw.keys.shape
         super().__init__(settings, samples, cache, limits)
         self.draw, device = draw, limits.device
         self.own = torch.arange(samples, device=device)
-        self.tokens = torch.zeros(rows, samples, self.longest, dtype=torch.long, device=device)
+        self.finished_tokens = torch.zeros(rows, samples, self.longest, dtype=torch.long, device=device)
         self.lengths = torch.zeros(rows, samples, dtype=torch.long, device=device)
-        self.logprobs = torch.full((rows, samples), -torch.inf, device=device)
+        self.finished_logprobs = torch.full((rows, samples), -torch.inf, device=device)
         self.over = torch.zeros(rows, samples, dtype=torch.bool, device=device)
         self.ended = torch.zeros(rows, samples, dtype=torch.bool, device=device)
 
@@ -56,28 +56,30 @@ class Samples(Walk):
     def recordable(self) -> bool:
         return super().recordable and all(getattr(filter, "blind", False) for filter in self.draw.filters)
 
-    def split(self, scores: Tensor, last: Tensor, moment: Moment) -> tuple[Tensor, Tensor | None]:
+    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, Tensor | None]:
         scores = scores.expand(-1, self.width, -1)
         shaped = scores
         for filter in self.draw.filters:
             shaped = filter(shaped, moment)
         token = (shaped + gumbel(self.draw.keys[self.row], self.now, scores.size(2))).argmax(-1)
-        self.open = scores.gather(2, token[:, :, None])[:, :, 0]
-        self.said = extend(self.said, self.now, self.own[: self.said.size(1)].expand_as(token), token)
+        self.logprobs = scores.gather(2, token[:, :, None])[:, :, 0]
+        self.tokens = extend(self.tokens, self.now, self.own[: self.tokens.size(1)].expand_as(token), token)
         self._keep(token, last)
         return token, None
 
     def _keep(self, token: Tensor, last: Tensor) -> None:
         row, ended = self.row, token == self.settings.end
-        self.tokens[row] = extend(self.tokens[row], self.now, self.own.expand_as(token), token)
+        self.finished_tokens[row] = extend(self.finished_tokens[row], self.now, self.own.expand_as(token), token)
         running = ~self.over[row]
-        now = running & (ended | last[:, None] | (self.open == -torch.inf))  # where all is forbidden, nothing follows
-        now |= self.stopped(self.said, running & ~now)
+        now = running & (
+            ended | last[:, None] | (self.logprobs == -torch.inf)
+        )  # where all is forbidden, nothing follows
+        now |= self.stopped(self.tokens, running & ~now)
         self.lengths[row] += running & ~ended
-        self.logprobs[row] = torch.where(now, self.open, self.logprobs[row])
+        self.finished_logprobs[row] = torch.where(now, self.logprobs, self.finished_logprobs[row])
         self.ended[row] |= now & ended
         self.over[row] |= now
-        self.open = self.open.masked_fill(self.over[row], -torch.inf)
+        self.logprobs = self.logprobs.masked_fill(self.over[row], -torch.inf)
 
     def settled(self) -> Tensor:
         return self.over[self.row].all(1)
@@ -85,8 +87,10 @@ class Samples(Walk):
     def results(self) -> list[list[Hypothesis]]:
         """In the order of the samples: the first is the same however many are drawn."""
         lengths = self.lengths + self.ended
-        scores = self.logprobs / lengths.clamp(min=1) ** self.settings.length_penalty
-        parts = [part.tolist() for part in (self.tokens, self.lengths, scores, self.logprobs, self.ended)]
+        scores = self.finished_logprobs / lengths.clamp(min=1) ** self.settings.length_penalty
+        parts = [
+            part.tolist() for part in (self.finished_tokens, self.lengths, scores, self.finished_logprobs, self.ended)
+        ]
         return [
             [
                 Hypothesis(tokens[:length], score, logprob, ended)

@@ -5,15 +5,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .beam import Beams, Hypothesis, Past, Settings, Walk
-from .constrained_beam import Constrained
-from .cuda_graph import LOOK, Decodable, Plain, Recorded
-from .greedy import Greedy
-from .sample import Samples
+from .beam import BeamSearch, Hypothesis, SearchCache, SearchSettings, SearchState
+from .constrained_beam import ConstrainedBeamSearch
+from .cuda_graph import LOOK, EagerStep, GraphedStep, StepModel
+from .greedy import GreedySearch
+from .sample import SampleSearch
 
 
 def search(
-    model: Decodable, cache: Past, prompt: Tensor, limits: Tensor, settings: Settings, real: Tensor | None = None
+    model: StepModel,
+    cache: SearchCache,
+    prompt: Tensor,
+    limits: Tensor,
+    settings: SearchSettings,
+    real: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Continue prompts (rows, tokens), ragged if `real` says so, by at most `limits` (rows,) tokens, END counted.
 
@@ -25,20 +30,20 @@ def search(
 
 @torch.no_grad()
 def steps(
-    model: Decodable,
-    cache: Past,
+    model: StepModel,
+    cache: SearchCache,
     prompt: Tensor,
     limits: Tensor,
-    settings: Settings,
+    settings: SearchSettings,
     real: Tensor | None = None,
     look: int = 1,
-) -> Iterator[Walk]:
+) -> Iterator[SearchState]:
     """What `search` does, step by step: the same walk each time, one token further.
 
     On a GPU, where to look makes the device wait, only every `look` steps it is seen whether all rows have ended.
     """
     walk = rule(settings, cache, limits)
-    kind = Recorded if prompt.is_cuda and cache.fixed and walk.recordable else Plain
+    kind = GraphedStep if prompt.is_cuda and cache.fixed and walk.recordable else EagerStep
     one = kind(model, walk, cache, look)
     try:
         tokens = begun(one, prompt, real)
@@ -50,27 +55,27 @@ def steps(
         one.put_back()
 
 
-def begun(one: Plain, prompt: Tensor, real: Tensor | None) -> Tensor | None:
+def begun(one: EagerStep, prompt: Tensor, real: Tensor | None) -> Tensor | None:
     """The prompt is read: the tokens to read next, (rows, width)."""
     walk, cache = one.walk, one.cache
     early = one.early and walk.early and prompt.size(1) == 1 and real is None
     if early:
-        cache.ready()
+        cache.skip_prompt()
     else:
         scores = last_of(one.model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): it is one beam
     if walk.width > 1:
         cache.branch(walk.width, walk.longest)
-    return one.step(walk.spread(prompt)) if early else walk.advance(scores)
+    return one.step(walk.spread(prompt)) if early else walk.step_and_drop(scores)
 
 
-def rule(settings: Settings, cache: Past, limits: Tensor) -> Walk:
-    if settings.draw is not None:
-        return Samples(settings, settings.draw, cache, limits)
-    if settings.must is not None:
-        return Constrained(settings, settings.must, cache, limits)
-    if settings.beam == settings.nbest == 1 and settings.stop == "first":
-        return Greedy(settings, cache, limits)
-    return Beams(settings, cache, limits)
+def rule(settings: SearchSettings, cache: SearchCache, limits: Tensor) -> SearchState:
+    if settings.sampling is not None:
+        return SampleSearch(settings, settings.sampling, cache, limits)
+    if settings.required is not None:
+        return ConstrainedBeamSearch(settings, settings.required, cache, limits)
+    if settings.beam == settings.nbest == 1 and settings.early_stopping == "first":
+        return GreedySearch(settings, cache, limits)
+    return BeamSearch(settings, cache, limits)
 
 
 def last_of(logits: Tensor, real: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ from .texts import added
 SPARE = 4  # tokens beyond those that can hold a string: a character may begin in them
 
 
-class Stops:
+class StopStrings:
     """`given` has the prompt of each row, for the first tokens may be spelt otherwise at the beginning of a text."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """One short file per family. A family module has Config, SIZES, Model, and its maps to and from public checkpoints.
 
-A family that serves several kinds of tasks has FORMS: its Model builds one of them, as Config.head says.
+A family that serves several kinds of tasks has HEADS: its Model builds one of them, as Config.head says.
 """
 
 from importlib import import_module

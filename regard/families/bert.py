@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import Rule, first, under
+from ..formats.huggingface.weight_names import WeightRule, first, under
 from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
-from ..parts.init import as_built, initialise, normal, ones, zeros
+from ..parts.init import as_built, initialize, normal, ones, zeros
 
 Attention = Annotated[
     slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Lowrank | slots.Additive,
@@ -27,13 +27,13 @@ Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminat
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
-class Encoder(Base):
+class EncoderConfig(Base):
     """The settings of an encoder with heads on top, with BERT's values: Longformer and BigBird have others."""
 
     family: str
     size: str = "small"
     vocab: Count = 0  # 0: as many as the tokenizer learns
-    kinds: Positive = 2  # of texts that a row may hold
+    token_types: Positive = 2  # of texts that a row may hold
     width: Positive = 512
     heads: Positive = 8
     layers: Positive = 4
@@ -42,7 +42,7 @@ class Encoder(Base):
     prenorm: bool = False  # norm first; the paper's is last
     head: Literal["none", "words", "class", "tag"] = "none"
     labels: Count = 0  # of the heads class and tag
-    follow: bool = False  # does the second text follow the first? a further head
+    next_sentence: bool = False  # does the second text follow the first? a further head
     pooled: bool = False  # a map of the first token; the heads class and follow have it anyway
     tied: bool = True  # masked words are told by the table of the embeddings
     attention: Attention = slots.Dense(dropout=0.1)
@@ -58,7 +58,7 @@ class Encoder(Base):
         return self
 
 
-class Config(Encoder):
+class Config(EncoderConfig):
     family: Literal["bert"] = "bert"
 
 
@@ -71,10 +71,10 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-class Words(nn.Module):
+class MaskedLMHead(nn.Module):
     """What stands at a place: one more layer, then a score for every word of the table."""
 
-    def __init__(self, c: Encoder) -> None:
+    def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         self.into, self.norm, self.out = nn.Linear(c.width, c.width), c.norm.build(c.width), nn.Linear(c.width, c.vocab)
         self.act = c.feed.act
@@ -85,11 +85,11 @@ class Words(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, c: Encoder) -> None:
+    def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
         self.head = c.head
         self.squash = ACTIVATIONS[c.feed.act] if c.acting and c.head == "class" else torch.tanh
-        self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
+        self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.token_types, c.width)
         norm = partial(c.norm.build, c.width)
         self.norm, self.dropout = norm(), Dropout(c.dropout)
         self.encoder = Stack(
@@ -104,11 +104,11 @@ class Model(nn.Module):
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
         )
-        self.words = Words(c) if c.head == "words" else None
-        self.pooler = nn.Linear(c.width, c.width) if c.pooled or c.follow or c.head == "class" else None
-        self.next = nn.Linear(c.width, 2) if c.follow else None
+        self.words = MaskedLMHead(c) if c.head == "words" else None
+        self.pooler = nn.Linear(c.width, c.width) if c.pooled or c.next_sentence or c.head == "class" else None
+        self.next = nn.Linear(c.width, 2) if c.next_sentence else None
         self.classes = nn.Linear(c.width, c.labels) if c.head in ("class", "tag") else None
-        initialise(self, INITIAL)
+        initialize(self, INITIAL)
         if self.words is not None and c.tied:
             self.words.out.weight = self.embed.weight
 
@@ -118,7 +118,7 @@ class Model(nn.Module):
 
     def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
         x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))
-        x = self.dropout(self.norm(self.encoder.place(x, mask.at)))
+        x = self.dropout(self.norm(self.encoder.add_positions(x, mask.positions)))
         return self.encoder(x, mask)  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Model(nn.Module):
         return self.squash(self.pooler(states[:, 0]))  # (batch, width)
 
     def follows(self, states: Tensor) -> Tensor:
-        assert self.next is not None, "model.follow is false"
+        assert self.next is not None, "model.next_sentence is false"
         return self.next(self.pool(states))  # (batch, 2): the first means yes
 
     def label(self, states: Tensor, real: Tensor | None = None) -> Tensor:
@@ -146,8 +146,8 @@ class Model(nn.Module):
         return self.logits(states) if self.head == "words" else self.label(states)
 
 
-HEADS = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all
-LABELS = ("classes",)  # those of them that say labels, which are every data's own
+HEAD_MODULES = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all
+LABEL_MODULES = ("classes",)  # those of them that say labels, which are every data's own
 
 INITIAL = {
     r".*norm\.weight": ones,
@@ -181,7 +181,7 @@ def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Con
     said = shared(theirs, tensors, ARCHITECTURES)
     return Config(
         **said,
-        follow=FOLLOWS in tensors and said["head"] in ("none", "words"),
+        next_sentence=FOLLOWS in tensors and said["head"] in ("none", "words"),
         attention=slots.Dense(dropout=theirs.get("attention_probs_dropout_prob", 0.1)),
         positions=slots.Learned(tokens=theirs["max_position_embeddings"]),
     )
@@ -200,7 +200,7 @@ def shared(theirs: Mapping[str, Any], tensors: Collection[str], architectures: M
     return {
         "size": "huggingface",
         "vocab": theirs["vocab_size"],
-        "kinds": theirs.get("type_vocab_size", 2),
+        "token_types": theirs.get("type_vocab_size", 2),
         "width": theirs["hidden_size"],
         "heads": theirs["num_attention_heads"],
         "layers": theirs["num_hidden_layers"],
@@ -223,9 +223,9 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def names(c: Encoder) -> dict[str, str | Rule]:
+def names(c: EncoderConfig) -> dict[str, str | WeightRule]:
     """Our names to theirs, `bert.` left out."""
-    layer: dict[str, str | Rule] = {
+    layer: dict[str, str | WeightRule] = {
         "attention.query": "attention.self.query",
         "attention.key": "attention.self.key",
         "attention.value": "attention.self.value",

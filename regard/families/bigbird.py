@@ -5,17 +5,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..formats.huggingface.weight_names import Rule
+from ..formats.huggingface.weight_names import WeightRule
 from ..parts import slots
 from . import bert
-from .bert import HEADS, LABELS, Model
+from .bert import HEAD_MODULES, LABEL_MODULES, Model
 
-__all__ = ["HEADS", "LABELS", "SIZES", "Config", "Model"]
+__all__ = ["HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Blocks | slots.Dense, Field(discriminator="kind")]
 
 
-class Config(bert.Encoder):
+class Config(bert.EncoderConfig):
     family: Literal["bigbird"] = "bigbird"
     attention: Attention = slots.Blocks()
     positions: bert.Positions = slots.Learned(tokens=4096)
@@ -59,13 +59,13 @@ def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> Con
     blocks = slots.Blocks(size=theirs.get("block_size", 64), random=theirs.get("num_random_blocks", 3), drawn=False)
     return Config(
         **said,
-        follow=bert.FOLLOWS in tensors and said["head"] in ("none", "words"),
+        next_sentence=bert.FOLLOWS in tensors and said["head"] in ("none", "words"),
         attention=blocks if kind == "block_sparse" else slots.Dense(),
         positions=slots.Learned(tokens=theirs["max_position_embeddings"]),
     )
 
 
-def names(c: Config) -> dict[str, str | Rule]:
+def names(c: Config) -> dict[str, str | WeightRule]:
     """Our names to theirs, `bert.` left out."""
     head = (
         {"pooler": "classifier.dense", "classes": "classifier.out_proj"} if c.head == "class" else {"pooler": "pooler"}
@@ -75,7 +75,11 @@ def names(c: Config) -> dict[str, str | Rule]:
 
 def unused(c: Config) -> tuple[str, ...]:
     """Tensors that transformers passes over, too, or that belong to a head which this model is not said to have."""
-    heads = {"cls.predictions": c.head == "words", "cls.seq_relationship": c.follow, "classifier": bool(c.labels)}
+    heads = {
+        "cls.predictions": c.head == "words",
+        "cls.seq_relationship": c.next_sentence,
+        "classifier": bool(c.labels),
+    }
     spare = [] if c.tied else [r"cls\.predictions\.bias"]
     spare += [r"pooler\..*"] if c.head == "class" else []  # the head has its own map of the first token
     return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))

@@ -11,29 +11,29 @@ from torch import nn
 from ..config.schema import Positive
 from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, zeros
-from ..parts.recurrent import Convolved
+from ..parts.recurrent import GatedConvolution
 from . import generic
-from .generic import HEADS, LABELS
+from .generic import HEAD_MODULES, LABEL_MODULES
 
-__all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
+__all__ = ["HEADS", "HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
 
 
-class Config(generic.Shape):
+class Config(generic.BaseConfig):
     family: Literal["cnn"] = "cnn"
     size: str = "small"
-    near: Positive = 3  # tokens that a convolution reads at once: of a decoder that one and those before it
+    kernel_size: Positive = 3  # tokens that a convolution reads at once: of a decoder that one and those before it
     layers: Positive = 5
     attention: Attention = slots.Dense()  # of the decoder, over the source
     positions: Positions = slots.Sinusoid()
 
-    @field_validator("near")
+    @field_validator("kernel_size")
     @classmethod
     def _odd(cls, value: int) -> int:
         if value % 2 == 0:
-            raise ValueError(f"model.near is {value}; expected an odd number, as many neighbours on each side")
+            raise ValueError(f"model.kernel_size is {value}; expected an odd number, as many neighbours on each side")
         return value
 
     @model_validator(mode="after")
@@ -50,14 +50,14 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def encoder(c: Config) -> Stack:
-    layers = [Layer(Convolved(c.width, c.near), None, partial(residual, c)) for _ in range(c.layers)]
+    layers = [Layer(GatedConvolution(c.width, c.kernel_size), None, partial(residual, c)) for _ in range(c.layers)]
     return Stack(layers, nn.LayerNorm(c.width), c.positions.build(c.width, c.heads, causal=False))
 
 
 def decoder(c: Config, looking: bool) -> Stack:
     layers = [
         Layer(
-            Convolved(c.width, c.near, causal=True),
+            GatedConvolution(c.width, c.kernel_size, causal=True),
             None,
             partial(residual, c),
             cross=c.attention.build(c.width, c.heads) if looking else None,
@@ -81,7 +81,7 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> nn.Module:
-    return generic.Build(encoder, decoder, initial(c), c.width**0.5)(c)
+    return generic.StackBuilder(encoder, decoder, initial(c), c.width**0.5)(c)
 
 
-FORMS = generic.FORMS
+HEADS = generic.HEADS

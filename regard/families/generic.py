@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Mask, Stack
-from ..parts.init import Rule, initialise
+from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pooled
 
 Head = Literal["target", "next", "class", "tag"]
 
 
-class Shape(Base):
+class BaseConfig(Base):
     """What the configs of both families have."""
 
     vocab: Count = 0  # of the source; 0: as many as the tokenizer learns
@@ -33,7 +33,7 @@ class Shape(Base):
     pooling: Pooling = "max"  # of a class: over the states of all tokens, or the first one's
 
 
-class Build:
+class StackBuilder:
     """How a family makes its stacks, and how their weights begin."""
 
     def __init__(
@@ -47,17 +47,17 @@ class Build:
         self.encoder, self.decoder, self.table, self.scale = encoder, decoder, table, scale
 
     def __call__(self, c: Any) -> nn.Module:
-        model: Any = FORMS[c.head](c, self)
-        initialise(model, self.table)
+        model: Any = HEADS[c.head](c, self)
+        initialize(model, self.table)
         if c.tied:
             model.tie()
         return model
 
 
-class Pairs(nn.Module):
+class Seq2Seq(nn.Module):
     """An encoder reads the source, a decoder writes the target looking at it."""
 
-    def __init__(self, c: Shape, build: Build) -> None:
+    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
         super().__init__()
         self.scale = build.scale
         self.source = nn.Embedding(c.vocab, c.width)
@@ -70,11 +70,11 @@ class Pairs(nn.Module):
         self.head.weight = self.target.weight
 
     def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.place(self.source(source) * self.scale, mask.at)
+        x = self.encoder.add_positions(self.source(source) * self.scale, mask.positions)
         return self.encoder(self.dropout(x), mask)  # (batch, source, width)
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.decoder.place(self.target(target) * self.scale, mask.at)
+        x = self.decoder.add_positions(self.target(target) * self.scale, mask.positions)
         return self.decoder(self.dropout(x), mask, cross, cache)  # (batch, target, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -87,15 +87,15 @@ class Pairs(nn.Module):
         return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.ahead(tokens, real), cache))
+        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, real), cache))
 
 
-class Text(nn.Module):
+class CausalLM(nn.Module):
     """A language model: each token of a text predicts the next one."""
 
-    def __init__(self, c: Shape, build: Build) -> None:
+    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
         super().__init__()
-        self.scale, self.carried = build.scale, getattr(c, "carried", False)
+        self.scale, self.carried = build.scale, getattr(c, "carry_state", False)
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
@@ -109,7 +109,7 @@ class Text(nn.Module):
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.stack.place(self.embed(tokens) * self.scale, mask.at)
+        x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
         return self.dropout(self.stack(self.dropout(x), mask, cache=cache))  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -123,17 +123,17 @@ class Text(nn.Module):
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.ahead(tokens, real), cache)
+        return self(tokens, cache.next_mask(tokens, real), cache)
 
-    def recall(self, rows: int) -> Cache | None:
+    def new_memory(self, rows: int) -> Cache | None:
         """What goes on from batch to batch of a text that is read in order: a state, if the family carries one."""
         return self.stack.cache(rows) if self.carried else None
 
 
-class Labelled(nn.Module):
+class Classifier(nn.Module):
     """An encoder reads a text from both sides; its states say a class or tags."""
 
-    def __init__(self, c: Shape, build: Build) -> None:
+    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
         super().__init__()
         self.scale, self.pooling = build.scale, c.pooling if c.head == "class" else None
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
@@ -148,7 +148,7 @@ class Labelled(nn.Module):
         return self.encoder.context  # the most positions; None: any number
 
     def encode(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.place(self.embed(tokens) * self.scale, mask.at)
+        x = self.encoder.add_positions(self.embed(tokens) * self.scale, mask.positions)
         return self.encoder(self.dropout(x), mask)  # (batch, tokens, width)
 
     def label(self, states: Tensor, real: Tensor) -> Tensor:
@@ -156,10 +156,10 @@ class Labelled(nn.Module):
         return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
-        real = torch.ones_like(tokens, dtype=torch.bool) if mask.keys is None else mask.keys
+        real = torch.ones_like(tokens, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
         return self.label(self.encode(tokens, mask), real)
 
 
-FORMS: dict[Head, Any] = {"target": Pairs, "next": Text, "class": Labelled, "tag": Labelled}
-HEADS = ("classes",)  # modules that another task has otherwise, or not at all
-LABELS = HEADS  # those of them that say labels, which are every data's own
+HEADS: dict[Head, Any] = {"target": Seq2Seq, "next": CausalLM, "class": Classifier, "tag": Classifier}
+HEAD_MODULES = ("classes",)  # modules that another task has otherwise, or not at all
+LABEL_MODULES = HEAD_MODULES  # those of them that say labels, which are every data's own

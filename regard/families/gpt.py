@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, Layer, Mask, Residual, Stack, slots
-from ..parts.init import Rule, initialise, normal, ones, zeros
+from ..parts.init import Rule, initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
@@ -83,7 +83,7 @@ class Model(nn.Module):
         positions = c.positions.build(c.width, c.heads, causal=True, head_width=c.head_width)
         self.stack = Stack(layers, norm(), positions, causal=True)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
-        initialise(self, initial(c.layers))
+        initialize(self, initial(c.layers))
         if c.tied:
             self.head.weight = self.embed.weight
 
@@ -93,7 +93,7 @@ class Model(nn.Module):
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.stack.place(self.embed(tokens), mask.at)
+        x = self.stack.add_positions(self.embed(tokens), mask.positions)
         return self.head_dropout(self.stack(self.dropout(x), mask, cache=cache))  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -107,9 +107,9 @@ class Model(nn.Module):
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.ahead(tokens, real), cache)
+        return self(tokens, cache.next_mask(tokens, real), cache)
 
-    def recall(self, rows: int) -> Cache | None:
+    def new_memory(self, rows: int) -> Cache | None:
         """Nothing of a text is remembered from batch to batch."""
         return None
 

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import Cache, Dropout, Feed, Layer, Mask, Residual, Sinusoid, Stack, slots
-from ..parts.init import glorot, initialise, normal, ones, zeros
+from ..parts import Cache, Dropout, FeedForward, Layer, Mask, Residual, SinusoidPositions, Stack, slots
+from ..parts.init import glorot, initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
 
@@ -61,14 +61,14 @@ class Model(nn.Module):
         layers = [
             Layer(
                 slots.in_layer(c.looking(), number).build(c.width, c.heads),
-                Feed(c.width, c.inner, "relu", dropout=c.dropout),
+                FeedForward(c.width, c.inner, "relu", dropout=c.dropout),
                 lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
             )
             for number in range(c.layers)
         ]
-        self.stack = Stack(layers, positions=Sinusoid(c.width), causal=True)
+        self.stack = Stack(layers, positions=SinusoidPositions(c.width), causal=True)
         self.head = nn.Linear(c.width, c.vocab)
-        initialise(self, INITIAL | {r"(embed|head)\.weight": normal(c.width**-0.5)})
+        initialize(self, INITIAL | {r"(embed|head)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.embed.weight
 
@@ -78,7 +78,7 @@ class Model(nn.Module):
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.stack.place(self.embed(tokens) * self.scale, mask.at)
+        x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
         return self.stack(self.dropout(x), mask, cache=cache)  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -92,9 +92,9 @@ class Model(nn.Module):
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.ahead(tokens, real), cache)
+        return self(tokens, cache.next_mask(tokens, real), cache)
 
-    def recall(self, rows: int) -> Cache | None:
+    def new_memory(self, rows: int) -> Cache | None:
         """Nothing of a text is remembered from batch to batch."""
         return None
 

@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ..formats.huggingface.weight_names import Rule, first, skipping, under
+from ..formats.huggingface.weight_names import WeightRule, first, skipping, under
 from ..parts import slots
 from . import bert
-from .bert import HEADS, LABELS, Model
+from .bert import HEAD_MODULES, LABEL_MODULES, Model
 
-__all__ = ["HEADS", "LABELS", "SIZES", "Config", "Model"]
+__all__ = ["HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
 
 # Positions that add to scores are not among them: a window in blocks has no table of scores to add to.
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]
 
 
-class Config(bert.Encoder):
+class Config(bert.EncoderConfig):
     family: Literal["longformer"] = "longformer"
     attention: slots.Window = slots.Window(globals=1)
     positions: Positions = slots.Learned(tokens=4096)
@@ -81,14 +81,14 @@ def skipped(theirs: Mapping[str, Any]) -> int:
     return int(theirs.get("pad_token_id", 1)) + 1
 
 
-def names(c: Config, skip: int = 2) -> dict[str, str | Rule]:
+def names(c: Config, skip: int = 2) -> dict[str, str | WeightRule]:
     """Our names to theirs, `longformer.` left out."""
     sides = {"near": "", "wide": "_global"}
-    own: dict[str, str | Rule] = {
+    own: dict[str, str | WeightRule] = {
         f"{ours}.{part}": f"{part}{end}" for ours, end in sides.items() for part in ("query", "key", "value")
     }
     table = "embeddings.word_embeddings.weight"
-    head: dict[str, str | Rule] = {
+    head: dict[str, str | WeightRule] = {
         "words.into": "lm_head.dense",
         "words.norm": "lm_head.layer_norm",
         "words.out.weight": first("lm_head.decoder.weight", *([table] if c.tied else [])),

@@ -16,20 +16,20 @@ from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, open_gate, orthogonal, zeros
 from ..parts.recurrent import Cell, Recurrence, halved
 from . import generic
-from .generic import HEADS, LABELS
+from .generic import HEAD_MODULES, LABEL_MODULES
 
-__all__ = ["FORMS", "HEADS", "LABELS", "SIZES", "Config", "Model"]
+__all__ = ["HEADS", "HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
 
 Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
 
 
-class Config(generic.Shape):
+class Config(generic.BaseConfig):
     family: Literal["rnn"] = "rnn"
     size: str = "small"
     cell: Cell = "lstm"
     heads: Positive = 1  # as Bahdanau's
     attention: Attention = slots.Additive()  # of the decoder, over the source
-    carried: bool = True  # of a language model: its state goes on from one window of a text to the next
+    carry_state: bool = True  # of a language model: its state goes on from one window of a text to the next
 
     @model_validator(mode="after")
     def _fits(self) -> "Config":
@@ -83,7 +83,7 @@ def initial(c: Config) -> dict[str, Rule]:
 
 
 def Model(c: Config) -> nn.Module:
-    return generic.Build(encoder, decoder, initial(c))(c)
+    return generic.StackBuilder(encoder, decoder, initial(c))(c)
 
 
-FORMS = generic.FORMS
+HEADS = generic.HEADS

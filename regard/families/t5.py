@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import Rule, first, under
+from ..formats.huggingface.weight_names import WeightRule, first, under
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule as Start
-from ..parts.init import initialise, normal, ones, zeros
+from ..parts.init import initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Buckets | slots.Sinusoid | slots.Learned | slots.Rotary, Field(discriminator="kind")]
@@ -80,17 +80,17 @@ class Model(nn.Module):
             causal=True,
         )
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        initialise(self, initial(c))
+        initialize(self, initial(c))
         self.scale = c.width**-0.5 if c.tied else 1.0
         if c.tied:
             self.head.weight = self.target.weight
 
     def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.place(self.source(source), mask.at)
+        x = self.encoder.add_positions(self.source(source), mask.positions)
         return self.dropout(self.encoder(self.dropout(x), mask))  # (batch, source, width)
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.decoder.place(self.target(target), mask.at)
+        x = self.decoder.add_positions(self.target(target), mask.positions)
         return self.dropout(self.decoder(self.dropout(x), mask, cross, cache))  # (batch, target, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Model(nn.Module):
         return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.ahead(tokens, real), cache))
+        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, real), cache))
 
 
 def initial(c: Config) -> dict[str, Start]:
@@ -157,11 +157,11 @@ def from_huggingface(theirs: Mapping[str, Any]) -> Config:
     )
 
 
-def names(c: Config) -> dict[str, str | Rule]:
+def names(c: Config) -> dict[str, str | WeightRule]:
     """Ours to theirs. T5 numbers the parts of a layer: feeding is part 1 of an encoder's and part 2 of a decoder's."""
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
     head = first(*tables, "lm_head.weight") if c.tied else first("lm_head.weight")
-    table: dict[str, str | Rule] = {"head.weight": head}
+    table: dict[str, str | WeightRule] = {"head.weight": head}
     table |= {f"{side}.weight": head if c.tied else first(*tables) for side in ("source", "target")}
     own = _looking("attention", "layer.0", "SelfAttention")
     cross = _looking("cross", "layer.1", "EncDecAttention")
@@ -171,12 +171,12 @@ def names(c: Config) -> dict[str, str | Rule]:
     return table
 
 
-def _looking(ours: str, part: str, theirs: str) -> dict[str, str | Rule]:
+def _looking(ours: str, part: str, theirs: str) -> dict[str, str | WeightRule]:
     letters = under(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
     return letters | {f"{ours}_residual.norm": f"{part}.layer_norm"}
 
 
-def _feeding(part: int, c: Config) -> dict[str, str | Rule]:
+def _feeding(part: int, c: Config) -> dict[str, str | WeightRule]:
     gated = {"gate": "wi_0", "into": "wi_1", "out": "wo"}
     wide = gated if isinstance(c.feed, slots.Gated) else {"into": "wi", "out": "wo"}
     return under("feed", f"layer.{part}.DenseReluDense", wide) | {"feed_residual.norm": f"layer.{part}.layer_norm"}

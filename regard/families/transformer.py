@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import Rule, first, row, under
+from ..formats.huggingface.weight_names import WeightRule, first, row, under
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
-from ..parts.init import glorot, initialise, normal, ones, zeros
+from ..parts.init import glorot, initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
@@ -74,16 +74,16 @@ class Model(nn.Module):
             causal=True,
         )
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=c.biased)
-        initialise(self, INITIAL | {r"(source|target|head|.*table)\.weight": normal(c.width**-0.5)})
+        initialize(self, INITIAL | {r"(source|target|head|.*table)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
 
     def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.place(self.source(source) * self.scale, mask.at)
+        x = self.encoder.add_positions(self.source(source) * self.scale, mask.positions)
         return self.encoder(self.dropout(x), mask)  # (batch, source, width)
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.decoder.place(self.target(target) * self.scale, mask.at)
+        x = self.decoder.add_positions(self.target(target) * self.scale, mask.positions)
         return self.decoder(self.dropout(x), mask, cross, cache)  # (batch, target, width)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Model(nn.Module):
         return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.ahead(tokens, real), cache))
+        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, real), cache))
 
 
 INITIAL = {
@@ -143,12 +143,12 @@ def from_marian(theirs: Mapping[str, Any]) -> Config:
     )
 
 
-def _looking(ours: str, theirs: str) -> dict[str, str | Rule]:
+def _looking(ours: str, theirs: str) -> dict[str, str | WeightRule]:
     parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
     return under(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
-def marian(c: Config) -> dict[str, str | Rule]:
+def marian(c: Config) -> dict[str, str | WeightRule]:
     """Our names to theirs."""
     layer = _looking("attention", "self_attn") | {
         "feed.into": "fc1",

@@ -15,18 +15,18 @@ from ..parts import (
     Attention,
     Cache,
     Dropout,
-    InputBook,
-    Inputs,
+    InputCache,
+    InputLayout,
     Layer,
     Mask,
-    Recent,
-    Relative,
+    RelativePositions,
     Residual,
-    Softmax,
+    RollingSoftmaxKernel,
+    SoftmaxKernel,
     Stack,
     slots,
 )
-from ..parts.init import initialise, normal, ones, zeros
+from ..parts.init import initialize, normal, ones, zeros
 
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -41,7 +41,7 @@ class Config(Base):
     layers: Positive = 16
     inner: Positive = 2100
     memory: Count = 150  # tokens before a segment that it still sees; 0: none, an ordinary model with these positions
-    same: bool = (
+    same_length: bool = (
         False  # every token sees exactly `memory` tokens, itself counted; else later ones of a segment see more
     )
     dropout: Share = 0.1  # of embedded tokens, of every residual, and of the output
@@ -58,8 +58,10 @@ class Config(Base):
             raise ValueError(
                 "model.attention.scaled is false, and relative positions scale their scores; leave it true"
             )
-        if self.same and not self.memory:
-            raise ValueError("model.same says how much every token sees, and model.memory is 0; set model.memory")
+        if self.same_length and not self.memory:
+            raise ValueError(
+                "model.same_length says how much every token sees, and model.memory is 0; set model.memory"
+            )
         return self
 
 
@@ -74,11 +76,11 @@ SIZES: dict[str, dict[str, Any]] = {
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.memory, self.reach, self.scale = c.memory, c.memory - 1 if c.same else None, c.width**0.5
+        self.memory, self.reach, self.scale = c.memory, c.memory - 1 if c.same_length else None, c.width**0.5
         self.embed = nn.Embedding(c.vocab, c.width)
         self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)
-        kernel = partial(Recent, c.memory) if c.memory else Softmax
+        kernel = partial(RollingSoftmaxKernel, c.memory) if c.memory else SoftmaxKernel
         layers = [
             Layer(
                 Attention(c.width, c.heads, kernel(c.attention.dropout), bias=False),
@@ -87,10 +89,12 @@ class Model(nn.Module):
             )
             for _ in range(c.layers)
         ]
-        positions = [Relative(c.width, c.heads) for _ in range(c.layers)]  # each layer projects distances by itself
+        positions = [
+            RelativePositions(c.width, c.heads) for _ in range(c.layers)
+        ]  # each layer projects distances by itself
         self.stack = Stack(layers, norm() if c.prenorm else None, positions, causal=True)
         self.head = nn.Linear(c.width, c.vocab)
-        initialise(self, INITIAL)
+        initialize(self, INITIAL)
         if c.tied:
             self.head.weight = self.embed.weight
 
@@ -101,7 +105,7 @@ class Model(nn.Module):
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.dropout(self.embed(tokens) * self.scale)
-        return self.dropout(self.stack(x, mask.but(reach=self.reach), cache=cache))  # (batch, tokens, width)
+        return self.dropout(self.stack(x, mask.replace(window=self.reach), cache=cache))  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
         return self.head(states)  # (…, vocab)
@@ -109,20 +113,20 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         return self.logits(self.decode(tokens, mask, cache))
 
-    def recall(self, rows: int) -> Cache | None:
+    def new_memory(self, rows: int) -> Cache | None:
         """An empty memory for reading texts segment by segment: layer inputs, without their gradient."""
         if not self.memory:
             return None
         device, layers = self.embed.weight.device, len(self.stack.layers)
-        book = InputBook(rows, device, self.memory)
-        return Cache(rows, device, [Inputs(self.memory) for _ in range(layers)], [book] * layers)
+        book = InputLayout(rows, device, self.memory)
+        return Cache(rows, device, [InputCache(self.memory) for _ in range(layers)], [book] * layers)
 
     def start(self, rows: int, capacity: int | None = None) -> Cache:
         """The same memory for writing: of the last tokens it holds keys and values, so that nothing is done twice."""
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.ahead(tokens, real), cache)
+        return self(tokens, cache.next_mask(tokens, real), cache)
 
 
 INITIAL = {

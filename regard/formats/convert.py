@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..errors import Mistake
-from ..files import read_json, replacing, write_json
+from ..errors import UserError
+from ..files import atomic_write
 from ..parts.layer import least_context
-from ..processors.external import MarianText
+from ..processors.external import MarianTokenizer
+from ..run_folder import read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
 from .model_card import card, with_bert, with_ctranslate2, with_transformers
@@ -26,11 +27,11 @@ PROBED = 9  # tokens of the texts that are compared
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: what reads it
 
 
-class Export(NamedTuple):
+class Exporter(NamedTuple):
     """How a family is written in a format."""
 
     name: str
-    misfits: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
+    unsupported: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
     write: Callable[[Any, Path, str], None]  # (system, draft, precision): everything but the README
     check: Callable[[Any, Path, str], str]  # (system, draft, precision): what was found equal, in words
     use: Callable[[Any], str]  # (system): how the README says to use it
@@ -38,42 +39,44 @@ class Export(NamedTuple):
 
 
 EXPORTS = {
-    ("huggingface", "transformer"): Export(
-        "a Marian folder", marian_export.misfits, marian_export.write, check_texts, with_transformers
+    ("huggingface", "transformer"): Exporter(
+        "a Marian folder", marian_export.unsupported, marian_export.write, check_texts, with_transformers
     ),
-    ("huggingface", "t5"): Export("a T5 folder", t5_export.misfits, t5_export.write, check_texts, with_transformers),
-    ("huggingface", "bert"): Export(
-        "a BERT folder", bert_export.misfits, bert_export.write, bert_export.check, with_bert, bert_export.tag
+    ("huggingface", "t5"): Exporter(
+        "a T5 folder", t5_export.unsupported, t5_export.write, check_texts, with_transformers
     ),
-    ("huggingface", "longformer"): Export(
-        "a Longformer folder", longformer_export.misfits, longformer_export.write, longformer_export.check,
+    ("huggingface", "bert"): Exporter(
+        "a BERT folder", bert_export.unsupported, bert_export.write, bert_export.check, with_bert, bert_export.tag
+    ),
+    ("huggingface", "longformer"): Exporter(
+        "a Longformer folder", longformer_export.unsupported, longformer_export.write, longformer_export.check,
         longformer_export.use, bert_export.tag,
     ),
-    ("ctranslate2", "transformer"): Export(
-        "a CTranslate2 model", ctranslate2.misfits, ctranslate2.write, check_ctranslate2, with_ctranslate2
+    ("ctranslate2", "transformer"): Exporter(
+        "a CTranslate2 model", ctranslate2.unsupported, ctranslate2.write, check_ctranslate2, with_ctranslate2
     ),
-    ("huggingface", "gpt"): Export(
-        "a GPT-2 or Llama folder", gpt2_export.misfits, gpt2_export.write, causal_parity.check, gpt2_export.use,
+    ("huggingface", "gpt"): Exporter(
+        "a GPT-2 or Llama folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check, gpt2_export.use,
         lambda c: "text-generation",
     ),
-    ("peft", "gpt"): Export(
-        "a PEFT folder", gpt2_export.misfits, peft.write, peft.check, peft.use, lambda c: "text-generation"
+    ("peft", "gpt"): Exporter(
+        "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.use, lambda c: "text-generation"
     ),
-    ("peft", "bert"): Export(
-        "a PEFT folder", bert_export.misfits, peft.write, peft.check, peft.use, bert_export.tag
+    ("peft", "bert"): Exporter(
+        "a PEFT folder", bert_export.unsupported, peft.write, peft.check, peft.use, bert_export.tag
     ),
-    ("peft", "t5"): Export("a PEFT folder", t5_export.misfits, peft.write, peft.check, peft.use),
+    ("peft", "t5"): Exporter("a PEFT folder", t5_export.unsupported, peft.write, peft.check, peft.use),
 }  # fmt: skip
 
 
-def export_of(path: Path, to: str, model: Any) -> Export:
+def export_of(path: Path, to: str, model: Any) -> Exporter:
     """The way to this format, if the model fits it."""
     if (to, model.family) not in EXPORTS:
         able = ", ".join(family for format, family in EXPORTS if format == to)
-        raise Mistake(f"{path} cannot become --to {to}: model.family is {model.family}; expected {able}")
+        raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {able}")
     export = EXPORTS[to, model.family]
-    if found := export.misfits(model):
-        raise Mistake(f"{path} cannot become {export.name}; what does not fit: {', '.join(found)}")
+    if found := export.unsupported(model):
+        raise UserError(f"{path} cannot become {export.name}; what does not fit: {', '.join(found)}")
     return export
 
 
@@ -92,19 +95,19 @@ def convert(
     system = load(path)
     refuse_tuned(path, system.run, to, merge)
     export = None if to is None else export_of(path, to, system.run.model)
-    if export is not None and any(isinstance(each, MarianText) for each in system.tokenizers.values()):
-        raise Mistake(
+    if export is not None and any(isinstance(each, MarianTokenizer) for each in system.tokenizers.values()):
+        raise UserError(
             f"{path} cannot become {export.name}: it began with a Marian folder, and this export does not write "
             "sentencepiece vocabularies; use the run itself"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
-    with averaged(path, system.model, average), replacing(out) as draft:
+    with averaged(path, system.model, average), atomic_write(out) as draft:
         if merge:
             told["merged"] = merged(system)
         figures = system.evaluate(data) if data is not None else {}
         if to is None or export is None:
-            write_run(path, system, draft, average, merge)
+            copy_run(path, system, draft, average, merge)
         else:
             export.write(system, draft, precision)
             told["checked"] = export.check(system, draft, precision)
@@ -116,19 +119,21 @@ def convert(
 def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, merge: bool = False) -> None:
     formats, precisions = f"{', '.join(list(LIBRARIES)[:-1])} or {list(LIBRARIES)[-1]}", ", ".join(ctranslate2.TYPES)
     if to is not None and to not in LIBRARIES:
-        raise Mistake(f"--to {to} is no format; expected {formats}")
+        raise UserError(f"--to {to} is no format; expected {formats}")
     if to is None and not average and not merge:
-        raise Mistake(f"there is nothing to convert to; say --to {formats}, --average 5 or --merge")
+        raise UserError(f"there is nothing to convert to; say --to {formats}, --average 5 or --merge")
     if average < 0 or average == 1:
-        raise Mistake(f"--average {average} averages nothing; expected a number of checkpoints, 2 or more")
+        raise UserError(f"--average {average} averages nothing; expected a number of checkpoints, 2 or more")
     if precision not in ctranslate2.TYPES:
-        raise Mistake(f"--precision {precision} is unknown; expected {precisions}")
+        raise UserError(f"--precision {precision} is unknown; expected {precisions}")
     if precision != "fp32" and to != "ctranslate2":
-        raise Mistake(f"--precision {precision} is for --to ctranslate2; elsewhere the weights stay fp32, leave it out")
+        raise UserError(
+            f"--precision {precision} is for --to ctranslate2; elsewhere the weights stay fp32, leave it out"
+        )
     if out.exists():
-        raise Mistake(f"{out} exists; choose another --out, so that nothing there is lost")
+        raise UserError(f"{out} exists; choose another --out, so that nothing there is lost")
     if not (path / "run.json").is_file():
-        raise Mistake(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
+        raise UserError(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
     if to == "ctranslate2":
         ctranslate2.package()
 
@@ -137,16 +142,16 @@ def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
     kind = run.tune.kind
     if to == "peft" and (kind == "none" or merge):
         what = "has nothing" if kind == "none" else "is to have nothing left (--merge)"
-        raise Mistake(f"{path} {what} beside its weights; --to peft is for what tuning has learnt")
+        raise UserError(f"{path} {what} beside its weights; --to peft is for what tuning has learnt")
     if to == "peft":
         peft.refuse_family(str(path), kind, run.model.family)
         return
     if merge and kind != "lora":
         what = "is not tuned" if kind == "none" else f"is tuned by {kind}, which no weight of the base can take in"
-        raise Mistake(f"{path} {what}; --merge is for tune.kind=lora")
+        raise UserError(f"{path} {what}; --merge is for tune.kind=lora")
     if kind != "none" and to is not None and not merge:
         how = "add --merge" if kind == "lora" else f"tune.kind={kind} has no place in that format"
-        raise Mistake(f"{path} is tuned over another model and --to {to} writes whole ones; {how}")
+        raise UserError(f"{path} is tuned over another model and --to {to} writes whole ones; {how}")
 
 
 def merged(system: Any) -> str:
@@ -186,24 +191,24 @@ def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]
         return nullcontext()
     found = checkpoint.last(path, count)
     if len(found) < count:
-        raise Mistake(
+        raise UserError(
             f"{path} has {len(found)} checkpoints and not the {count} of --average; "
             f"average fewer, or train with train.keep={count}"
         )
     return mean_of(model, found)
 
 
-def write_run(path: Path, system: Any, draft: Path, average: int, merge: bool = False) -> None:
+def copy_run(path: Path, system: Any, draft: Path, average: int, merge: bool = False) -> None:
     """The run with other weights. Its checkpoints stay where they are: there is nothing to go on with."""
     from ..training import save_model
 
     draft.mkdir()
-    about = read_json(path / "run.json")
+    about = read_run(path)
     step = about.get("weights", {}).get("step", 0)
     about |= {"weights": {"step": step, "averaged": average}}
     if merge:
         about |= {"config": about["config"] | {"tune": {"kind": "none"}}, "merged": about["config"]["tune"]}
-    write_json(draft / "run.json", about)
+    write_run(draft, about)
     save_model(system.model, draft / "model.safetensors", step)
     for file in (*path.glob("*tokenizer.json"), *path.glob("labels.json"), *path.glob("metrics.jsonl")):
         shutil.copy(file, draft / file.name)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..config.run import Run
-from ..errors import Mistake
+from ..errors import UserError
 from ..families import transformer
 from ..parts import slots
 from .huggingface.marian_export import positions, write_tokenizers
@@ -18,11 +18,11 @@ def package() -> Any:
     try:
         import ctranslate2
     except ImportError as error:
-        raise Mistake("--to ctranslate2 needs ctranslate2; install it with: pip install 'regard[export]'") from error
+        raise UserError("--to ctranslate2 needs ctranslate2; install it with: pip install 'regard[export]'") from error
     return ctranslate2
 
 
-def misfits(c: Any) -> list[str]:
+def unsupported(c: Any) -> list[str]:
     """What of a model CTranslate2 cannot be, in words; nothing where it fits."""
     if not isinstance(c, transformer.Config):
         return [f"model.family={c.family} (expected transformer)"]
@@ -90,7 +90,7 @@ def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
     embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
     spec.scale_embeddings = float(model.scale)
     places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else positions(run)
-    spec.position_encodings.encodings = stack.place(torch.zeros(1, places, run.model.width))[0]
+    spec.position_encodings.encodings = stack.add_positions(torch.zeros(1, places, run.model.width))[0]
     if run.model.prenorm:
         norm(spec.layer_norm, stack.norm)
     for theirs, ours in zip(spec.layer, stack.layers, strict=True):

@@ -11,9 +11,9 @@ from .. import __version__
 from ..config.merge import flat
 from ..config.run import Run
 from ..config.schema import TASKS
-from ..errors import Mistake
-from ..files import read_json
+from ..errors import UserError
 from ..metrics.text import signature
+from ..run_folder import read_run
 
 FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
 TEXT = ("bleu", "chrf", "ter")
@@ -23,7 +23,7 @@ def card(
     system: Any, folder: Path, name: str, library: str, export: Any, figures: Mapping[str, Any] | None, averaged: int
 ) -> str:
     """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
-    about, tag = read_json(folder / "run.json"), export.tag(system.run.model)
+    about, tag = read_run(folder), export.tag(system.run.model)
     head = [f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", f"- {tag}", "- regard"]
     lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
     lines += section("Use", export.use(system).strip("\n").splitlines())
@@ -56,7 +56,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is not whole ({error}); restore it, or move it away") from error
+        raise UserError(f"{path} is not whole ({error}); restore it, or move it away") from error
 
 
 def training(about: Mapping[str, Any], averaged: int) -> list[str]:
@@ -100,7 +100,7 @@ def answers(run: Run) -> list[list[str]]:
 
     try:
         return [references(each[1]) for each in part(run, "valid")]
-    except Mistake:
+    except UserError:
         return []
 
 
@@ -136,7 +136,7 @@ batch = source(["a sentence"], return_tensors="pt", padding=True)
 print(target.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
-transformers ends a beam search as regard does with `decode.stop=heuristic`.
+transformers ends a beam search as regard does with `decode.early_stopping=heuristic`.
 """
 
 
@@ -160,7 +160,7 @@ print(target.decode([target.token_to_id(token) for token in found[0].hypotheses[
 ```
 
 The model adds END to the source by itself. END counts in the length that a score is divided by, and a beam search ends
-as in regard with `decode.stop=first`.
+as in regard with `decode.early_stopping=first`.
 """
 
 

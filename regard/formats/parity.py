@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.run import change
+from ..config.run import change_settings
 from ..config.schema import SHAPES
-from ..data.sampler import Pair
-from ..errors import Mistake
+from ..data.sampler import PairBatch
+from ..errors import UserError
 
 APART = 1e-4  # between logits
 MOST = 0.75  # of the texts must be equal: what has learnt nothing says what the last bits of its scores decide
@@ -27,7 +27,7 @@ def samples(system: Any) -> list[str]:
         try:
             examples = system.part(system.run, name)
             some = [examples[i][0] for i in range(min(len(examples), 3 * COUNT))]
-        except Mistake:
+        except UserError:
             continue
         if kept := [text for text in some if text.strip()][:COUNT]:
             return kept
@@ -38,7 +38,7 @@ def samples(system: Any) -> list[str]:
 
 
 # Whatever else the run's decode.* asks for is its own affair.
-PLAIN: dict[str, Any] = {"nbest": 1, "prefix": "", "must": (), "avoid": (), "split": False, **SHAPES}
+PLAIN: dict[str, Any] = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **SHAPES}
 
 
 def greedy(longest: int) -> dict[str, Any]:
@@ -46,10 +46,10 @@ def greedy(longest: int) -> dict[str, Any]:
 
 
 def beam(longest: int, stop: str) -> dict[str, Any]:
-    return PLAIN | {"kind": "beam", "beam": BEAM, "max_tokens": longest, "stop": stop}
+    return PLAIN | {"kind": "beam", "beam": BEAM, "max_tokens": longest, "early_stopping": stop}
 
 
-class Sample:
+class Seq2SeqSample:
     """What the run itself makes of a few sentences."""
 
     def __init__(self, system: Any) -> None:
@@ -57,7 +57,7 @@ class Sample:
         self.ids = system.source.encode(self.texts)
         self.longest = 2 * max(map(len, self.ids)) + 16
         said = system.predict(self.texts, **greedy(self.longest))
-        self.batch: Pair = system.pair(self.ids, system.target.encode(said))
+        self.batch: PairBatch = system.pair(self.ids, system.target.encode(said))
         self.logits = self.logits_of(system)
 
     @torch.no_grad()
@@ -76,7 +76,7 @@ class Sample:
                 raise failed(f"{who} gives other tokens for {text!r}: {one} and not {other}")
 
 
-class Tally:
+class MatchCount:
     """How many texts were compared and how many were equal, which must be at least a share of them."""
 
     def __init__(self, least: float = MOST) -> None:
@@ -107,7 +107,7 @@ def check_texts(system: Any, draft: Path, precision: str) -> str:
     """The folder by our own reader, and by transformers where it is installed; what was found, in words."""
     from .huggingface.folder import load_folder
 
-    sample, ours, tally = Sample(system), load_folder(draft, {"device": "cpu"}), Tally()
+    sample, ours, tally = Seq2SeqSample(system), load_folder(draft, {"device": "cpu"}), MatchCount()
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     apart = sample.compare_logits("the folder", sample.logits_of(ours))
     for how in (greedy(0), beam(0, "exact")):
@@ -139,7 +139,7 @@ def quiet(hf: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _compare_transformers(sample: Sample, draft: Path, hf: Any, tally: Tally) -> float:
+def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, tally: MatchCount) -> float:
     model = hf.AutoModelForSeq2SeqLM.from_pretrained(draft).eval()
     source = target = hf.AutoTokenizer.from_pretrained(draft)
     if sample.system.source is not sample.system.target:
@@ -164,7 +164,7 @@ def check_ctranslate2(system: Any, draft: Path, precision: str) -> str:
     """The log-probabilities and texts that CTranslate2 gives. Below fp32 they are other ones, and only told."""
     from .ctranslate2 import package, vocabulary
 
-    sample, theirs, tally = Sample(system), package(), Tally(MOST if precision == "fp32" else 0.0)
+    sample, theirs, tally = Seq2SeqSample(system), package(), MatchCount(MOST if precision == "fp32" else 0.0)
     translator = theirs.Translator(str(draft), device="cpu")
     system = copy(system)
     system.filters = ()  # what is left after a filter is made a distribution again there and not here
@@ -181,7 +181,7 @@ def check_ctranslate2(system: Any, draft: Path, precision: str) -> str:
             apart = max(apart, *(abs(one - other) for one, other in zip(known.log_probs, right, strict=True)))
         if precision == "fp32":
             close("CTranslate2", apart)
-        mine = [best[0] for best in system.search(sample.texts, change(system.run, {"decode": how}).decode)]
+        mine = [best[0] for best in system.search(sample.texts, change_settings(system.run, {"decode": how}).decode)]
         ended = [i for i, each in enumerate(mine) if each.ended]  # the others are cut off in another place
         found, wanted = system.target.decode(ids), system.target.decode([each.tokens for each in mine])
         tally.add("CTranslate2", [found[i] for i in ended], [wanted[i] for i in ended])

@@ -17,16 +17,16 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..adapt import lora, tune
-from ..adapt.injection import NAME, Graft
-from ..adapt.precision import Int8
-from ..adapt.prompts import Past
+from ..adapt.injection import NAME, Injection
+from ..adapt.precision import Int8Linear
+from ..adapt.prompts import PrefixParameters
 from ..config.schema import Lora, Prefix, Prompt, Untuned
-from ..errors import Mistake
+from ..errors import UserError
 from ..families import bert, t5
 from ..files import read_json, write_json
 from ..parts.layer import least_context
 from .huggingface import bert_export, gpt2_export
-from .huggingface.weight_names import Names, Rule, find
+from .huggingface.weight_names import Names, WeightRule, find
 
 CONFIG, WEIGHTS, BINARY = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 TOP = "base_model.model."  # before every name of theirs
@@ -44,7 +44,7 @@ HARMLESS = {
 }  # fmt: skip
 
 
-class Form(NamedTuple):
+class PeftLayout(NamedTuple):
     """How a family's modules are called there."""
 
     names: Callable[[Any], Names]
@@ -54,14 +54,14 @@ class Form(NamedTuple):
 
 HEADS = ("lm_head.", "classifier.", "cls.")
 BERT_TASKS = {"class": "SEQ_CLS", "tag": "TOKEN_CLS"}
-FORMS = {
-    "gpt": Form(lambda c: gpt2_export.form(c).names(c), lambda c: "CAUSAL_LM", lambda c: ""),
-    "bert": Form(
+PEFT_LAYOUTS = {
+    "gpt": PeftLayout(lambda c: gpt2_export.form(c).names(c), lambda c: "CAUSAL_LM", lambda c: ""),
+    "bert": PeftLayout(
         bert.names,
         lambda c: BERT_TASKS.get(c.head),
         lambda c: "" if bert_export.architecture(c) == "BertModel" else "bert.",
     ),
-    "t5": Form(t5.names, lambda c: "SEQ_2_SEQ_LM", lambda c: ""),
+    "t5": PeftLayout(t5.names, lambda c: "SEQ_2_SEQ_LM", lambda c: ""),
 }
 
 
@@ -75,14 +75,16 @@ def holds(folder: Path) -> bool:
 def put(system: Any, folder: Path, base: str) -> Any:
     """Hang what a PEFT folder holds into a system that was loaded from its base."""
     if system.run.tune.kind != "none":
-        raise Mistake(f"{base} is tuned itself, so {folder} cannot go over it; merge it first (regard convert --merge)")
+        raise UserError(
+            f"{base} is tuned itself, so {folder} cannot go over it; merge it first (regard convert --merge)"
+        )
     config, tensors = read_json(folder / CONFIG), _tensors(folder)
     if not isinstance(config, dict) or not isinstance(config.get("peft_type", ""), str):
-        raise Mistake(f"{folder / CONFIG} is no configuration of PEFT's; expected an object with a peft_type")
+        raise UserError(f"{folder / CONFIG} is no configuration of PEFT's; expected an object with a peft_type")
     kind, c = KINDS.get(config.get("peft_type", "")), system.run.model
     if kind is None:
         known = ", ".join(KINDS)
-        raise Mistake(f"{folder} has peft_type {config.get('peft_type')!r}; of PEFT's, regard reads {known}")
+        raise UserError(f"{folder} has peft_type {config.get('peft_type')!r}; of PEFT's, regard reads {known}")
     refuse_family(str(folder), kind, c.family)
     _refuse_fields(folder, config)
     if kind == "lora":
@@ -97,7 +99,9 @@ def put(system: Any, folder: Path, base: str) -> Any:
 def refuse_family(what: str, kind: str, family: str) -> None:
     if family not in FORMATS.get(kind, ()):
         able = ", ".join(f"{name} ({' and '.join(families)})" for name, families in FORMATS.items())
-        raise Mistake(f"{what}: {kind} of the family {family} has no form in PEFT that says the same; what has: {able}")
+        raise UserError(
+            f"{what}: {kind} of the family {family} has no form in PEFT that says the same; what has: {able}"
+        )
 
 
 def _refuse_fields(folder: Path, config: Mapping[str, Any]) -> None:
@@ -106,28 +110,28 @@ def _refuse_fields(folder: Path, config: Mapping[str, Any]) -> None:
         if name == "init_lora_weights" and isinstance(value, str) and value not in ("gaussian", "orthogonal"):
             plain = False  # such as pissa: it changes the base as well
         if not plain:
-            raise Mistake(f"{folder / CONFIG} sets {name}={value!r}, which regard does not read; merge it with peft")
+            raise UserError(f"{folder / CONFIG} sets {name}={value!r}, which regard does not read; merge it with peft")
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
     if not (folder / WEIGHTS).is_file():
         other = f"only {BINARY}, a pickle, which regard never opens" if (folder / BINARY).is_file() else "no weights"
-        raise Mistake(f"{folder} has {other}; save it with peft as {WEIGHTS} (safe_serialization)")
+        raise UserError(f"{folder} has {other}; save it with peft as {WEIGHTS} (safe_serialization)")
     try:
         return {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
     except (SafetensorError, OSError) as error:
-        raise Mistake(f"{folder / WEIGHTS} is cut off or damaged ({error}); fetch the folder again") from error
+        raise UserError(f"{folder / WEIGHTS} is cut off or damaged ({error}); fetch the folder again") from error
 
 
 def _put_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], c: Any) -> Lora:
     named = {_plain(name, c): tensor for name, tensor in tensors.items()}
     rank, alpha, left = config.get("r"), config.get("lora_alpha"), dict(named)
     if type(rank) is not int or rank < 1 or alpha is None or not number(alpha) or alpha <= 0:
-        raise Mistake(f"{folder / CONFIG} has r={rank!r} and lora_alpha={alpha!r}; expected numbers above 0")
+        raise UserError(f"{folder / CONFIG} has r={rank!r} and lora_alpha={alpha!r}; expected numbers above 0")
     drop = config.get("lora_dropout") or 0.0
     if not number(drop) or not 0 <= drop < 1:
-        raise Mistake(f"{folder / CONFIG} has lora_dropout={drop!r}; expected a number from 0 to less than 1")
-    graft, maps, table = Graft("lora"), lora.maps(model), FORMS[c.family].names(c)
+        raise UserError(f"{folder / CONFIG} has lora_dropout={drop!r}; expected a number from 0 to less than 1")
+    graft, maps, table = Injection("lora"), lora.maps(model), PEFT_LAYOUTS[c.family].names(c)
     for path, module in maps.items():
         rule = find(f"{path}.weight", table)
         there = rule.names[0].removesuffix(".weight")
@@ -135,16 +139,16 @@ def _put_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors
         if down is None and up is None:
             continue
         if down is None or up is None:
-            raise Mistake(f"{folder} has only one of lora_A and lora_B for {there}; both belong together")
+            raise UserError(f"{folder} has only one of lora_A and lora_B for {there}; both belong together")
         for letter in "AB":
             left.pop(f"{there}.lora_{letter}.weight", None)
-        side = lora.Side(module.in_features, module.out_features, rank, float(alpha), drop)
+        side = lora.LoraBranch(module.in_features, module.out_features, rank, float(alpha), drop)
         _fill(side, down, up.chunk(rule.parts, 0)[rule.part], there, folder)
         lora.beside(graft, path, module, side)
     heads = _put_heads(model, left, table, folder)
     if not list(graft.parameters()):
-        raise Mistake(f"{folder} has no LoRA for any map of this model; is it for another base?")
-    paths = [path for path, each in graft.named_modules() if isinstance(each, lora.Side)]
+        raise UserError(f"{folder} has no LoRA for any map of this model; is it for another base?")
+    paths = [path for path, each in graft.named_modules() if isinstance(each, lora.LoraBranch)]
     pattern = f"^({'|'.join(map(re.escape, paths))})$"
     tune.plant(model, graft, heads)
     return Lora(rank=rank, alpha=float(alpha), dropout=drop, pattern=pattern)
@@ -158,15 +162,15 @@ def _plain(name: str, c: Any) -> str:
     """Without what stands before the body, which files of bare models leave out."""
     name = name.removeprefix(TOP)
     if c.family == "gpt" and not name.startswith(("transformer.", "model.", *HEADS)):
-        return f"{'model.' if gpt2_export.gpt2_misfits(c) else 'transformer.'}{name}"
-    return name.removeprefix(FORMS[c.family].body(c) or "bert.")
+        return f"{'model.' if gpt2_export.gpt2_unsupported(c) else 'transformer.'}{name}"
+    return name.removeprefix(PEFT_LAYOUTS[c.family].body(c) or "bert.")
 
 
 @torch.no_grad()
-def _fill(side: lora.Side, down: Tensor, up: Tensor, there: str, folder: Path) -> None:
+def _fill(side: lora.LoraBranch, down: Tensor, up: Tensor, there: str, folder: Path) -> None:
     for own, tensor, letter in ((side.down, down, "A"), (side.up, up, "B")):
         if own.shape != tensor.shape:
-            raise Mistake(
+            raise UserError(
                 f"{folder}: lora_{letter} of {there} is {tuple(tensor.shape)} and this base needs {tuple(own.shape)}; "
                 "it belongs to another base"
             )
@@ -177,7 +181,7 @@ def _fill(side: lora.Side, down: Tensor, up: Tensor, there: str, folder: Path) -
 def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
     """What modules_to_save carries: whole heads, whose names come back. One that has no place here is refused."""
     for path, module in [*model.named_modules()]:  # what is trained itself is kept exact, whatever the base is held in
-        if isinstance(module, Int8) and find(f"{path}.weight", table).names[0] in left:
+        if isinstance(module, Int8Linear) and find(f"{path}.weight", table).names[0] in left:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, module.exact())
     found, used, state = [], set(), model.state_dict()
@@ -187,7 +191,7 @@ def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: 
         theirs = rule.names[0]
         if theirs in left and rule.take(left[theirs]).shape == tensor.shape:
             if places[tensor.data_ptr()] > 1:
-                raise Mistake(
+                raise UserError(
                     f"{folder} holds {theirs} by itself, and this base has one table for words in and out; merge it "
                     "with peft, and load the whole"
                 )
@@ -197,7 +201,7 @@ def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: 
     for theirs in used:
         del left[theirs]
     if left:
-        raise Mistake(
+        raise UserError(
             f"{folder} holds {', '.join(sorted(left)[:3])}, for which this base has no place (of that shape); "
             "load it over a base with a head for as many labels, such as a run of the same task"
         )
@@ -208,19 +212,21 @@ def _put_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: 
 def _put_front(model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], count: Any) -> Prompt | Prefix:
     """Of a prompt for an encoder and a decoder, PEFT keeps both and uses the first `count`."""
     if set(tensors) != {VECTORS}:
-        raise Mistake(f"{folder / WEIGHTS} holds {', '.join(sorted(tensors)[:3])}; expected {VECTORS} alone")
+        raise UserError(f"{folder / WEIGHTS} holds {', '.join(sorted(tensors)[:3])}; expected {VECTORS} alone")
     vectors = tensors[VECTORS]
     if type(count) is not int or count < 1 or vectors.dim() != 2 or len(vectors) < count:
-        raise Mistake(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count!r}) rows")
+        raise UserError(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count!r}) rows")
     vectors = vectors[:count]
     if (context := least_context(model)) is not None and count >= context:
-        raise Mistake(f"{folder} puts {count} places before a text, and this base has {context} in all; use another")
+        raise UserError(f"{folder} puts {count} places before a text, and this base has {context} in all; use another")
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
     own = [model.tune.vectors] if kind == "prompt" else list(_halves(model))
     if vectors.size(1) != (wanted := sum(each.numel() for each in own) // len(vectors)):
         tune.detach(model)
-        raise Mistake(f"{folder}: {VECTORS} is {vectors.size(1)} wide and this base needs {wanted}; it is for another")
+        raise UserError(
+            f"{folder}: {VECTORS} is {vectors.size(1)} wide and this base needs {wanted}; it is for another"
+        )
     for each, part in zip(own, vectors.chunk(len(own), 1), strict=True):
         each.copy_(part if kind == "prompt" else _by_head(part, each))
     return settings
@@ -228,7 +234,7 @@ def _put_front(model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], 
 
 def _halves(model: Any) -> list[Tensor]:
     """Keys, then values, of layer after layer."""
-    pasts = [each for each in model.tune.modules() if isinstance(each, Past)]
+    pasts = [each for each in model.tune.modules() if isinstance(each, PrefixParameters)]
     return [half for past in pasts for half in (past.key, past.value)]
 
 
@@ -243,7 +249,7 @@ def _by_head(part: Tensor, like: Tensor) -> Tensor:
 def write(system: Any, draft: Path, precision: str) -> None:
     """Everything of the folder but its README."""
     run, c = system.run, system.run.model
-    about: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": FORMS[c.family].task(c)}
+    about: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
     about |= {"inference_mode": True, "modules_to_save": None}
     kind = run.tune.kind
     if kind == "lora":
@@ -269,19 +275,19 @@ def _vectors(model: Any, kind: str) -> Tensor:
     return torch.cat([half.transpose(0, 1).flatten(1) for half in _halves(model)], 1)
 
 
-class Piece(NamedTuple):
-    rule: Rule
-    side: lora.Side
+class LoraPiece(NamedTuple):
+    rule: WeightRule
+    side: lora.LoraBranch
 
 
 def _lora(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Maps of ours that are one of theirs share what they share, or stand in blocks; the rank is then that of the
     largest, and alpha grows with it, so that every path counts as before."""
-    table, body = FORMS[c.family].names(c), FORMS[c.family].body(c)
-    pieces: dict[str, list[Piece]] = {}
+    table, body = PEFT_LAYOUTS[c.family].names(c), PEFT_LAYOUTS[c.family].body(c)
+    pieces: dict[str, list[LoraPiece]] = {}
     for path, _, side in lora.sides(model):
         rule = find(f"{path}.weight", table)
-        pieces.setdefault(rule.names[0].removesuffix(".weight"), []).append(Piece(rule, side))
+        pieces.setdefault(rule.names[0].removesuffix(".weight"), []).append(LoraPiece(rule, side))
     pairs = {name: _fused(some) for name, some in pieces.items()}
     rank = max(down.size(0) for down, _ in pairs.values())
     tensors = {}
@@ -309,7 +315,7 @@ def _full(name: str, body: str) -> str:
     return name if name.startswith(HEADS) else f"{body}{name}"
 
 
-def _fused(pieces: list[Piece]) -> tuple[Tensor, Tensor]:
+def _fused(pieces: list[LoraPiece]) -> tuple[Tensor, Tensor]:
     parts = pieces[0].rule.parts
     downs: list[Tensor] = [piece.side.down for piece in pieces]
     if len(pieces) == parts and all(each.equal(downs[0]) for each in downs):
@@ -355,7 +361,7 @@ def use(system: Any) -> str:
     kinds = {"SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM", "CAUSAL_LM": "AutoModelForCausalLM"}
     kinds |= {"SEQ_CLS": "AutoModelForSequenceClassification", "TOKEN_CLS": "AutoModelForTokenClassification"}
     c = system.run.model
-    name = kinds.get(FORMS[c.family].task(c) or "", "AutoModelForMaskedLM")
+    name = kinds.get(PEFT_LAYOUTS[c.family].task(c) or "", "AutoModelForMaskedLM")
     labels = f", num_labels={c.labels}" if getattr(c, "labels", 0) else ""
     return f"""
 ```python

@@ -2,6 +2,6 @@
 
 from .draw import draw
 from .record import recording
-from .view import Glance, View
+from .view import CrossAttentionView, SelfAttentionView
 
-__all__ = ["Glance", "View", "draw", "recording"]
+__all__ = ["SelfAttentionView", "CrossAttentionView", "draw", "recording"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..files import replacing, room_for
+from ..files import atomic_write, check_picture_path
 
 CELL, LARGEST = 0.34, 24.0  # inches: a cell, and all of them where they are many
 NAME = 0.2  # inches that a name needs; of cells that are smaller not every one has its name
@@ -19,7 +19,7 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    path = room_for(Path(path))
+    path = check_picture_path(Path(path))
     cell = min(CELL, LARGEST / max(len(keys), len(queries), 1))
     step = math.ceil(NAME / cell)
     wide, font = 1.9 + cell * len(keys), min(9.0, 9 * cell * step / CELL)
@@ -38,7 +38,7 @@ def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str
     figure.colorbar(picture, ax=axes, shrink=0.6, aspect=18)
     if title:
         figure.supxlabel(textwrap.fill(title, round(LETTERS * wide)), fontsize=9, color="#555555")
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft, format="png")
 
 

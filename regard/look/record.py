@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..adapt.injection import Graft, graft_of
+from ..adapt.injection import Injection, injection_of
 from ..parts import Attention, Stack
 
 
@@ -18,23 +18,23 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     Only padding stays where it is, for weights are told by rows; that may change the last bits of what comes out.
     """
     maps: dict[str, Tensor] = {}
-    hooks, flat = [], [part for part in model.modules() if isinstance(part, Stack) and part.flat]
-    graft = graft_of(model)
+    hooks, flat = [], [part for part in model.modules() if isinstance(part, Stack) and part.unpadded]
+    graft = injection_of(model)
     for path, module in model.named_modules():
         if isinstance(module, Attention):
             hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path, graft)))
     try:
         for stack in flat:
-            stack.flat = False
+            stack.unpadded = False
         yield maps
     finally:
         for stack in flat:
-            stack.flat = True
+            stack.unpadded = True
         for hook in hooks:
             hook.remove()
 
 
-def _keeper(maps: dict[str, Tensor], path: str, graft: Graft | None) -> Callable[[Any, Any], None]:
+def _keeper(maps: dict[str, Tensor], path: str, graft: Injection | None) -> Callable[[Any, Any], None]:
     def keep(kernel: Any, arguments: Any) -> None:
         q, k, _, mask, bias, *_ = arguments
         weights = kernel.weights(q, k, mask, bias).detach()

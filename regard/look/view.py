@@ -5,12 +5,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import Mistake
+from ..errors import UserError
 from .draw import draw
 
 
 @dataclass(frozen=True)
-class View:
+class CrossAttentionView:
     """Of an encoder–decoder."""
 
     source: list[str]  # pieces read, END last
@@ -33,7 +33,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Glance:
+class SelfAttentionView:
     """Of a model that reads one text."""
 
     pieces: list[str]
@@ -41,7 +41,7 @@ class Glance:
 
     def __post_init__(self) -> None:
         if not self.maps:
-            raise Mistake("nothing in this model is attention, so there is nothing to look at; choose another model")
+            raise UserError("nothing in this model is attention, so there is nothing to look at; choose another model")
 
     def weights(self) -> Tensor:
         """(pieces, pieces): the mean over the heads of the middle layer. What a few tokens ask apart is left out."""

@@ -12,16 +12,16 @@ SAMPLES = 1000  # of the bootstrap
 Span = tuple[int, int, str]  # first word, the one behind the last, kind
 
 
-def figures(found: Sequence[str], right: Sequence[str]) -> dict[str, Any]:
+def label_metrics(found: Sequence[str], right: Sequence[str]) -> dict[str, Any]:
     """Accuracy, F1 as the mean over the labels (macro) and over all answers (micro), and the tables behind them."""
-    table = PerLabel(found, right)
+    table = LabelTable(found, right)
     hits = sum(map(str.__eq__, found, right))
     return {
         "accuracy": hits / max(len(right), 1),
         "f1": table.f1,
         "micro f1": _f1(hits, len(found), len(right)),
         "labels": table,
-        "confusion": Confusion(found, right),
+        "confusion": ConfusionMatrix(found, right),
     }
 
 
@@ -30,7 +30,7 @@ def _f1(hits: int, found: int, right: int) -> float:
     return 2 * hits / (found + right) if hits else 0.0
 
 
-class PerLabel(dict[str, dict[str, float]]):
+class LabelTable(dict[str, dict[str, float]]):
     """label -> precision, recall, f1 and the number of right answers; every label that is right or was found."""
 
     def __init__(self, found: Sequence[Any], right: Sequence[Any]) -> None:
@@ -61,7 +61,7 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
     return "\n" + "\n".join(lines)
 
 
-class Confusion(dict[str, dict[str, int]]):
+class ConfusionMatrix(dict[str, dict[str, int]]):
     """right label -> found label -> how often."""
 
     def __init__(self, found: Sequence[str], right: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
     return found
 
 
-def span_figures(found: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, Any]:
+def span_metrics(found: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Precision, recall and F1 over whole spans, and the same for each kind of span."""
     mine = {(i, *span) for i, tags in enumerate(found) for span in spans(tags)}
     theirs = {(i, *span) for i, tags in enumerate(right) for span in spans(tags)}
@@ -132,11 +132,11 @@ def span_figures(found: Sequence[Sequence[str]], right: Sequence[Sequence[str]])
         "spans": whole["f1"],
         "span precision": whole["precision"],
         "span recall": whole["recall"],
-        "span kinds": Kinds(rows),
+        "span kinds": SpanTable(rows),
     }
 
 
-class Kinds(dict[str, dict[str, float]]):
+class SpanTable(dict[str, dict[str, float]]):
     def __str__(self) -> str:
         return _table(self)
 
@@ -144,7 +144,7 @@ class Kinds(dict[str, dict[str, float]]):
 # --- several systems -----------------------------------------------------------------------------------------------
 
 
-def paired(
+def paired_bootstrap(
     systems: Sequence[Sequence[Any]], right: Sequence[Any]
 ) -> tuple[dict[str, str], list[dict[str, dict[str, float | None]]]]:
     """A paired bootstrap of the accuracy, in percent, of every system against the first; like `metrics.paired`."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def text_figures(
+def text_metrics(
     predicted: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]
 ) -> dict[str, float]:
     """The named figures: bleu, chrf, ter, exact. Each text has one or more references."""
@@ -21,7 +21,7 @@ def text_figures(
 Bootstrap = dict[str, dict[str, float | None]]  # by metric: score, mean, interval, p
 
 
-def paired(
+def paired_bootstrap(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
     names: Sequence[str] = ("bleu", "chrf", "ter"),

@@ -2,18 +2,57 @@
 
 from . import slots
 from .attention import Attention
-from .cache.base import Cache, InputBook, Inputs, Memory
+from .cache.base import Cache, InputCache, InputLayout, LayerCache
 from .dropout import Dropout
-from .feed import Convolution, Feed, Gated
-from .init import glorot, initialise, normal, ones, zeros
-from .kernels import Additive, Kernel, Recent, Softmax
+from .feed import ConvFeedForward, FeedForward, GatedFeedForward
+from .init import glorot, initialize, normal, ones, zeros
+from .kernels import AdditiveKernel, Kernel, RollingSoftmaxKernel, SoftmaxKernel
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
-from .positions import Added, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, Where
+from .positions import (
+    AddedTerms,
+    BucketPositions,
+    GridPositions,
+    LearnedPositions,
+    Positions,
+    PositionTerms,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidPositions,
+)
 
 __all__ = [
-    "Added", "Additive", "Attention", "Bucketed", "Cache", "Convolution", "Cross", "Dropout", "Feed", "Gated", "Grid",
-    "InputBook", "Inputs", "Kernel", "Layer", "Learned", "Mask", "Memory", "Positions", "Recent", "Relative",
-    "Residual", "Rotary", "Sinusoid", "Softmax", "Stack", "Where", "glorot", "initialise", "normal", "ones", "slots",
+    "AddedTerms",
+    "AdditiveKernel",
+    "Attention",
+    "BucketPositions",
+    "Cache",
+    "ConvFeedForward",
+    "Cross",
+    "Dropout",
+    "FeedForward",
+    "GatedFeedForward",
+    "GridPositions",
+    "InputCache",
+    "InputLayout",
+    "Kernel",
+    "Layer",
+    "LayerCache",
+    "LearnedPositions",
+    "Mask",
+    "PositionTerms",
+    "Positions",
+    "RelativePositions",
+    "Residual",
+    "RollingSoftmaxKernel",
+    "RotaryPositions",
+    "SinusoidPositions",
+    "SoftmaxKernel",
+    "Stack",
+    "glorot",
+    "initialize",
+    "normal",
+    "ones",
+    "slots",
     "zeros",
-]  # fmt: skip
+]

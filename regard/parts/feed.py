@@ -36,7 +36,7 @@ def activated(x: Tensor, act: Activation) -> Tensor:
     return ACTIVATIONS[act](x) if torch.is_grad_enabled() else IN_PLACE[act](x)
 
 
-class Feed(nn.Module):
+class FeedForward(nn.Module):
     def __init__(
         self, width: int, inner: int, act: Activation = "relu", bias: bool = True, dropout: float = 0.0
     ) -> None:
@@ -49,7 +49,7 @@ class Feed(nn.Module):
         return out
 
 
-class Gated(Feed):
+class GatedFeedForward(FeedForward):
     """Shazeer (2002.05202): one more linear map, activated, multiplies the first."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Gated(Feed):
         return out
 
 
-class Convolution(Feed):
+class ConvFeedForward(FeedForward):
     """The first map reads a token beside its neighbours, `size` tokens in all: a convolution over the row.
 
     A neighbour that is padding, or of another sequence in the same row, counts as zeros, as beyond the row's ends.
@@ -85,7 +85,9 @@ class Convolution(Feed):
 def neighbours(x: Tensor, mask: Mask, before: int, behind: int) -> Tensor:
     """(batch, tokens, (before + 1 + behind) · width): every token between so many others, side by side."""
     tokens, size = x.size(1), before + 1 + behind
-    x = x if mask.keys is None else x.masked_fill(~mask.keys[:, -tokens:, None], 0.0)  # others may stand before them
+    x = (
+        x if mask.key_valid is None else x.masked_fill(~mask.key_valid[:, -tokens:, None], 0.0)
+    )  # others may stand before them
     rows = F.pad(x, (0, 0, before, behind))
     seen = [rows[:, i : i + tokens] for i in range(size)]
     if mask.segments is not None:

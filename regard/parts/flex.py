@@ -18,7 +18,9 @@ BLOCK = 128  # tokens
 
 def serves(mask: Mask, device: torch.device) -> bool:
     """Is this a packed row that compiled code is looking at? Interpreted, FlexAttention would be slow."""
-    others = mask.others or any(word is not None for word in (mask.reach, mask.keys_at, mask.keys, mask.kin))
+    others = mask.exclude_self or any(
+        word is not None for word in (mask.window, mask.key_positions, mask.key_valid, mask.beam_ancestry)
+    )
     return mask.segments is not None and not others and device.type == "cuda" and torch.compiler.is_compiling()
 
 
@@ -30,14 +32,14 @@ def mixed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> T
 
 def blocked(mask: Mask, queries: int, keys: int, device: torch.device) -> Any:
     """The block mask; one serves all layers of a stack."""
-    return mask.form(("flex", queries, keys), lambda: _blocked(mask, queries, keys, device))
+    return mask.cached(("flex", queries, keys), lambda: _blocked(mask, queries, keys, device))
 
 
 def _blocked(mask: Mask, queries: int, keys: int, device: torch.device) -> Any:
     segments = mask.segments
     assert segments is not None
-    others = segments if mask.keys_segments is None else mask.keys_segments
-    at, keys_at = mask.places(queries, keys, device)
+    others = segments if mask.key_segments is None else mask.key_segments
+    at, keys_at = mask.query_key_positions(queries, keys, device)
     at, keys_at = at.expand(len(segments), -1), keys_at.expand(len(segments), -1)
     causal = mask.causal
 

@@ -43,7 +43,7 @@ def as_built(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def initialise(model: nn.Module, table: Mapping[str, Rule]) -> None:
+def initialize(model: nn.Module, table: Mapping[str, Rule]) -> None:
     """Keys are regular expressions over whole parameter names. A parameter that no line names is a mistake of ours."""
     for name, parameter in model.named_parameters():
         rule = next((rule for pattern, rule in table.items() if re.fullmatch(pattern, name)), None)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import flex
-from .cache.base import Memory
-from .cache.slots import DenseBook, DenseSlots, Ring, RingBook
+from .cache.base import LayerCache
+from .cache.slots import DenseCache, DenseLayout, RollingCache, RollingLayout
 from .masks import Mask
 
 # With a mask tensor, cuDNN breaks the law of zeros in bf16 and failed on decode steps: it is never asked.
@@ -26,43 +26,43 @@ class Kernel(nn.Module):
 
     biasable = True  # has it scores to which positions can add?
     causal = True  # can it keep the future hidden?
-    flat = False  # does it know texts laid end to end (`Mask.runs`)?
+    unpadded = False  # does it know texts laid end to end (`Mask.runs`)?
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         raise NotImplementedError
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """Build the form of `mask` that `forward` will ask for, so that one per stack call serves all layers."""
-        if not mask.flag:
+        if not mask.causal_only:
             mask.visible(queries, keys, device)
 
-    def book(self, capacity: int | None) -> tuple[Any, ...]:
+    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
         """The kind of book this kernel's memory is kept by, and its settings; equal answers share one book."""
-        return DenseBook, capacity
+        return DenseLayout, capacity
 
-    def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
-        return DenseSlots(book, rows, heads, head_width, like)
+    def layer_cache(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> LayerCache:
+        return DenseCache(book, rows, heads, head_width, like)
 
 
-class Softmax(Kernel):
+class SoftmaxKernel(Kernel):
     """softmax(q kᵀ · scale + bias) v, by torch's fused attention. `scale` None is 1/√head_width."""
 
-    flat = True
+    unpadded = True
 
     def __init__(self, dropout: float = 0.0, scale: float | None = None) -> None:
         super().__init__()
         self.dropout, self.scale = dropout, scale
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         drop = self.dropout if self.training else 0.0
-        if bias is None and mask.flag:
+        if bias is None and mask.causal_only:
             return self._causal(q, k, v, drop)
-        if bias is None and mask.runs is not None:
-            return self._by_length(q, k, v, mask.runs, drop)
+        if bias is None and mask.length_runs is not None:
+            return self._by_length(q, k, v, mask.length_runs, drop)
         if bias is None and not drop and flex.serves(mask, q.device):
             return flex.mixed(q, k, v, mask, self.scale)
         seen = hidden(mask, bias, q, k)
@@ -100,7 +100,7 @@ class Softmax(Kernel):
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         if flex.serves(mask, device):
             flex.blocked(mask, queries, keys, device)
-        elif mask.runs is None:
+        elif mask.length_runs is None:
             super().prepare(mask, queries, keys, device)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
@@ -109,21 +109,21 @@ class Softmax(Kernel):
         return normalised(scores, mask, bias)
 
 
-class Recent(Softmax):
+class RollingSoftmaxKernel(SoftmaxKernel):
     """Softmax that, from call to call, remembers only the last `window` keys."""
 
     def __init__(self, window: int, dropout: float = 0.0) -> None:
         super().__init__(dropout)
         self.window = window
 
-    def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return RingBook, self.window, capacity
+    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
+        return RollingLayout, self.window, capacity
 
-    def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
-        return Ring(book, rows, heads, head_width, like)
+    def layer_cache(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> LayerCache:
+        return RollingCache(book, rows, heads, head_width, like)
 
 
-class Additive(Kernel):
+class AdditiveKernel(Kernel):
     """Bahdanau et al. (1409.0473): the score of a pair is vᵀ tanh(q + k)."""
 
     def __init__(self, head_width: int, dropout: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class Additive(Kernel):
         self.score, self.dropout = nn.Linear(head_width, 1, bias=False), dropout
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         return F.dropout(self.weights(q, k, mask, bias), self.dropout, self.training) @ spread(v, q.size(1))
 
@@ -167,7 +167,7 @@ def hidden(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | No
     if seen is None or not q.is_cuda:
         return seen
     empty = q.new_zeros(())  # there booleans would become scores anew in every layer
-    return mask.form(("scores", q.dtype), lambda: empty.expand_as(seen).masked_fill(~seen, -torch.inf))
+    return mask.cached(("scores", q.dtype), lambda: empty.expand_as(seen).masked_fill(~seen, -torch.inf))
 
 
 def normalised(scores: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import unpadded
-from .cache.base import Cache, Memory
+from .cache.base import Cache, LayerCache
 from .dropout import Dropout
 from .masks import Mask
-from .positions import Positions, Where
+from .positions import Positions, PositionTerms
 
 
 class Residual(nn.Module):
@@ -34,14 +34,14 @@ class Cross:
 
     source: Tensor | None  # (batch, keys, width); None once its keys are remembered
     mask: Mask
-    where: Where | None = None
-    memories: tuple[Memory, ...] = ()  # one per layer
+    position_terms: PositionTerms | None = None
+    layer_caches: tuple[LayerCache, ...] = ()  # one per layer
 
-    def memory(self, layer: int) -> Memory | None:
-        return self.memories[layer] if self.memories else None
+    def layer_cache(self, layer: int) -> LayerCache | None:
+        return self.layer_caches[layer] if self.layer_caches else None
 
     def select(self, rows: Tensor) -> "Cross":
-        for memory in self.memories:
+        for memory in self.layer_caches:
             memory.select(rows)
         return replace(self, mask=self.mask.select(rows))
 
@@ -71,8 +71,8 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         mask: Mask,
-        where: Where,
-        memory: Memory | None = None,
+        where: PositionTerms,
+        memory: LayerCache | None = None,
         cross: Cross | None = None,
         number: int = 0,
     ) -> Tensor:
@@ -85,7 +85,9 @@ class Layer(nn.Module):
         return x
 
     def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
-        seen: Tensor = self.cross(x, cross.source, cross.source, cross.mask, cross.where, cross.memory(number))
+        seen: Tensor = self.cross(
+            x, cross.source, cross.source, cross.mask, cross.position_terms, cross.layer_cache(number)
+        )
         return seen
 
 
@@ -108,8 +110,8 @@ class Stack(nn.Module):
         one = positions or Positions()
         self.positions = one if isinstance(one, Positions) else nn.ModuleList(one)
         self.schemes = [one] * len(layers) if isinstance(one, Positions) else list(one)
-        refuse_nonsense(self)
-        self.flat = True  # may rows be read without their padding, where all parts can?
+        check_compatible(self)
+        self.unpadded = True  # may rows be read without their padding, where all parts can?
         join_layers(self)
 
     @property
@@ -118,9 +120,9 @@ class Stack(nn.Module):
         known = (getattr(part, "context", None) for part in self.modules() if part is not self)
         return min((tokens for tokens in known if tokens is not None), default=None)
 
-    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+    def add_positions(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """What the positions add to the input; the family calls it where its paper does."""
-        return self.schemes[0].place(x, at) if self.schemes else x
+        return self.schemes[0].add_to_input(x, at) if self.schemes else x
 
     def forward(
         self,
@@ -128,54 +130,56 @@ class Stack(nn.Module):
         mask: Mask,
         cross: Cross | None = None,
         cache: Cache | None = None,
-        where: Where | None = None,
+        where: PositionTerms | None = None,
     ) -> Tensor:
         plain = cross is None and cache is None and where is None
-        if self.flat and plain and unpadded.serves(x, mask) and self._knows_flat():
-            rows = unpadded.Flat(mask)
+        if self.unpadded and plain and unpadded.serves(x, mask) and self._knows_flat():
+            rows = unpadded.Unpadded(mask)
             return rows.back(self.forward(rows.laid(x), rows.mask))  # hooks have run
         last = x
-        for last in self.walk(x, mask, cross, cache, where):  # noqa: B007
+        for last in self.layer_outputs(x, mask, cross, cache, where):  # noqa: B007
             pass
         out: Tensor = self.norm(last)
         return out
 
     def _knows_flat(self) -> bool:
         plain = not any(scheme.biased for scheme in self.schemes)  # a bias is of rows and columns
-        return not self.causal and plain and all(getattr(layer.attention, "flat", False) for layer in self.layers)
+        return not self.causal and plain and all(getattr(layer.attention, "unpadded", False) for layer in self.layers)
 
-    def walk(
+    def layer_outputs(
         self,
         x: Tensor,
         mask: Mask,
         cross: Cross | None = None,
         cache: Cache | None = None,
-        where: Where | None = None,
+        where: PositionTerms | None = None,
     ) -> Iterator[Tensor]:
         """The output of every layer in turn: DETR's auxiliary losses, and whoever else looks inside."""
-        mask = mask.but(causal=True) if self.causal else mask
+        mask = mask.replace(causal=True) if self.causal else mask
         sights, wheres = self._views(x, mask, cache, where)
         if cross is None and cache is not None:
             cross = cache.cross
         if cross is not None:
-            cross = replace(cross, mask=cross.mask.once())
+            cross = replace(cross, mask=cross.mask.memoized())
         for i, layer in enumerate(self.layers):
             x = layer(x, sights[i], wheres[i], cache.layers[i] if cache is not None else None, cross, i)
             yield x
 
-    def _views(self, x: Tensor, mask: Mask, cache: Cache | None, where: Where | None) -> tuple[list[Mask], list[Where]]:
+    def _views(
+        self, x: Tensor, mask: Mask, cache: Cache | None, where: PositionTerms | None
+    ) -> tuple[list[Mask], list[PositionTerms]]:
         """Every layer's mask and positions, made once for all that share them."""
-        pairs = cache.open(mask) if cache is not None else [(mask, mask)] * len(self.layers)
+        pairs = cache.advance(mask) if cache is not None else [(mask, mask)] * len(self.layers)
         once: dict[int, Mask] = {}
-        asked: dict[tuple[int, int], Where] = {}
+        asked: dict[tuple[int, int], PositionTerms] = {}
         sights, wheres = [], []
         for layer, scheme, (handed, seen) in zip(self.layers, self.schemes, pairs, strict=True):
-            sight = once.setdefault(id(seen), seen.once())
+            sight = once.setdefault(id(seen), seen.memoized())
             key = id(scheme), id(seen)
             if key not in asked:
-                asked[key] = where if where is not None else scheme.where(x, handed, sight)
-            if not asked[key].covers:
-                keys = x.size(1) if sight.keys_at is None else sight.keys_at.size(1)
+                asked[key] = where if where is not None else scheme.terms(x, handed, sight)
+            if not asked[key].includes_mask:
+                keys = x.size(1) if sight.key_positions is None else sight.key_positions.size(1)
                 layer.attention.prepare(sight, x.size(1), keys, x.device)
             sights.append(sight)
             wheres.append(asked[key])
@@ -187,15 +191,17 @@ class Stack(nn.Module):
         made: dict[tuple[Any, ...], Any] = {}
         books, memories = [], []
         for layer in self.layers:
-            kind = layer.attention.book(capacity)
+            kind = layer.attention.cache_layout(capacity)
             if kind not in made:
                 made[kind] = kind[0](rows, device, *kind[1:])
             books.append(made[kind])
-            memories.append(layer.attention.memory(made[kind], rows))
+            memories.append(layer.attention.layer_cache(made[kind], rows))
         cache = Cache(rows, device, memories, books, capacity is not None)
         cache.context, cache.read = self.context, 0 if capacity is None else None
         if source is not None:
-            cache.cross = Cross(None, mask, memories=tuple(layer.cross.remember(source) for layer in self.layers))
+            cache.cross = Cross(
+                None, mask, layer_caches=tuple(layer.cross.project_source(source) for layer in self.layers)
+            )
         return cache
 
 
@@ -213,7 +219,7 @@ def join_layers(stack: Stack) -> None:
             join(first.setdefault(type(part), part))
 
 
-def refuse_nonsense(stack: Stack) -> None:
+def check_compatible(stack: Stack) -> None:
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
     sides = [side for layer in stack.layers for side in (layer.attention, layer.feed) if side is not None]
@@ -223,6 +229,6 @@ def refuse_nonsense(stack: Stack) -> None:
         raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")
     if biased and deaf:
         raise ValueError(
-            f"{type(deaf[0]).__name__} has no scores for {type(biased[0]).__name__} positions to add to; "
+            f"{type(deaf[0]).__name__} has no scores that {type(biased[0]).__name__} could add to; "
             "use learned, sinusoid or rotary positions"
         )

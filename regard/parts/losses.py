@@ -8,7 +8,9 @@ from torch import Tensor
 ROWS = 16
 
 
-def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+def smoothed_cross_entropy(
+    logits: Tensor, targets: Tensor, real: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
     """The sum over real positions of the cross-entropy with (1 - smoothing) · onehot + smoothing / vocab.
 
     logits (…, vocab) of any float type, targets (…), real (…) true where a position counts (None: everywhere). Equals
@@ -22,7 +24,7 @@ def smoothed(logits: Tensor, targets: Tensor, real: Tensor | None = None, smooth
     return losses.sum() if real is None else losses.masked_fill(~real, 0.0).sum()
 
 
-def apart(one: Tensor, other: Tensor) -> Tensor:
+def rdrop_divergence(one: Tensor, other: Tensor) -> Tensor:
     """The mean of both Kullback-Leibler divergences between what two tables of logits say, summed over their rows."""
     one, other = (each.float().log_softmax(-1) for each in (one, other))
     return ((one.exp() - other.exp()) * (one - other)).sum() / 2

@@ -16,12 +16,12 @@ from .masks import Mask
 Layout = Literal["interleaved", "halves", "whisper"]
 
 
-class Where:
+class PositionTerms:
     """What one call of a stack knows about places. This one knows nothing."""
 
-    covers = False  # does `bias` already hide what the mask hides?
+    includes_mask = False  # does `bias` already hide what the mask hides?
 
-    def tint(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def add_to_query_key(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return query, key  # (batch, tokens, width)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,55 +30,55 @@ class Where:
     def bias(self, q: Tensor) -> Tensor | None:
         return None  # broadcastable to (batch, heads, queries, keys), in units of the final score
 
-    def of(self, index: Tensor) -> "Where":
+    def select_queries(self, index: Tensor) -> "PositionTerms":
         """The same where only these of the queries ask, (batch, some) by their places in the row."""
         return self
 
 
-NOWHERE = Where()
+NO_POSITIONS = PositionTerms()
 
 
 class Positions(nn.Module):
     biased = False  # does it add to scores? a kernel without scores refuses it at build time
     context: int | None = None  # how many places it knows; None: any number
 
-    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+    def add_to_input(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         return x
 
-    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
+    def terms(self, x: Tensor, handed: Mask, seen: Mask) -> PositionTerms:
         """`handed` describes the keys given to the layers now, `seen` those plus the remembered ones."""
-        return NOWHERE
+        return NO_POSITIONS
 
 
-def seats(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-    keys = x.size(1) if mask.keys_at is None else mask.keys_at.size(1)
-    return mask.places(x.size(1), keys, x.device)
+def positions_of(x: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+    keys = x.size(1) if mask.key_positions is None else mask.key_positions.size(1)
+    return mask.query_key_positions(x.size(1), keys, x.device)
 
 
-class Learned(Positions):
+class LearnedPositions(Positions):
     """A vector for each place. RoBERTa, BART and Longformer leave the first rows of the table unused (`skip`)."""
 
     def __init__(self, tokens: int, width: int, skip: int = 0) -> None:
         super().__init__()
         self.table, self.skip, self.context = nn.Embedding(tokens + skip, width), skip, tokens
 
-    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+    def add_to_input(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         if at is None:
             if self.context is not None and x.size(1) > self.context:
-                raise ValueError(beyond(x.size(1), self.context))
+                raise ValueError(beyond_context(x.size(1), self.context))
             return x + self.table.weight[self.skip : self.skip + x.size(1)]
         placed: Tensor = x + self.table(at + self.skip)
         return placed
 
 
-def beyond(tokens: int, context: int) -> str:
+def beyond_context(tokens: int, context: int) -> str:
     return (
         f"a text of {tokens} tokens is longer than the {context} places that learned positions know; "
         "shorten it, or train with more (model.positions.tokens) or with model.positions.kind=rotary or sinusoid"
     )
 
 
-class Waves(Positions):
+class FrequencyPositions(Positions):
     """Angles grow with the position, each at its own rate."""
 
     rate: Tensor
@@ -91,7 +91,7 @@ class Waves(Positions):
         return self
 
 
-class Sinusoid(Waves):
+class SinusoidPositions(FrequencyPositions):
     """Vaswani et al.: sine and cosine `interleaved`. Marian lays them out in `halves`; so does `whisper`, stretched."""
 
     def __init__(self, width: int, layout: Layout = "interleaved") -> None:
@@ -110,17 +110,17 @@ class Sinusoid(Waves):
             return torch.stack([sin, cos], -1).flatten(-2)
         return torch.cat([sin, cos], -1)
 
-    def place(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+    def add_to_input(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         at = torch.arange(x.size(1), device=x.device) if at is None else at
         return x + self.vectors(at).to(x.dtype)
 
 
-class Grid(nn.Module):
+class GridPositions(nn.Module):
     """DETR: rows and columns counted over real pixels, scaled to a full turn; half of the width for each."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.sinusoid = Sinusoid(width // 2)
+        self.sinusoid = SinusoidPositions(width // 2)
 
     def forward(self, real: Tensor) -> Tensor:
         """real (batch, rows, columns) bool -> (batch, rows · columns, width)."""
@@ -129,7 +129,7 @@ class Grid(nn.Module):
         return torch.cat([self.sinusoid.vectors(y), self.sinusoid.vectors(x)], -1).flatten(1, 2)
 
 
-class Rotary(Waves):
+class RotaryPositions(FrequencyPositions):
     """Su et al. (2104.09864): query and key heads are turned by an angle that grows with the position."""
 
     def __init__(self, head_width: int, base: float = 10000.0) -> None:
@@ -138,38 +138,38 @@ class Rotary(Waves):
             raise ValueError(f"rotary positions turn pairs and need an even head width, not {head_width}")
         self.register_buffer("rate", base ** (-torch.arange(0, head_width, 2) / head_width), persistent=False)
 
-    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
-        at, keys_at = seats(x, handed)
+    def terms(self, x: Tensor, handed: Mask, seen: Mask) -> PositionTerms:
+        at, keys_at = positions_of(x, handed)
         queries = self._angles(at, x.dtype)
-        return Turned(queries, queries if keys_at is at else self._angles(keys_at, x.dtype))
+        return RotaryTerms(queries, queries if keys_at is at else self._angles(keys_at, x.dtype))
 
     def _angles(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         angle = at[:, None, :, None] * self.rate  # (batch, 1, tokens, head_width / 2)
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-class Turned(Where):
+class RotaryTerms(PositionTerms):
     def __init__(self, queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor]) -> None:
         self.queries, self.keys = queries, keys
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """As precise as they came: under autocast the angles are finer than the heads."""
-        return turn(q, *self.queries).to(q.dtype), turn(k, *self.keys).to(k.dtype)
+        return rotate_pairs(q, *self.queries).to(q.dtype), rotate_pairs(k, *self.keys).to(k.dtype)
 
-    def of(self, index: Tensor) -> Where:
+    def select_queries(self, index: Tensor) -> PositionTerms:
         cos, sin = (
             each.expand(len(index), -1, -1, -1).gather(2, index[:, None, :, None].expand(-1, -1, -1, each.size(3)))
             for each in self.queries
         )
-        return Turned((cos, sin), self.keys)
+        return RotaryTerms((cos, sin), self.keys)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
-class Bucketed(Positions):
+class BucketPositions(Positions):
     """T5 (1910.10683): a learned score per head and per bucket of distance; one table for a whole stack."""
 
     biased = True
@@ -179,13 +179,13 @@ class Bucketed(Positions):
         self.table = nn.Embedding(buckets, heads)
         self.buckets, self.far, self.causal = buckets, far, causal
 
-    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
-        at, keys_at = seats(x, seen)
+    def terms(self, x: Tensor, handed: Mask, seen: Mask) -> PositionTerms:
+        at, keys_at = positions_of(x, seen)
         bucket = self._bucket(keys_at[:, None, :] - at[:, :, None])  # (batch, queries, keys)
         scores = self.table(bucket).permute(0, 3, 1, 2)  # (batch, heads, queries, keys)
         visible = seen.visible(x.size(1), keys_at.size(1), x.device)
         # Hidden here, once for all layers; a later masked_fill would repeat this large tensor in each of them.
-        return Biased(scores if visible is None else scores.masked_fill(~visible, -torch.inf))
+        return BiasTerms(scores if visible is None else scores.masked_fill(~visible, -torch.inf))
 
     def _bucket(self, gap: Tensor) -> Tensor:
         buckets, side = self.buckets, torch.zeros_like(gap)
@@ -200,8 +200,8 @@ class Bucketed(Positions):
         return side + torch.where(gap < exact, gap, coarse.clamp(max=buckets - 1))
 
 
-class Biased(Where):
-    covers = True
+class BiasTerms(PositionTerms):
+    includes_mask = True
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores
@@ -210,7 +210,7 @@ class Biased(Where):
         return self.scores.to(q.dtype)
 
 
-class Relative(Positions):
+class RelativePositions(Positions):
     """Transformer-XL (1901.02860): ((q + u)·k + (q + v)·r)/√d, with r a projection of the sinusoid of the distance.
 
     The projection is each layer's own, so a stack is given a list of these; u and v may be shared between them.
@@ -220,19 +220,19 @@ class Relative(Positions):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.sinusoid = Sinusoid(width)
+        self.sinusoid = SinusoidPositions(width)
         self.key = nn.Linear(width, width, bias=False)
         self.u, self.v = (nn.Parameter(torch.zeros(heads, 1, width // heads)) for _ in range(2))
 
-    def where(self, x: Tensor, handed: Mask, seen: Mask) -> Where:
-        at, keys_at = seats(x, seen)
+    def terms(self, x: Tensor, handed: Mask, seen: Mask) -> PositionTerms:
+        at, keys_at = positions_of(x, seen)
         keys, width = keys_at.size(1), self.key.in_features
         distances = torch.arange(keys, device=x.device)
-        waves = seen.form(("waves", width, keys), lambda: self.sinusoid.vectors(distances).to(x.dtype))
-        if seen.at is None and seen.keys_at is None:
-            return Distant(self, waves, None)
+        waves = seen.cached(("waves", width, keys), lambda: self.sinusoid.vectors(distances).to(x.dtype))
+        if seen.positions is None and seen.key_positions is None:
+            return RelativeTerms(self, waves, None)
         gaps = lambda: (at[:, :, None] - keys_at[:, None, :]).clamp(0, keys - 1)  # noqa: E731  later keys are masked
-        return Distant(self, waves, seen.form("gaps", gaps)[:, None])
+        return RelativeTerms(self, waves, seen.cached("gaps", gaps)[:, None])
 
     def scores(self, q: Tensor, waves: Tensor) -> Tensor:
         """(q + v)·r/√d for every distance, (batch, heads, queries, distances)."""
@@ -243,10 +243,10 @@ class Relative(Positions):
         return q @ table.transpose(-2, -1)
 
 
-class Distant(Where):
+class RelativeTerms(PositionTerms):
     """`waves` (distances, width); `gap` (batch, 1, queries, keys) says how far each key is, None: they are 0, 1, 2…"""
 
-    def __init__(self, own: Relative, waves: Tensor, gap: Tensor | None) -> None:
+    def __init__(self, own: RelativePositions, waves: Tensor, gap: Tensor | None) -> None:
         self.own, self.waves, self.gap = own, waves, gap
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,15 +264,15 @@ def shift(scores: Tensor) -> Tensor:
     return torch.unflatten(flipped.flatten(-2)[..., queries:], -1, (queries, keys))
 
 
-class Added(Where):
+class AddedTerms(PositionTerms):
     """DETR: the same vectors are added to the query and key inputs of every layer, never to the values."""
 
     def __init__(self, queries: Tensor, keys: Tensor) -> None:
         self.queries, self.keys = queries, keys
 
-    def tint(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def add_to_query_key(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return query + self.queries, key + self.keys
 
-    def of(self, index: Tensor) -> Where:
+    def select_queries(self, index: Tensor) -> PositionTerms:
         queries = self.queries.expand(len(index), -1, -1)
-        return Added(queries.gather(1, index[..., None].expand(-1, -1, queries.size(2))), self.keys)
+        return AddedTerms(queries.gather(1, index[..., None].expand(-1, -1, queries.size(2))), self.keys)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .cache.base import Book, Memory
+from .cache.base import CacheLayout, LayerCache
 from .feed import neighbours
 from .masks import Mask
-from .positions import Where
+from .positions import PositionTerms
 
 Cell = Literal["lstm", "gru", "rnn"]
 # torch keeps a recurrence's weights in one piece in float32 and half precision only, and tells of it in bfloat16
@@ -27,7 +27,7 @@ LONGEST = 32768  # tokens that torch's fused recurrences are given at once: cuDN
 STEPS: dict[Cell, Any] = {"lstm": torch.lstm_cell, "gru": torch.gru_cell, "rnn": torch.rnn_tanh_cell}
 
 
-class Mixer(nn.Module):
+class SequenceMixer(nn.Module):
     """What stands in attention's place: it is handed the same things, and looks only at its query."""
 
     outputs: int  # width of what it says
@@ -38,7 +38,7 @@ class Mixer(nn.Module):
         key: Tensor | None,
         value: Tensor | None,
         mask: Mask,
-        where: Where | None = None,
+        where: PositionTerms | None = None,
         memory: Any = None,
     ) -> Tensor:
         if memory is None:
@@ -46,7 +46,7 @@ class Mixer(nn.Module):
         if memory.beams:  # alternatives side by side: each has its own memory, as a row has otherwise
             flat = self.go_on(query.flatten(0, 1)[:, None], None, memory)
             return flat.view(*query.shape[:2], -1)
-        return self.go_on(query, mask.keys, memory)
+        return self.go_on(query, mask.key_valid, memory)
 
     def read(self, x: Tensor, mask: Mask) -> Tensor:
         """Whole texts, (batch, tokens, width)."""
@@ -59,14 +59,14 @@ class Mixer(nn.Module):
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """No form of the mask is shared by all layers but `laid_out`, which they make as they need it."""
 
-    def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return (Book,)  # nothing has a slot: however long the text, as much is remembered
+    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
+        return (CacheLayout,)  # nothing has a slot: however long the text, as much is remembered
 
 
 # --- Recurrence ------------------------------------------------------------------------------------------------------
 
 
-class State(Memory):
+class RecurrentState(LayerCache):
     """What a recurrence knows of the text so far. LSTMs have a second part, which nobody else sees."""
 
     policy, tokens = "state", None  # how evaluation names it; a state has no end of its own
@@ -91,7 +91,7 @@ class State(Memory):
             each.masked_fill_(rows[:, None], 0.0)
 
 
-class Recurrence(Mixer):
+class Recurrence(SequenceMixer):
     """An LSTM, a GRU or a plain recurrence over every text, by torch's fused ones. `both`: from both of its ends, each
     with half of the width."""
 
@@ -106,20 +106,20 @@ class Recurrence(Mixer):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def read(self, x: Tensor, mask: Mask) -> Tensor:
-        lay = mask.form("laid out", lambda: laid_out(mask))
+        lay = mask.cached("laid out", lambda: laid_out(mask))
         if lay is None:
             forth = through(self.forth, x)
             return forth if self.back is None else torch.cat([forth, through(self.back, x.flip(1)).flip(1)], -1)
         forth = lay.returned(through(self.forth, lay.taken(x)))
         if self.back is None:
             return forth
-        lay = mask.form("laid out backwards", lay.backwards)
+        lay = mask.cached("laid out backwards", lay.backwards)
         return torch.cat([forth, lay.returned(through(self.back, lay.taken(x)))], -1)
 
-    def go_on(self, x: Tensor, real: Tensor | None, memory: State) -> Tensor:
+    def go_on(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
         return self._step(x, real, memory) if x.size(1) == 1 else self._several(x, real, memory)
 
-    def _step(self, x: Tensor, real: Tensor | None, memory: State) -> Tensor:
+    def _step(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
         """One token: a few small kernels, which compile and can be recorded."""
         layer, held = self.forth, memory.held()
         weights = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0
@@ -131,7 +131,7 @@ class Recurrence(Mixer):
         return out
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _several(self, x: Tensor, real: Tensor | None, memory: State) -> Tensor:
+    def _several(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
         """Ragged rows are packed, because only so an LSTM tells its whole state behind a row's own last token."""
         held = tuple(each[None] for each in memory.held())
         if real is None:
@@ -153,8 +153,8 @@ class Recurrence(Mixer):
     def _parts(self, new: Any) -> tuple[Tensor, ...]:
         return tuple(new) if self.cell == "lstm" else (new,)
 
-    def memory(self, book: Any, rows: int) -> State:
-        return State(rows, self.width, self.cell, self.forth.weight_hh_l0)
+    def layer_cache(self, book: Any, rows: int) -> RecurrentState:
+        return RecurrentState(rows, self.width, self.cell, self.forth.weight_hh_l0)
 
 
 def through(layer: nn.Module, x: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def halved(width: int) -> str:
 # --- Convolution -----------------------------------------------------------------------------------------------------
 
 
-class Last(Memory):
+class ConvCache(LayerCache):
     """The last inputs of a convolution."""
 
     def __init__(self, rows: int, tokens: int, width: int, like: Tensor) -> None:
@@ -187,7 +187,7 @@ class Last(Memory):
         self.past.masked_fill_(rows[:, None, None], 0.0)
 
 
-class Convolved(Mixer):
+class GatedConvolution(SequenceMixer):
     """Dauphin et al. (1612.08083): a convolution over `size` tokens, half of whose outputs are gates of the others.
 
     A causal one reads a token with those before it, another one as many on each side. What is padding or another text
@@ -205,7 +205,7 @@ class Convolved(Mixer):
     def read(self, x: Tensor, mask: Mask) -> Tensor:
         return F.glu(self.into(neighbours(x, mask, self.before, self.behind)), -1)
 
-    def go_on(self, x: Tensor, real: Tensor | None, memory: Last) -> Tensor:
+    def go_on(self, x: Tensor, real: Tensor | None, memory: ConvCache) -> Tensor:
         lay = None if real is None else by_rows(real)
         rows = torch.cat([memory.past.to(x.dtype), x if lay is None else lay.taken(x)], 1)
         near = torch.cat([rows[:, i : i + x.size(1)] for i in range(self.before + 1)], -1)
@@ -217,15 +217,15 @@ class Convolved(Mixer):
         out = F.glu(self.into(near), -1)
         return out if lay is None else lay.returned(out)
 
-    def memory(self, book: Any, rows: int) -> Last:
-        return Last(rows, self.before, self.width, self.into.weight)
+    def layer_cache(self, book: Any, rows: int) -> ConvCache:
+        return ConvCache(rows, self.before, self.width, self.into.weight)
 
 
 # --- Every text in a row of its own ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
+class UnpackedTexts:
     """Texts as a recurrence reads them: each from the beginning of a row, padding behind it."""
 
     source: Tensor  # (texts, longest): which of the batch's tokens, counted through, stands there
@@ -240,30 +240,30 @@ class Laid:
         rows = x.flatten(0, 1).index_select(0, self.place.flatten())
         return rows.view(*self.place.shape, -1)  # (batch, tokens, width)
 
-    def backwards(self) -> "Laid":
+    def backwards(self) -> "UnpackedTexts":
         """The same texts, each from its end to its beginning."""
         longest = self.source.size(1)
         steps = torch.arange(longest, device=self.source.device)
         turned = torch.where(steps < self.lengths[:, None], self.lengths[:, None] - 1 - steps, steps)  # its own inverse
         texts = torch.arange(len(turned), device=turned.device)[:, None] * longest
-        return Laid(self.source.gather(1, turned), (turned + texts).flatten()[self.place], self.lengths)
+        return UnpackedTexts(self.source.gather(1, turned), (turned + texts).flatten()[self.place], self.lengths)
 
 
-def laid_out(mask: Mask) -> Laid | None:
+def laid_out(mask: Mask) -> UnpackedTexts | None:
     """None where every row is one whole text already."""
     if mask.segments is not None:
-        return by_texts(mask.segments, mask.keys)
-    return None if mask.keys is None else by_rows(mask.keys)
+        return by_texts(mask.segments, mask.key_valid)
+    return None if mask.key_valid is None else by_rows(mask.key_valid)
 
 
-def by_rows(real: Tensor) -> Laid:
+def by_rows(real: Tensor) -> UnpackedTexts:
     """A text for each row: its real tokens together, whatever is between them. No look at the device."""
     order = (~real).long().argsort(dim=1, stable=True)
     rows = torch.arange(len(real), device=real.device)[:, None] * real.size(1)
-    return Laid(order + rows, order.argsort(1) + rows, real.sum(1))
+    return UnpackedTexts(order + rows, order.argsort(1) + rows, real.sum(1))
 
 
-def by_texts(segments: Tensor, real: Tensor | None) -> Laid:
+def by_texts(segments: Tensor, real: Tensor | None) -> UnpackedTexts:
     """A text for each segment of each row; their number and length are asked of the device."""
     if real is not None:
         segments = segments.masked_fill(~real, int(segments.min()) - 1)
@@ -276,26 +276,26 @@ def by_texts(segments: Tensor, real: Tensor | None) -> Laid:
     there = text * longest + within  # of the tokens in that order
     source = found.new_zeros(len(lengths) * longest).scatter(0, there, found)
     place = torch.empty_like(found).scatter(0, found, there)
-    return Laid(source.view(-1, longest), place.view_as(segments), lengths)
+    return UnpackedTexts(source.view(-1, longest), place.view_as(segments), lengths)
 
 
 # --- Alone, for measuring --------------------------------------------------------------------------------------------
 
 
-class Alone(nn.Module):
+class StandaloneMixer(nn.Module):
     """A recurrence or a convolution outside any layer: (x, mask) -> (batch, tokens, width)."""
 
-    def __init__(self, mixer: Mixer) -> None:
+    def __init__(self, mixer: SequenceMixer) -> None:
         super().__init__()
         self.mixer = mixer
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        return self.mixer.read(x, mask.once())
+        return self.mixer.read(x, mask.memoized())
 
 
-def recurrent(width: int, cell: Cell = "lstm", both: bool = True) -> Alone:
-    return Alone(Recurrence(width, cell, both))
+def recurrent(width: int, cell: Cell = "lstm", both: bool = True) -> StandaloneMixer:
+    return StandaloneMixer(Recurrence(width, cell, both))
 
 
-def convolved(width: int, size: int = 3, causal: bool = False) -> Alone:
-    return Alone(Convolved(width, size, causal))
+def convolved(width: int, size: int = 3, causal: bool = False) -> StandaloneMixer:
+    return StandaloneMixer(GatedConvolution(width, size, causal))

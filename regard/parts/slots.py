@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from . import efficient, feed, kernels, positions
-from .attention import Attention, uneven
+from .attention import Attention, uneven_heads
 from .feed import Activation
 
 FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
@@ -28,7 +28,7 @@ def at_least(least: int, value: int, key: str) -> None:
 def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> None:
     """A width that its heads, or these positions, cannot divide."""
     if not head_width and width % heads:
-        raise ValueError(f"{uneven(width, heads)} (model.width)")
+        raise ValueError(f"{uneven_heads(width, heads)} (model.width)")
     if isinstance(places, Sinusoid) and width % 2:
         raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
     if isinstance(places, Rotary) and (head_width or width // heads) % 2:
@@ -88,7 +88,7 @@ class Dense:
         share(self.dropout, "model.attention.dropout")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        return Attention(width, heads, kernels.Softmax(self.dropout, None if self.scaled else 1.0), **linear)
+        return Attention(width, heads, kernels.SoftmaxKernel(self.dropout, None if self.scaled else 1.0), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Additive:
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         head_width = linear.get("head_width") or width // heads
-        return Attention(width, heads, kernels.Additive(head_width, self.dropout), **linear)
+        return Attention(width, heads, kernels.AdditiveKernel(head_width, self.dropout), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class Window:
             raise ValueError("a list has a number for each layer, and nobody said which this is; use `in_layer` before")
         if self.globals or self.named:
             return efficient.GlobalAttention(width, heads, radius, self.globals, dilation, **linear)
-        return Attention(width, heads, efficient.Band(radius, dilation), **linear)
+        return Attention(width, heads, efficient.WindowKernel(radius, dilation), **linear)
 
 
 def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -161,7 +161,9 @@ class Blocks:
         at_least(0, self.seed, "model.attention.seed")
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        return Attention(width, heads, efficient.Blocks(self.size, self.random, self.seed, self.drawn), **linear)
+        return Attention(
+            width, heads, efficient.BlockSparseKernel(self.size, self.random, self.seed, self.drawn), **linear
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +181,7 @@ class Favor:
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         head_width = linear.get("head_width") or width // heads
-        kernel = efficient.RandomFeatures(head_width, self.features, redraw=self.redraw)
+        kernel = efficient.RandomFeatureKernel(head_width, self.features, redraw=self.redraw)
         return Attention(width, heads, kernel, **linear)
 
 
@@ -201,7 +203,7 @@ class Lowrank:
 
     def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
         heads_of_keys = linear.get("key_heads") or heads
-        kernel = efficient.LowRank(heads_of_keys, self.rank, self.tokens, self.sharing, self.dropout)
+        kernel = efficient.LowRankKernel(heads_of_keys, self.rank, self.tokens, self.sharing, self.dropout)
         return Attention(width, heads, kernel, **linear)
 
 
@@ -212,7 +214,7 @@ class Sinusoid:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
-        return positions.Sinusoid(width, self.layout)
+        return positions.SinusoidPositions(width, self.layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +227,7 @@ class Learned:
         at_least(1, self.tokens, "model.positions.tokens")
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
-        return positions.Learned(self.tokens, width)
+        return positions.LearnedPositions(self.tokens, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +237,7 @@ class Rotary:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
-        return positions.Rotary(head_width or width // heads, self.base)
+        return positions.RotaryPositions(head_width or width // heads, self.base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +254,7 @@ class Buckets:
         at_least(self.buckets, self.far, "model.positions.far")
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
-        return positions.Bucketed(heads, self.buckets, self.far, causal)
+        return positions.BucketPositions(heads, self.buckets, self.far, causal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +288,7 @@ class Feed:
         share(self.dropout, "model.feed.dropout")
 
     def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
-        return feed.Feed(width, inner, self.act, dropout=self.dropout, **linear)
+        return feed.FeedForward(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +302,7 @@ class Gated:
         share(self.dropout, "model.feed.dropout")
 
     def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
-        return feed.Gated(width, inner, self.act, dropout=self.dropout, **linear)
+        return feed.GatedFeedForward(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,4 +322,4 @@ class Convolution:
             raise ValueError(f"model.feed.size is {self.size}; expected an odd number, as many neighbours on each side")
 
     def build(self, width: int, inner: int) -> nn.Module:
-        return feed.Convolution(width, inner, self.size, self.act, self.dropout)
+        return feed.ConvFeedForward(width, inner, self.size, self.act, self.dropout)

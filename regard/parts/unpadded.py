@@ -13,9 +13,11 @@ from .masks import Mask
 def serves(x: Tensor, mask: Mask) -> bool:
     """Are texts read, not learnt from, on a CPU, and is padding before or behind them all that the mask speaks of?"""
     learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    more = mask.reach, mask.keys_at, mask.segments, mask.globals, mask.kin
-    other = mask.causal or mask.others or any(word is not None for word in more)
-    return x.device.type == "cpu" and not learning and not other and mask.keys is not None and whole(mask.keys)
+    more = mask.window, mask.key_positions, mask.segments, mask.global_positions, mask.beam_ancestry
+    other = mask.causal or mask.exclude_self or any(word is not None for word in more)
+    return (
+        x.device.type == "cpu" and not learning and not other and mask.key_valid is not None and whole(mask.key_valid)
+    )
 
 
 def whole(real: Tensor) -> bool:
@@ -24,21 +26,21 @@ def whole(real: Tensor) -> bool:
     return not (begins.sum(1) + real[:, 0] > 1).any()
 
 
-class Flat:
+class Unpadded:
     """Where the real tokens of some rows stand, and how they are laid end to end."""
 
     def __init__(self, mask: Mask) -> None:
-        assert mask.keys is not None
-        self.shape = rows, tokens = mask.keys.shape
-        lengths = mask.keys.sum(1)
+        assert mask.key_valid is not None
+        self.shape = rows, tokens = mask.key_valid.shape
+        lengths = mask.key_valid.sum(1)
         order = lengths.argsort(stable=True)
-        kept = mask.keys[order].flatten().nonzero()[:, 0]
+        kept = mask.key_valid[order].flatten().nonzero()[:, 0]
         row, column = order[kept // tokens], kept % tokens
         self.places = row * tokens + column
-        at = column if mask.at is None else mask.at.expand(rows, -1)[row, column]
+        at = column if mask.positions is None else mask.positions.expand(rows, -1)[row, column]
         lengths, counts = torch.unique(lengths, return_counts=True)
         runs = tuple((count, length) for length, count in zip(lengths.tolist(), counts.tolist(), strict=True) if length)
-        self.mask = Mask(at=at[None], segments=row[None], runs=runs)
+        self.mask = Mask(positions=at[None], segments=row[None], length_runs=runs)
 
     def laid(self, x: Tensor) -> Tensor:
         """(batch, tokens, width) -> (1, real tokens, width)"""

@@ -9,15 +9,15 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
-from ..errors import Mistake
-from ..files import replacing
+from ..errors import UserError
+from ..files import atomic_write
 from .tokenizers import ROLES, letters
 
 SPACE = "▁"
 MODELS = "cutter", "joiner"  # of sentencepiece
 
 
-class FolderText:
+class FolderTokenizer:
     """The tokenizer of a folder, behind the verbs of our own. No text is control, whatever the folder itself would say.
 
     One entry may have several parts to play: GPT-2's `<|endoftext|>` is START, END and PAD. So control is known by its
@@ -36,7 +36,7 @@ class FolderText:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
             if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise Mistake(f"{text!r} is not valid Unicode: it holds half a surrogate pair; mend the text")
+                raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; mend the text")
         return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -68,7 +68,7 @@ class FolderText:
         _write(path, json.loads(self.backend.to_str()) | {ROLES: self.roles})
 
 
-class MarianText:
+class MarianTokenizer:
     """One side of a Marian folder, behind the same verbs as our own tokenizers."""
 
     def __init__(self, cutter: Any, joiner: Any, vocab: Mapping[str, int], control: Mapping[str, int]) -> None:
@@ -106,19 +106,19 @@ def processor(**source: Any) -> Any:
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
-        raise Mistake("Marian folders need sentencepiece; install it with: pip install 'regard[marian]'") from error
+        raise UserError("Marian folders need sentencepiece; install it with: pip install 'regard[marian]'") from error
     return SentencePieceProcessor(**source)
 
 
-def restored(whole: dict[str, Any]) -> FolderText | MarianText:
+def restored(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
     """What `save` wrote."""
     roles = whole.pop(ROLES)
     if "cutter" not in whole:
-        return FolderText(Backend.from_str(json.dumps(whole)), **roles)
+        return FolderTokenizer(Backend.from_str(json.dumps(whole)), **roles)
     cutter, joiner = (processor(model_proto=b64decode(whole[name])) for name in MODELS)
-    return MarianText(cutter, joiner, whole["vocab"], roles)
+    return MarianTokenizer(cutter, joiner, whole["vocab"], roles)
 
 
 def _write(path: Path, whole: dict[str, Any]) -> None:
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")

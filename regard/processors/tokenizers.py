@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from ..config.schema import Tokenizer as TokenizerConfig
-from ..errors import Mistake
-from ..files import replacing
+from ..config.schema import TokenizerConfig as TokenizerConfig
+from ..errors import UserError
+from ..files import atomic_write
 
 # One thread per call: whoever wants more calls from several threads. The library's own make a later fork warn or hang.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
     def pieces(self, ids: Sequence[int]) -> list[str]: ...
 
 
-class Text:
+class TrainedTokenizer:
     """A tokenizer of ours. Nothing in a user's text is ever control: `</s>` there is four characters like any others.
 
     Control is known by its names. What is learnt here has it first; a borrowed vocabulary has it where it pleases, and
@@ -80,7 +80,7 @@ class Text:
             halves = [text for text in texts if any("\ud800" <= letter <= "\udfff" for letter in text)]
             if not halves:
                 raise
-            raise Mistake(
+            raise UserError(
                 f"{halves[0]!r} is not valid Unicode: it holds half a surrogate pair; mend the text"
             ) from error
 
@@ -117,7 +117,7 @@ class Text:
         return token.replace(" ", "▁")
 
     def save(self, path: Path) -> None:
-        with replacing(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(self.backend.to_str(pretty=True) + "\n", encoding="utf-8")
 
 
@@ -126,7 +126,7 @@ def sentinel(number: int) -> str:
     return f"<extra_id_{number}>"
 
 
-def load(path: Path) -> Any:
+def load_tokenizer(path: Path) -> Any:
     """A tokenizer that `save` wrote: one of ours, or a borrowed one, which says what its control is."""
     try:
         whole = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -135,20 +135,20 @@ def load(path: Path) -> Any:
 
             return restored(whole)
         backend = Backend.from_str(json.dumps(whole))
-    except Mistake:
+    except UserError:
         raise
     except OSError as error:
-        raise Mistake(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
     except Exception as error:  # the library raises nothing more special
-        raise Mistake(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
+        raise UserError(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
     if missing := [SPECIALS[number] for number in (PAD, END, UNK) if backend.token_to_id(SPECIALS[number]) is None]:
-        raise Mistake(f"{path} is no tokenizer of this program: it has no {missing[0]}")
-    return Text(backend)
+        raise UserError(f"{path} is no tokenizer of this program: it has no {missing[0]}")
+    return TrainedTokenizer(backend)
 
 
 def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
     """The characters or words of `text` that the tokenizer does not know, each once, in their order."""
-    if not isinstance(tokenizer, Text) or tokenizer.unk not in tokenizer.encode([text])[0]:
+    if not isinstance(tokenizer, TrainedTokenizer) or tokenizer.unk not in tokenizer.encode([text])[0]:
         return []
     found = tokenizer.backend.encode(text, add_special_tokens=False)
     places = [place for number, place in zip(found.ids, found.offsets, strict=True) if number == tokenizer.unk]
@@ -156,7 +156,7 @@ def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() or name for name in names))
 
 
-def learn(settings: TokenizerConfig, texts: Iterable[str], control: Sequence[str] = ()) -> Text:
+def train_tokenizer(settings: TokenizerConfig, texts: Iterable[str], control: Sequence[str] = ()) -> TrainedTokenizer:
     """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte. A sequence that is too
     long is sampled; anything else is read from its beginning to its end.
 
@@ -175,19 +175,19 @@ def learn(settings: TokenizerConfig, texts: Iterable[str], control: Sequence[str
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
     for symbol in symbols:
         if backend.token_to_id(symbol) is not None and not symbol.isascii():
-            raise Mistake(
+            raise UserError(
                 f"tokenizer.symbols: {symbol!r} is the name of another piece; choose a longer one, such as <{symbol}>"
             )
     backend.add_tokens([AddedToken(symbol, special=False, normalized=False) for symbol in symbols])
     backend.add_tokens([AddedToken(name, special=not SENTINEL.fullmatch(name), normalized=False) for name in control])
-    return Text(backend)
+    return TrainedTokenizer(backend)
 
 
 def _refuse(settings: TokenizerConfig, vocab: int, control: Sequence[str]) -> None:
     for symbol in settings.symbols:
         if symbol in SPECIALS or symbol in control or not symbol.strip():
             reason = "stands for control already" if symbol.strip() else "is empty"
-            raise Mistake(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
+            raise UserError(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
     least = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "space": 1, "char": 1, "byte": 0}[
         settings.kind
     ]
@@ -195,7 +195,7 @@ def _refuse(settings: TokenizerConfig, vocab: int, control: Sequence[str]) -> No
         parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS) + len(control)} for control"
         if settings.symbols:
             parts += f", besides {len(set(settings.symbols))} symbols"
-        raise Mistake(
+        raise UserError(
             f"tokenizer.vocab={settings.vocab} is too small; it must hold {parts}: at least "
             f"{settings.vocab - vocab + least + len(SPECIALS)}"
         )
@@ -214,7 +214,7 @@ def _blank(settings: TokenizerConfig) -> Backend:
     }
     backend = Backend(by_kind[settings.kind]())
     forms = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC, "lower": normalizers.Lowercase}
-    steps = [forms[name]() for name in settings.normalise.split("+") if name != "none"]
+    steps = [forms[name]() for name in settings.normalize.split("+") if name != "none"]
     if settings.kind == "word":  # a word brings the space before it along, also the first: one entry for both places
         steps.append(normalizers.Prepend(" "))
     if settings.kind == "wordpiece":  # control characters go, Chinese characters stand apart

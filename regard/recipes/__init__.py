@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from ..errors import Mistake
+from ..errors import UserError
 
 
 def names() -> list[str]:
@@ -29,7 +29,7 @@ def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
     while True:
         file = locate(name, folder)
         if file in seen:
-            raise Mistake(f"recipe {recipe} stands on itself, through base = {name!r}; take that line out")
+            raise UserError(f"recipe {recipe} stands on itself, through base = {name!r}; take that line out")
         seen.append(file)
         values = load(file)
         base = values.pop("base", None)
@@ -37,7 +37,7 @@ def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
         if base is None:
             return found
         if not isinstance(base, str):
-            raise Mistake(f"base in recipe {name} is {base!r}; expected the name or the path of one recipe")
+            raise UserError(f"base in recipe {name} is {base!r}; expected the name or the path of one recipe")
         name, folder = base, file.parent if isinstance(file, Path) else folder
 
 
@@ -46,12 +46,14 @@ def locate(name: str, folder: Path) -> Traversable:
     if name.endswith(".toml") or "/" in name or "\\" in name:
         path = folder / name
         if not path.is_file():
-            raise Mistake(f"recipe {path} is not a file; give the path of a .toml file or one of: {', '.join(names())}")
+            raise UserError(
+                f"recipe {path} is not a file; give the path of a .toml file or one of: {', '.join(names())}"
+            )
         return path.resolve()
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names())}, or the path of a .toml file"
-        raise Mistake(f"there is no recipe {name!r}; {hint}")
+        raise UserError(f"there is no recipe {name!r}; {hint}")
     return resources.files(__name__).joinpath(f"{name}.toml")
 
 
@@ -59,6 +61,6 @@ def load(file: Traversable) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{file} is not valid TOML: {error}") from error
+        raise UserError(f"{file} is not valid TOML: {error}") from error
     except OSError as error:
-        raise Mistake(f"{file} cannot be read: {error.strerror}") from error
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..data.examples import Examples
-from ..errors import Mistake
+from ..errors import UserError
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 HELD = 1000  # examples each of valid and test
@@ -19,7 +19,7 @@ PLAIN_DATE, PLAIN_TIME = "y-MM-dd", "HH:mm"  # for a locale none of whose own fo
 Form = Callable[[datetime.datetime], str]
 
 
-class Made(Examples):
+class InMemoryExamples(Examples):
     """Examples held in memory."""
 
     def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
@@ -29,10 +29,10 @@ class Made(Examples):
     def __len__(self) -> int:
         return len(self.examples)
 
-    def at(self, index: int) -> tuple[Any, ...]:
+    def item(self, index: int) -> tuple[Any, ...]:
         return self.examples[index]
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
@@ -40,14 +40,14 @@ class Made(Examples):
         return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()
 
 
-def make(locales: tuple[str, str], examples: int, seed: int) -> dict[str, Made]:
+def make_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
     """Pairs for train, valid and test. No date is in two of them; valid and test are the same for every seed."""
-    source, target = Source(locale(locales[0])), Target(locale(locales[1]))
+    source, target = SourceFormats(locale(locales[0])), TargetFormat(locale(locales[1]))
     made = {}
     for part, some in days(examples, seed).items():
         chance = random.Random(f"forms {part} {seed if part == 'train' else 0}")
         name = f"embedded {locales[0]}-{locales[1]} {part} data"
-        made[part] = Made(name, [pair(chance, day, source, target) for day in some])
+        made[part] = InMemoryExamples(name, [pair(chance, day, source, target) for day in some])
     return made
 
 
@@ -68,7 +68,7 @@ def part_of(day: datetime.date) -> str:
     return PARTS.get(number % 20, "train")
 
 
-def pair(chance: random.Random, day: datetime.date, source: "Source", target: "Target") -> tuple[str, str]:
+def pair(chance: random.Random, day: datetime.date, source: "SourceFormats", target: "TargetFormat") -> tuple[str, str]:
     """The target names the weekday and the time where the source does: the source alone decides it."""
     moment = some_time(chance, day)
     form, weekday = chance.choice(source.dates)
@@ -91,7 +91,7 @@ def scruffy(chance: random.Random, text: str) -> str:
     return text + (chance.choice(".!;") if end < 0.1 else "")
 
 
-class Source:
+class SourceFormats:
     """The ways to write a moment in one locale, those that can be misread left out."""
 
     def __init__(self, place: Any) -> None:
@@ -113,7 +113,7 @@ class Source:
         return scruffy(chance, text), timed
 
 
-class Target:
+class TargetFormat:
     """The one way to write a moment in one locale."""
 
     def __init__(self, place: Any) -> None:
@@ -171,4 +171,4 @@ def locale(name: str) -> Any:
     except (UnknownLocaleError, ValueError) as error:
         close = difflib.get_close_matches(name, locale_identifiers(), n=3, cutoff=0.5)
         offer = f"; nearest are {', '.join(close)}" if close else "; en, de, fr, ja and a thousand others are"
-        raise Mistake(f"data.locales: {name!r} is not a locale that Babel knows{offer}") from error
+        raise UserError(f"data.locales: {name!r} is not a locale that Babel knows{offer}") from error

@@ -5,8 +5,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ..errors import Mistake
-from .dates import Form, Made, Source, days, locale, some_time
+from ..errors import UserError
+from .dates import Form, InMemoryExamples, SourceFormats, days, locale, some_time
 
 LOCALES = (
     "da", "nb", "sv", "is", "de", "nl", "af", "lb", "en", "es", "pt", "gl", "ca", "it", "fr", "ro",
@@ -16,25 +16,27 @@ LOCALES = (
 Kinds = dict[tuple[int, int], list[Form]]  # (weekday, month) -> the forms that say which language it is
 
 
-def phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, Made]:
+def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
     """Phrases and their languages, for train, valid and test. No date is in two of them, and no language is written
     like another: the phrase alone decides it."""
     locales = locales or LOCALES
     if len(set(locales)) < 2:
-        raise Mistake(f"data.locales={','.join(locales)} names one language, and two or more are needed to tell apart")
-    sources = {name: Source(locale(name)) for name in dict.fromkeys(locales)}
+        raise UserError(
+            f"data.locales={','.join(locales)} names one language, and two or more are needed to tell apart"
+        )
+    sources = {name: SourceFormats(locale(name)) for name in dict.fromkeys(locales)}
     kinds = {name: own for name, own in telling(sources).items() if own}
     if silent := [name for name in sources if name not in kinds]:
-        raise Mistake(f"data.locales: {silent[0]} writes every date like another language of these; leave it out")
+        raise UserError(f"data.locales: {silent[0]} writes every date like another language of these; leave it out")
     made = {}
     for part, some in days(examples, seed).items():
         chance = random.Random(f"phrases {part} {seed if part == 'train' else 0}")
-        made[part] = Made(f"embedded {part} phrases", [phrase(chance, day, sources, kinds) for day in some])
+        made[part] = InMemoryExamples(f"embedded {part} phrases", [phrase(chance, day, sources, kinds) for day in some])
     return made
 
 
 def phrase(
-    chance: random.Random, day: datetime.date, sources: dict[str, Source], kinds: dict[str, Kinds]
+    chance: random.Random, day: datetime.date, sources: dict[str, SourceFormats], kinds: dict[str, Kinds]
 ) -> tuple[str, str]:
     """A language that can be told on this day, and the day in it."""
     able = [name for name in kinds if (day.weekday(), day.month) in kinds[name]]
@@ -43,7 +45,7 @@ def phrase(
     return sources[name].spell(chance, some_time(chance, day), form)[0], name
 
 
-def telling(sources: dict[str, Source]) -> dict[str, Kinds]:
+def telling(sources: dict[str, SourceFormats]) -> dict[str, Kinds]:
     """The forms in which a date of some weekday and month looks like that of no other language, in any case. The day of
     the month has two digits here, where they look most alike, and the same ones everywhere."""
     found: dict[str, Kinds] = {name: {} for name in sources}

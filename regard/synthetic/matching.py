@@ -12,8 +12,8 @@ from copy import copy
 
 import numpy as np
 
-from ..data.examples import Examples, Texts
-from ..errors import Mistake
+from ..data.examples import Examples, SideTexts
+from ..errors import UserError
 from .dates import HELD
 
 KINDS = 8
@@ -25,12 +25,12 @@ LEAST = 32  # words of a text: shorter ones have no far ends
 SAMPLE = 200  # texts that hold every word there is
 
 
-class Marks(Examples):
+class MatchingExamples(Examples):
     """Texts of so many words, made when they are asked for; every other one has equal marks."""
 
     def __init__(self, part: str, words: int, examples: int, seed: int) -> None:
         if words < LEAST:
-            raise Mistake(f"data.max_tokens={words + 2} leaves {words} words for the marks; use at least {LEAST + 2}")
+            raise UserError(f"data.max_tokens={words + 2} leaves {words} words for the marks; use at least {LEAST + 2}")
         self.name, self.words, self.examples = f"embedded {part} marks", words, examples
         self.key = [{"train": 0, "valid": 1, "test": 2}[part], seed if part == "train" else 0, words]
         self.counts = {"examples": examples}
@@ -38,7 +38,7 @@ class Marks(Examples):
     def __len__(self) -> int:
         return self.examples
 
-    def at(self, index: int) -> tuple[str, str]:
+    def item(self, index: int) -> tuple[str, str]:
         return self.text(index, 0), self.text(index, 1)
 
     def text(self, index: int, side: int) -> str:
@@ -55,7 +55,7 @@ class Marks(Examples):
         row[first : first + stretch], row[last : last + stretch] = kind, KINDS + other
         return row
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
@@ -63,14 +63,14 @@ class Marks(Examples):
         some = "\0".join([*map(str, [*self.key, len(self)]), *self.texts(0)])
         return hashlib.blake2b(some.encode("utf-8"), digest_size=16).hexdigest()
 
-    def texts(self, *sides: int) -> Texts:
+    def texts(self, *sides: int) -> SideTexts:
         """Of the first ones; a vocabulary needs no more."""
         few = copy(self)
         few.examples = min(len(self), SAMPLE)
-        return Texts(few, sides)
+        return SideTexts(few, sides)
 
 
-def marks(words: int, examples: int, seed: int) -> dict[str, Marks]:
+def make_matching(words: int, examples: int, seed: int) -> dict[str, MatchingExamples]:
     """For train, valid and test; the last two are the same for every seed."""
     sizes = {"train": examples, "valid": HELD, "test": HELD}
-    return {part: Marks(part, words, size, seed) for part, size in sizes.items()}
+    return {part: MatchingExamples(part, words, size, seed) for part, size in sizes.items()}

@@ -10,8 +10,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import Mistake
-from .dates import Made
+from ..errors import UserError
+from .dates import InMemoryExamples
 
 LEAST, MOST = 24, 64  # tokens of a sentence: whole logical lines until there are enough
 HELD = 400  # sentences each of valid and test
@@ -23,7 +23,7 @@ Place = tuple[int, int]  # line and column
 Sentence = tuple[tuple[str, ...], tuple[str, ...]]  # words and roles
 
 
-def roles(examples: int, seed: int) -> dict[str, Made]:
+def make_python_tags(examples: int, seed: int) -> dict[str, InMemoryExamples]:
     """Sentences for train, valid and test. No module is in two of them; valid and test are the same for every seed, and
     all are the same for one version of Python."""
     made: dict[str, list[Sentence]] = {"train": [], "valid": [], "test": []}
@@ -34,10 +34,10 @@ def roles(examples: int, seed: int) -> dict[str, Made]:
             made[part] += sentences(path)
     chance = {part: random.Random(f"roles {part} {seed if part == 'train' else 0}") for part in made}
     chosen = {part: chance[part].sample(some, min(len(some), enough[part])) for part, some in made.items()}
-    return {part: Roles(f"embedded {part} roles of Python tokens", some) for part, some in chosen.items()}
+    return {part: PythonTagExamples(f"embedded {part} roles of Python tokens", some) for part, some in chosen.items()}
 
 
-class Roles(Made):
+class PythonTagExamples(InMemoryExamples):
     """Words and their roles, held in memory."""
 
     def text(self, index: int, side: int) -> str:
@@ -49,7 +49,7 @@ def modules() -> list[Path]:
     folder = Path(sysconfig.get_path("stdlib"))
     found = sorted(folder.glob("*.py"), key=lambda path: _hash(path.name))
     if len(found) < 50:
-        raise Mistake(
+        raise UserError(
             f"{folder} holds {len(found)} modules, and the embedded data are made from the source of the standard "
             "library; install Python with its source, or give data.train"
         )
@@ -67,7 +67,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
         tree, tokens = ast.parse(source), list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (SyntaxError, UnicodeDecodeError, OSError, tokenize.TokenError):
         return
-    known = Known(tree, source.splitlines())
+    known = NameRoles(tree, source.splitlines())
     words: list[str] = []
     tags: list[str] = []
     line: list[str] = []  # the logical line so far
@@ -99,7 +99,7 @@ def named(line: list[str]) -> str:
     return "target" if first == "except" and before == "as" else ""
 
 
-class Known:
+class NameRoles:
     """What the syntax tree says of names, by where they begin or end."""
 
     def __init__(self, tree: ast.AST, lines: list[str]) -> None:

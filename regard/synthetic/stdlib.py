@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from ..errors import Mistake
+from ..errors import UserError
 
 PARTS = {0: "valid", 1: "test"}  # of every twenty modules one each; the other eighteen are for training
 READ: dict[str, Any] = {"format": "text", "document": "file", "invalid": "skip", "holdout": 0.0}  # whatever is asked
@@ -25,7 +25,7 @@ def files(part: str) -> list[Path]:
         modules = [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(NOTES)]
         kept |= {path.relative_to(root).as_posix(): path for path in modules}
     if len(kept) < 100:
-        raise Mistake(
+        raise UserError(
             f"the source of Python's standard library is not at {root}, so there is no embedded text; "
             "name text files or a folder (data.train)"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.merge import one_of
 from ..config.run import Run
-from ..errors import Mistake
+from ..errors import UserError
 from ..families import FAMILIES, family
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
@@ -33,12 +33,14 @@ def _refuse_stranger(run: Run) -> None:
     verbs = getattr(import_module(TASKS[run.task]), "VERBS", ())
 
     def able(name: str) -> bool:
-        forms = getattr(family(name), "FORMS", {"": family(name).Model})
+        forms = getattr(family(name), "HEADS", {"": family(name).Model})
         return any(all(hasattr(form, verb) for verb in verbs) for form in forms.values())
 
     if not able(run.model.family):
         others = [name for name in FAMILIES if able(name)]
-        raise Mistake(f"model.family={run.model.family} cannot be used for the task {run.task}; {one_of(None, others)}")
+        raise UserError(
+            f"model.family={run.model.family} cannot be used for the task {run.task}; {one_of(None, others)}"
+        )
 
 
 def sized(run: Run) -> Run:

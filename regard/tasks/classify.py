@@ -12,21 +12,21 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.labeled import labelled, learnt
-from ..data.rows import Rows, TextUpdates
-from ..errors import Mistake
-from ..metrics.labels import figures
-from ..parts.losses import apart, smoothed
-from ..synthetic.language_id import phrases
-from ..synthetic.matching import marks
+from ..data.labeled import collect_labels, labeled_texts
+from ..data.rows import LabeledTextSampler, TokenRows
+from ..errors import UserError
+from ..metrics.labels import label_metrics
+from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
+from ..synthetic.language_id import make_phrases
+from ..synthetic.matching import make_matching
 from . import encoder
-from .base import Course, built, opened, part_of
-from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+from .base import Objective, build_model, open_split, open_splits
+from .encoder import LABELS, TOKENIZER, LabelPredictor, Model, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "label")  # what a family must have for this task
 
 
-class Classifier(Labeller):
+class ClassifyPredictor(LabelPredictor):
     sides = 2  # a text and its label
 
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
@@ -51,10 +51,10 @@ class Classifier(Labeller):
         if isinstance(texts, str):
             return self.score([texts], [targets], details)[0]
         if targets is None or len(texts) != len(targets):
-            raise Mistake("score takes as many labels as texts")
+            raise UserError("score takes as many labels as texts")
         for label in targets:
             if label not in self.labels.numbers:
-                raise Mistake(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
+                raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
         logprobs = self._logprobs(texts)
         values = [float(row[self.labels.numbers[label]]) for row, label in zip(logprobs, targets, strict=True)]
         return [{"score": value} for value in values] if details else values
@@ -66,10 +66,10 @@ class Classifier(Labeller):
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
         """What `evaluate` says, with the labels found and the right ones."""
         examples = part(self.run, "test", sides)
-        examples.need_some("data.test")
+        examples.require_nonempty("data.test")
         texts, right = [each[0] for each in examples], [each[1] for each in examples]
         found = [name for row in self._logprobs(texts) for name in self.best(row[None])]
-        told = {"examples": len(right), **figures(found, right)}
+        told = {"examples": len(right), **label_metrics(found, right)}
         return told | self.majority(right) | self.unseen(right), found, right
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
@@ -92,49 +92,49 @@ def _record(ranked: list[tuple[str, float]]) -> dict[str, Any]:
     return {"label": label, "probability": probability, "top": best}
 
 
-class Lesson(Course):
+class ClassifyObjective(Objective):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
-    def __init__(self, system: Classifier, parts: dict[str, Examples]) -> None:
+    def __init__(self, system: ClassifyPredictor, parts: dict[str, Examples]) -> None:
         self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
-        self.batcher = TextUpdates(
+        self.batcher = LabeledTextSampler(
             parts["train"], system.tokenizer, system.labels, self.run.data, self.run.train, system.model.context
         )
 
-    def loss(self, model: Model, batch: Rows) -> Tensor:
-        """Summed over the texts; with data.agree, the mean of two readings, and how far these are apart besides."""
+    def loss(self, model: Model, batch: TokenRows) -> Tensor:
+        """Summed over the texts; with data.rdrop, the mean of two readings, and how far these are apart besides."""
         batch = batch.to(self.system.device)
         assert batch.labels is not None
-        agree, smoothing = self.run.data.agree, self.run.train.smoothing
+        agree, smoothing = self.run.data.rdrop, self.run.train.smoothing
         found = [model.label(states(model, batch), batch.real) for _ in range(2 if agree else 1)]
-        loss = torch.stack([smoothed(each, batch.labels, smoothing=smoothing) for each in found]).mean()
-        return loss + agree * apart(*found) if agree else loss
+        loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in found]).mean()
+        return loss + agree * rdrop_divergence(*found) if agree else loss
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
             return {}
         loss, found, right = self.system.loss_over(self.parts["valid"])
-        told = figures(found, right)
+        told = label_metrics(found, right)
         return {"loss": loss, "accuracy": told["accuracy"], "f1": told["f1"]}
 
 
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyObjective, dict[str, Any], Run]:
     """Open the data, learn the labels and the tokenizer, or take that of `folder`; nothing is written."""
-    parts = opened(run, part)
-    labels = learnt(parts["train"])
+    parts = open_splits(run, part)
+    labels = collect_labels(parts["train"])
     if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
         labels.refuse_unseen(parts["valid"], "data.valid")
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))
-    system = Classifier(run, built(run), tokenizer, labels, device)
-    return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
+    system = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
+    return ClassifyObjective(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
-restore = Classifier.restored
-borrowed = partial(Classifier.borrowed, task="classify")
+restore = ClassifyPredictor.restored
+borrowed = partial(ClassifyPredictor.borrowed, task="classify")
 
 
 def sized(run: Run) -> Run:
@@ -146,8 +146,8 @@ def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     data = run.data
 
     def made() -> Examples:
-        if data.embedded == "marks":
-            return marks(data.max_tokens - 2, data.examples, seed=1)[name]
-        return phrases(data.locales, data.examples, seed=1)[name]
+        if data.embedded == "matching":
+            return make_matching(data.max_tokens - 2, data.examples, seed=1)[name]
+        return make_phrases(data.locales, data.examples, seed=1)[name]
 
-    return part_of(run, name, sides, lambda some: labelled(some, data), made, "test.tsv")
+    return open_split(run, name, sides, lambda some: labeled_texts(some, data), made, "test.tsv")

@@ -9,28 +9,28 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..config.run import Run, change
-from ..config.schema import Reading
+from ..config.run import Run, change_settings
+from ..config.schema import EncoderDecode
 from ..data.examples import Examples
-from ..data.labeled import Labels
-from ..data.rows import Rows, between, laid, real, room
+from ..data.labeled import LabelSet
+from ..data.rows import TokenRows, between, pad_rows, room, valid_mask
 from ..data.sampler import Ids, sorted_batches
-from ..errors import Mistake
-from ..look import Glance, recording
-from ..metrics.labels import paired
+from ..errors import UserError
+from ..look import SelfAttentionView, recording
+from ..metrics.labels import paired_bootstrap
 from ..parts import Mask
 from ..parts.pooling import pooled
-from ..processors.tokenizers import MASK, Text, Tokenizer, learn, load
-from .base import built, with_model
+from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from .base import build_model, with_model_settings
 
 Model = Any  # an encoder: encode, and what its head says
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
-OTHERS = {"labels": 0, "follow": False, "pooled": False}  # of other tasks, where the family has them
+OTHERS = {"labels": 0, "next_sentence": False, "pooled": False}  # of other tasks, where the family has them
 CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps no longer stays near the cores
 
 
-class Reader:
+class EncoderPredictor:
     """A model with its tokenizer. It makes no difference to a text which others are read with it."""
 
     sides = 1  # of an example that is scored
@@ -47,13 +47,13 @@ class Reader:
     # --- what people ask ---------------------------------------------------------------------------------------
 
     def embed(self, texts: str | Sequence[str], **decode: Any) -> Any:
-        """A vector for every text, (texts, width); one text gives one. decode.pooling and decode.normalised say how."""
+        """A vector for every text, (texts, width); one text gives one. decode.pooling and decode.normalize say how."""
         if isinstance(texts, str):
             return self.embed([texts], **decode)[0]
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalised))
+        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalize))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
@@ -62,8 +62,8 @@ class Reader:
         if isinstance(queries, str):
             return self.similar([queries], texts, **decode)[0]
         if not len(texts):
-            raise Mistake("there is no text to compare with; give a file that has at least one line")
-        how, decode = self.how(decode), {**decode, "normalised": True}
+            raise UserError("there is no text to compare with; give a file that has at least one line")
+        how, decode = self.how(decode), {**decode, "normalize": True}
         others = texts if isinstance(texts, Tensor) else self.embed(texts, **decode)
         best = (self.embed(queries, **decode) @ others.T).topk(min(how.top or len(texts), len(texts)), dim=-1)
         return [
@@ -71,24 +71,24 @@ class Reader:
             for places, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> Glance:
+    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         """Where every attention looks while the model reads `text`."""
         if target is not None:
-            raise Mistake("this model writes nothing, so there is no target to make it say; give the text alone")
+            raise UserError("this model writes nothing, so there is no target to make it say; give the text alone")
         if not text.strip():
-            raise Mistake("there is nothing to look at in an empty text; give a sentence")
+            raise UserError("there is nothing to look at in an empty text; give a sentence")
         (row,) = self.encoded([text])
         with recording(self.model) as maps, torch.no_grad():
             self.states(self.rows([row]))
         pieces = self.tokenizer.pieces(row.tolist())
-        return Glance(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
+        return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
 
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
-        raise Mistake(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
+        raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
     @staticmethod
-    def together(systems: Mapping[str, Any]) -> Any:
-        raise Mistake(f"{' and '.join(systems)} cannot be asked together; ensembles are of models that write texts")
+    def ensemble(systems: Mapping[str, Any]) -> Any:
+        raise UserError(f"{' and '.join(systems)} cannot be asked together; ensembles are of models that write texts")
 
     @property
     def tokenizers(self) -> dict[str, Any]:
@@ -108,14 +108,14 @@ class Reader:
             )
         return [between(self.tokenizer, ids[: self.room]) for ids in found]
 
-    def rows(self, rows: Sequence[Ids]) -> Rows:
-        return Rows(laid(rows, self.tokenizer.pad), real(rows)).to(self.device)
+    def rows(self, rows: Sequence[Ids]) -> TokenRows:
+        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows)).to(self.device)
 
-    def states(self, rows: Rows) -> Tensor:
+    def states(self, rows: TokenRows) -> Tensor:
         return states(self.model, rows)
 
     @torch.no_grad()
-    def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, Rows], Tensor]) -> list[Tensor]:
+    def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, TokenRows], Tensor]) -> list[Tensor]:
         """What `ask` makes of the states of each row, in order; rows of like lengths are read together."""
         found: dict[int, Tensor] = {}
         tokens = CACHED if self.device.type == "cpu" else 0
@@ -125,36 +125,36 @@ class Reader:
             found |= dict(zip(batch, answers, strict=True))
         return [found[i] for i in range(len(rows))]
 
-    def how(self, decode: Mapping[str, Any]) -> Reading:
-        chosen: Reading = change(self.run, {"decode": decode}).decode if decode else self.run.decode
+    def how(self, decode: Mapping[str, Any]) -> EncoderDecode:
+        chosen: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return chosen
 
 
-class Labeller(Reader):
+class LabelPredictor(EncoderPredictor):
     """A reader whose model says labels."""
 
-    paired = staticmethod(paired)
+    paired = staticmethod(paired_bootstrap)
 
-    def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, labels: Labels, device: torch.device) -> None:
+    def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, labels: LabelSet, device: torch.device) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = labels
 
     @classmethod
     def restored(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """What `folder` holds, but for the weights."""
-        labels = Labels.load(folder / LABELS)
+        labels = LabelSet.load(folder / LABELS)
         if len(labels) != run.model.labels:
-            raise Mistake(
+            raise UserError(
                 f"{folder / LABELS} has {len(labels)} labels and the model {run.model.labels}; it belongs to another "
                 "run, restore it"
             )
-        return cls(run, built(run), load(folder / TOKENIZER), labels, device)
+        return cls(run, build_model(run), load_tokenizer(folder / TOKENIZER), labels, device)
 
     @classmethod
     def borrowed(cls, folder: Any, overrides: Mapping[str, Any], task: str) -> Self:
         """What a Hugging Face folder holds."""
         run, device = borrowed(folder, overrides, task)
-        return cls(run, folder.model, folder.tokenizer, Labels(dict.fromkeys(folder.labels, 0)), device)
+        return cls(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
@@ -185,28 +185,32 @@ class Labeller(Reader):
         return {"unseen labels": told} if told else {}
 
 
-def states(model: Model, rows: Rows) -> Tensor:
+def states(model: Model, rows: TokenRows) -> Tensor:
     """(batch, tokens, width)"""
-    kinds = {} if rows.kinds is None else {"kinds": rows.kinds}  # of families that read two texts at once
-    found: Tensor = model.encode(rows.tokens, Mask(keys=rows.real), **kinds)
+    kinds = {} if rows.token_types is None else {"kinds": rows.token_types}  # of families that read two texts at once
+    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.real), **kinds)
     return found
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def tokenizer_of(run: Run, folder: Path | None, train: Examples) -> Text:
+def tokenizer_of(run: Run, folder: Path | None, train: Examples) -> TrainedTokenizer:
     """The tokenizer in a folder, or one that is learnt from the texts."""
-    return load(folder / TOKENIZER) if folder else learn(run.tokenizer, train.texts(0), control=(MASK,))
+    return (
+        load_tokenizer(folder / TOKENIZER)
+        if folder
+        else train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
+    )
 
 
 def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run, torch.device]:
     """The run that would have made a Hugging Face folder, and the device to use it on."""
     from ..device import resolve_device
 
-    decode = {"pooling": folder.pooling, "normalised": folder.normalised}
+    decode = {"pooling": folder.pooling, "normalize": folder.normalised}
     run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
-    run = change(run, overrides)
+    run = change_settings(run, overrides)
     return run, resolve_device(run.device)
 
 
@@ -214,9 +218,9 @@ def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:
     """The run with as many tokens as its tokenizer has; a model that is borrowed may have room for more."""
     vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
     others = {name: value for name, value in OTHERS.items() if name in type(run.model).model_fields}
-    return with_model(run, **{"vocab": vocab, **others, **settings})
+    return with_model_settings(run, **{"vocab": vocab, **others, **settings})
 
 
 def sized(run: Run, **settings: Any) -> Run:
     """The run as it would be if its tokenizer learnt as much as it may."""
-    return with_model(run, vocab=run.model.vocab or run.tokenizer.vocab, **settings)
+    return with_model_settings(run, vocab=run.model.vocab or run.tokenizer.vocab, **settings)

@@ -12,27 +12,27 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.corpus import Carried, Corpus, Window, Windows, corpus
+from ..data.corpus import ContiguousSampler, Corpus, TextWindow, WindowSampler, corpus
 from ..data.documents import documents
-from ..data.sampler import Update
+from ..data.sampler import Step
 from ..decode import Ensemble, Filter, Suppress
-from ..errors import Mistake
-from ..look import Glance, recording
+from ..errors import UserError
+from ..look import SelfAttentionView, recording
 from ..parts import Cache
-from ..parts.losses import smoothed
-from ..processors.tokenizers import Text, Tokenizer, learn, load
-from .base import built, headed, with_model
-from .lm_scoring import figures, logprobs, measured, states
-from .prompt_generator import Composer, Said
+from ..parts.losses import smoothed_cross_entropy
+from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from .base import build_model, with_head, with_model_settings
+from .lm_scoring import corpus_nll, lm_metrics, logprobs, states
+from .prompt_generator import Continuation, PromptGenerator
 
 Model = Any  # a language model: decode, logits, start, step, recall, context
 START, END = "□", "■"  # how details and pictures show these symbols
 PARTS = 16  # of a validation text that are read side by side by a model with memory
-VERBS = ("decode", "logits", "start", "step", "recall")  # what a family must have for this task
+VERBS = ("decode", "logits", "start", "step", "new_memory")  # what a family must have for this task
 HEAD = "next"  # of a family with several: what the model says
 
 
-class Writer(Composer):
+class LanguagePredictor(PromptGenerator):
     """A model with its vocabulary. It makes no difference to a text which others are continued or scored with it."""
 
     sides, field = 1, "prompt"  # an example is one text; a JSON record has it there
@@ -86,16 +86,18 @@ class Writer(Composer):
             for total, each, some in zip(totals, ids, found, strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> Glance:
+    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         """Where every attention looks while the model reads `text`, and `target` behind it."""
         if not text.strip():
-            raise Mistake("there is nothing to look at in an empty text; give a sentence")
+            raise UserError("there is nothing to look at in an empty text; give a sentence")
         (ids,) = self.encoded([text + (target or "")])
         self.refuse_long(len(ids) + 1, "the text")
         seen = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with recording(seen) as maps, torch.no_grad():
             seen.decode(torch.tensor([[self.opening, *ids]], device=self.device))
-        return Glance([START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()})
+        return SelfAttentionView(
+            [START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()}
+        )
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over running text; without `sides`, over the run's test part."""
@@ -108,8 +110,8 @@ class Writer(Composer):
         self.refuse_long(self.run.data.max_tokens, "a window (data.max_tokens)")
         for sentence in texts.report():
             warnings.warn(f"{texts.name}: {sentence}", stacklevel=3)
-        found = measured(self.model, texts, self.run.data, self.tokenizer.size, self.device)
-        told: dict[str, Any] = {"tokens": found.tokens, **size, **figures(found, texts)}
+        found = corpus_nll(self.model, texts, self.run.data, self.tokenizer.size, self.device)
+        told: dict[str, Any] = {"tokens": found.tokens, **size, **lm_metrics(found, texts)}
         return told | {"policy": found.policy, "seconds": found.seconds}, None, size
 
     # --- how it is done ----------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class Writer(Composer):
         """The log-probability of every token but the first."""
         return logprobs(self.model, texts, self.context, self.tokenizer.size, self.device)
 
-    def _records(self, ids: list[list[int]], found: list[list[Said]]) -> list[dict[str, Any]]:
+    def _records(self, ids: list[list[int]], found: list[list[Continuation]]) -> list[dict[str, Any]]:
         """The best continuation of each prompt, and all of them as `nbest`; log-probabilities are the model's own."""
         said = [(row, each) for row, some in zip(ids, found, strict=True) for each in some]
         ends = [[self.tokenizer.end] * (each.ended == "end") for _, each in said]
@@ -127,7 +129,7 @@ class Writer(Composer):
         nbest = [[next(told) for _ in some] for some in found]
         return [{**some[0], "nbest": some} for some in nbest]
 
-    def _told(self, ids: list[int], said: Said, own: list[float]) -> dict[str, Any]:
+    def _told(self, ids: list[int], said: Continuation, own: list[float]) -> dict[str, Any]:
         own = own[len(ids) - 1 :]
         return {
             "text": said.text,
@@ -140,17 +142,17 @@ class Writer(Composer):
         }
 
     @staticmethod
-    def together(systems: Mapping[str, "Writer"]) -> "Writer":
+    def ensemble(systems: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":
         """An ensemble of writers by name, which must agree on the vocabulary; the first one's settings hold."""
         (name, first), *others = systems.items()
         for other, system in others:
             if alphabet(first.tokenizer) != alphabet(system.tokenizer):
-                raise Mistake(
+                raise UserError(
                     f"{name} and {other} have different vocabularies and cannot be asked together; "
                     "train the second with the tokenizer of the first"
                 )
         model = Ensemble([system.model for system in systems.values()])
-        return Writer(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
+        return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
 
 
 def alphabet(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
@@ -164,25 +166,25 @@ def alphabet(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
 class Turn:
     """A batch, and what its rows remember of the text before it."""
 
-    batch: Window
+    batch: TextWindow
     memory: Cache | None = None
 
     def to(self, device: torch.device | str) -> "Turn":
         return replace(self, batch=self.batch.to(device))
 
 
-class Lesson:
+class LanguageObjective:
     """The training side: windows of the texts, the loss of each, and figures on the validation part."""
 
-    def __init__(self, writer: Writer, parts: dict[str, Corpus]) -> None:
+    def __init__(self, writer: LanguagePredictor, parts: dict[str, Corpus]) -> None:
         self.writer, self.run, self.parts = writer, writer.run, parts
         self.model = writer.model
-        carried = self.model.recall(1) is not None
-        self.windows = (Carried if carried else Windows)(parts["train"], self.run.data, self.run.train)
-        self.steady = not carried  # what is remembered has to live from one update to the next
+        carried = self.model.new_memory(1) is not None
+        self.windows = (ContiguousSampler if carried else WindowSampler)(parts["train"], self.run.data, self.run.train)
+        self.static_shapes = not carried  # what is remembered has to live from one update to the next
         self.memories: dict[int, Cache] = {}  # by the number of their first row
 
-    def facts(self) -> list[str]:
+    def describe_data(self) -> list[str]:
         """What the data are, and what of them was left out."""
         told = []
         for name, texts in self.parts.items():
@@ -190,42 +192,42 @@ class Lesson:
             told += [f"{name}: {sentence}" for sentence in texts.report()]
         return told
 
-    def updates(self, epoch: int, index: int) -> Iterator[Update]:
-        for update in self.windows.updates(epoch, index):
-            yield replace(update, pieces=[Turn(batch, self._memory(batch)) for batch in update.pieces])
+    def steps(self, epoch: int, index: int) -> Iterator[Step]:
+        for update in self.windows.steps(epoch, index):
+            yield replace(update, micro_batches=[Turn(batch, self._memory(batch)) for batch in update.micro_batches])
 
     def loss(self, model: Model, turn: Turn) -> Tensor:
         """Summed over the predicted tokens."""
         batch = turn.batch
         logits = model.logits(states(model, batch, turn.memory))  # (batch, tokens, vocab)
-        return smoothed(logits, batch.targets, smoothing=self.run.train.smoothing)
+        return smoothed_cross_entropy(logits, batch.targets, smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
             return {}
         texts, writer = self.parts["valid"], self.writer
-        found = measured(model, texts, self.run.data, writer.tokenizer.size, writer.device, PARTS)
-        return figures(found, texts)
+        found = corpus_nll(model, texts, self.run.data, writer.tokenizer.size, writer.device, PARTS)
+        return lm_metrics(found, texts)
 
     # What is carried from update to update: a resumed run needs it, too.
 
-    def _memory(self, batch: Window) -> Cache | None:
+    def _memory(self, batch: TextWindow) -> Cache | None:
         if batch.fresh is None:
             return None
         if batch.first not in self.memories:
-            self.memories[batch.first] = self.model.recall(len(batch.tokens))
+            self.memories[batch.first] = self.model.new_memory(len(batch.tokens))
         return self.memories[batch.first]
 
     def state(self) -> dict[str, Tensor]:
-        held = ((first, memory.tensors()) for first, memory in self.memories.items())
+        held = ((first, memory.state()) for first, memory in self.memories.items())
         return {f"{first}.{name}": tensor for first, tensors in held for name, tensor in tensors.items()}
 
-    def take_up(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:
         for first in {int(name.partition(".")[0]) for name in state}:
             own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{first}.")}
             if first not in self.memories:  # else the pieces at hand hold it already
-                self.memories[first] = self.model.recall(len(own["lengths"]))
-            self.memories[first].fill(own)
+                self.memories[first] = self.model.new_memory(len(own["lengths"]))
+            self.memories[first].load_state(own)
 
 
 # --- from a run to these two -----------------------------------------------------------------------------------------
@@ -233,23 +235,29 @@ class Lesson:
 NAME = "tokenizer.json"
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
+def prepare(
+    run: Run, folder: Path | None, device: torch.device
+) -> tuple[LanguageObjective, dict[str, TrainedTokenizer], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written but the cache."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
-        raise Mistake("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
-    tokenizer = load(folder / NAME) if folder else learn(run.tokenizer, documents(run.data, "train").sample())
+        raise UserError("train.metric=word_perplexity is of data.document=stream; use perplexity or bits_per_byte")
+    tokenizer = (
+        load_tokenizer(folder / NAME)
+        if folder
+        else train_tokenizer(run.tokenizer, documents(run.data, "train").sample())
+    )
     run = _with_vocab(run, max(tokenizer.size, run.model.vocab if run.start else 0))  # a borrowed model may have more
-    writer = Writer(run, built(run), tokenizer, device)
+    writer = LanguagePredictor(run, build_model(run), tokenizer, device)
     writer.refuse_long(run.data.max_tokens, "a window (data.max_tokens)")
     parts = {"train": part(run, "train", tokenizer, folder)}
     if run.data.valid or run.data.holdout or not run.data.train:
         parts["valid"] = part(run, "valid", tokenizer, folder)
-    return Lesson(writer, parts), {NAME: tokenizer}, run
+    return LanguageObjective(writer, parts), {NAME: tokenizer}, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Writer:
+def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
     """What `folder` holds, but for the weights."""
-    return Writer(run, built(run), load(folder / NAME), device, folder=folder)
+    return LanguagePredictor(run, build_model(run), load_tokenizer(folder / NAME), device, folder=folder)
 
 
 def sized(run: Run) -> Run:
@@ -262,4 +270,4 @@ def part(run: Run, name: str, tokenizer: Tokenizer, folder: Path | None, sides: 
 
 
 def _with_vocab(run: Run, vocab: int) -> Run:
-    return headed(with_model(run, vocab=vocab), HEAD)
+    return with_head(with_model_settings(run, vocab=vocab), HEAD)

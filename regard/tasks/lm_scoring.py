@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config.schema import TextData
-from ..data.corpus import Corpus, Window, evaluation, recalled
+from ..data.corpus import Corpus, TextWindow, evaluation, recalled
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.ensemble import mean
@@ -20,17 +20,17 @@ LOGITS = 2**27  # numbers at most in one tensor of logits, unless a single row h
 TOKENS = 2**14  # that are read at once, at most
 
 
-def states(model: Model, batch: Window, memory: Cache | None = None) -> Tensor:
+def states(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
     if memory is not None:
         assert batch.fresh is not None
         memory.reset(batch.fresh)
-        return model.decode(batch.tokens, memory.ahead(batch.tokens), memory)
-    mask = Mask() if batch.segments is None else Mask(at=batch.at, segments=batch.segments)
+        return model.decode(batch.tokens, memory.next_mask(batch.tokens), memory)
+    mask = Mask() if batch.segments is None else Mask(positions=batch.at, segments=batch.segments)
     return model.decode(batch.tokens, mask)
 
 
-def foreseen(model: Model, batch: Window, memory: Cache | None = None) -> Tensor:
+def token_logprobs(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
     """The log-probability of every real target, one after the other; of an ensemble, that of the mean probability."""
     members = model.members if isinstance(model, Ensemble) else [model]
     scores = [member.logits(states(member, batch, memory)[batch.real]).float() for member in members]
@@ -69,7 +69,7 @@ def logprobs(
     budget = max(min(TOKENS, LOGITS // vocab), 1)
     for some in sorted_batches([span.last - span.first for span in pieces], tokens=budget):
         batch = [pieces[i] for i in some]
-        values = iter(foreseen(model, _window(batch, texts).to(device)).tolist())
+        values = iter(token_logprobs(model, _window(batch, texts).to(device)).tolist())
         found |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
     told: list[list[float]] = [[] for _ in texts]
     for span in pieces:  # those of a text follow one another
@@ -77,20 +77,20 @@ def logprobs(
     return told
 
 
-def _window(batch: list[Span], texts: list[list[int]]) -> Window:
+def _window(batch: list[Span], texts: list[list[int]]) -> TextWindow:
     longest = max(span.last - span.first for span in batch)
     tokens = torch.zeros(len(batch), longest + 1, dtype=torch.long)
     real = torch.zeros(len(batch), longest, dtype=torch.bool)
     for row, span in enumerate(batch):
         tokens[row, : span.last - span.first + 1] = torch.tensor(texts[span.text][span.first : span.last + 1])
         real[row, span.new - span.first : span.last - span.first] = True
-    return Window(tokens[:, :-1], tokens[:, 1:], real)
+    return TextWindow(tokens[:, :-1], tokens[:, 1:], real)
 
 
 # --- a whole corpus --------------------------------------------------------------------------------------------------
 
 
-class Measured(NamedTuple):
+class CorpusNll(NamedTuple):
     nats: float
     tokens: int
     policy: str  # what of the text is seen when a token is predicted
@@ -98,11 +98,13 @@ class Measured(NamedTuple):
 
 
 @torch.no_grad()
-def measured(model: Model, texts: Corpus, data: TextData, vocab: int, device: torch.device, rows: int = 1) -> Measured:
+def corpus_nll(
+    model: Model, texts: Corpus, data: TextData, vocab: int, device: torch.device, rows: int = 1
+) -> CorpusNll:
     """Every token of the texts once. A model with memory reads them in order, in `rows` parts at a time; others, and it
     too if data.stride is set, in windows."""
     began, width, stride = time.monotonic(), data.max_tokens, data.stride
-    memory = None if stride or isinstance(model, Ensemble) else model.recall(rows)
+    memory = None if stride or isinstance(model, Ensemble) else model.new_memory(rows)
     if memory is not None:
         policy, windows = f"{memory.layers[0].policy}, segments of {width}", recalled(texts, width, rows)
     else:
@@ -111,12 +113,12 @@ def measured(model: Model, texts: Corpus, data: TextData, vocab: int, device: to
         windows = evaluation(texts, width, stride, max(most, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for window in windows:
-        nats -= foreseen(model, window.to(device), memory).sum(dtype=torch.float64)
+        nats -= token_logprobs(model, window.to(device), memory).sum(dtype=torch.float64)
         tokens += window.count
-    return Measured(float(nats), tokens, policy, time.monotonic() - began)
+    return CorpusNll(float(nats), tokens, policy, time.monotonic() - began)
 
 
-def figures(found: Measured, texts: Corpus) -> dict[str, float]:
+def lm_metrics(found: CorpusNll, texts: Corpus) -> dict[str, float]:
     """Of nats over raw text. The words of a stream, END counted as one, are those of its distributors."""
     loss = found.nats / max(found.tokens, 1)
     bits = found.nats / math.log(2)

@@ -14,22 +14,22 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.masking import Masker, MaskUpdates
-from ..data.rows import NONE, Rows, between
+from ..data.masking import MaskedSampler, Masker
+from ..data.rows import IGNORED, TokenRows, between
 from ..data.sampler import Ids, sorted_batches
-from ..errors import Mistake
-from ..parts.losses import smoothed
-from ..processors.tokenizers import Text
+from ..errors import UserError
+from ..parts.losses import smoothed_cross_entropy
+from ..processors.tokenizers import TrainedTokenizer
 from . import encoder
-from .base import Course, built, lines_of, opened
-from .encoder import TOKENIZER, Model, Reader, states, tokenizer_of, with_vocab
+from .base import Objective, build_model, open_lines, open_splits
+from .encoder import TOKENIZER, EncoderPredictor, Model, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "logits", "follows")  # what a family must have for this task
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
 
 
-class Masked(Reader):
-    tokenizer: Text
+class MaskedPredictor(EncoderPredictor):
+    tokenizer: TrainedTokenizer
 
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
         """Each text with its marks, <mask> or [MASK], filled in; with details, the likeliest pieces for each mark."""
@@ -53,33 +53,33 @@ class Masked(Reader):
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], None, list[str]]:
         """What `evaluate` says, of which texts; nothing is written."""
         self._need_words()
-        examples = lines_of(self.run, "test", sides)
-        examples.need_some("data.test")
+        examples = open_lines(self.run, "test", sides)
+        examples.require_nonempty("data.test")
         return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
 
     @torch.no_grad()
     def figures(self, examples: Examples) -> dict[str, float]:
-        """Nats per masked piece, and the share that is guessed; with data.follow also of the pairs."""
+        """Nats per masked piece, and the share that is guessed; with data.next_sentence also of the pairs."""
         data, train = self.run.data, self.run.train
-        batcher = MaskUpdates(examples, Masker(self.tokenizer, data), data, train, self.model.context)
+        batcher = MaskedSampler(examples, Masker(self.tokenizer, data), data, train, self.model.context)
         items = batcher.every(np.random.default_rng(1))
         nats, hits, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
-            rows = batcher.piece([items[i] for i in batch]).to(self.device)
+            rows = batcher.collate([items[i] for i in batch]).to(self.device)
             assert rows.labels is not None
-            seen, asked = states(self.model, rows), rows.labels != NONE
+            seen, asked = states(self.model, rows), rows.labels != IGNORED
             logits, wanted = self.model.logits(seen[asked]), rows.labels[asked]
-            nats += float(smoothed(logits, wanted))
+            nats += float(smoothed_cross_entropy(logits, wanted))
             hits, count = hits + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
-            if rows.follows is not None:
-                follows += int((self.model.follows(seen).argmax(-1) == rows.follows).sum())
+            if rows.next_sentence is not None:
+                follows += int((self.model.follows(seen).argmax(-1) == rows.next_sentence).sum())
         loss = nats / max(count, 1)
         told = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": hits / max(count, 1)}
-        return told | ({"follows": follows / len(items)} if data.follow else {})
+        return told | ({"follows": follows / len(items)} if data.next_sentence else {})
 
     def _need_words(self) -> None:
         if self.run.model.head != "words":
-            raise Mistake("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
+            raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
 
     def _marked(self, text: str, mask: int) -> Ids:
         parts = self.tokenizer.encode(MARK.split(text))
@@ -104,24 +104,28 @@ class Masked(Reader):
         return {"text": text, "masks": marks} if details else [each for mark in marks for each in mark]
 
 
-class Lesson(Course):
+class MaskedObjective(Objective):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
-    def __init__(self, system: Masked, parts: dict[str, Examples]) -> None:
+    def __init__(self, system: MaskedPredictor, parts: dict[str, Examples]) -> None:
         self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
         masker = Masker(system.tokenizer, self.run.data)
-        self.batcher = MaskUpdates(parts["train"], masker, self.run.data, self.run.train, system.model.context)
+        self.batcher = MaskedSampler(parts["train"], masker, self.run.data, self.run.train, system.model.context)
 
-    def loss(self, model: Model, batch: Rows) -> Tensor:
+    def loss(self, model: Model, batch: TokenRows) -> Tensor:
         """Summed over the masked pieces. What pairs add is their mean, counted once for each masked piece: divided by
         the pieces of the update, both are means, as in the paper."""
         batch = batch.to(self.system.device)
         assert batch.labels is not None
-        seen, asked = states(model, batch), batch.labels != NONE
-        loss = smoothed(model.logits(seen[asked]), batch.labels[asked], smoothing=self.run.train.smoothing)
-        if batch.follows is None:
+        seen, asked = states(model, batch), batch.labels != IGNORED
+        loss = smoothed_cross_entropy(
+            model.logits(seen[asked]), batch.labels[asked], smoothing=self.run.train.smoothing
+        )
+        if batch.next_sentence is None:
             return loss
-        return loss + asked.sum() / len(batch.follows) * smoothed(model.follows(seen), batch.follows)
+        return loss + asked.sum() / len(batch.next_sentence) * smoothed_cross_entropy(
+            model.follows(seen), batch.next_sentence
+        )
 
     def validate(self, model: Model) -> dict[str, float]:
         return self.system.figures(self.parts["valid"]) if "valid" in self.parts else {}
@@ -130,30 +134,30 @@ class Lesson(Course):
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[MaskedObjective, dict[str, Any], Run]:
     """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
-    if run.data.follow and run.model.kinds < 2:
-        raise Mistake(
-            "data.follow reads two texts in a row and the model knows one kind (model.kinds=1); expected two, set "
-            "model.kinds=2 or begin with another start"
+    if run.data.next_sentence and run.model.token_types < 2:
+        raise UserError(
+            "data.next_sentence reads two texts in a row and the model knows one kind (model.token_types=1); "
+            "expected two, set model.token_types=2 or begin with another start"
         )
-    parts = opened(run, lines_of)
+    parts = open_splits(run, open_lines)
     tokenizer = tokenizer_of(run, folder, parts["train"])
-    run = with_vocab(run, tokenizer, head="words", follow=run.data.follow)
-    system = Masked(run, built(run), tokenizer, device)
-    return Lesson(system, parts), {TOKENIZER: tokenizer}, run
+    run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
+    system = MaskedPredictor(run, build_model(run), tokenizer, device)
+    return MaskedObjective(system, parts), {TOKENIZER: tokenizer}, run
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Masked:
+def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
     """What `folder` holds, but for the weights."""
-    return Masked(run, built(run), encoder.load(folder / TOKENIZER), device)
+    return MaskedPredictor(run, build_model(run), encoder.load_tokenizer(folder / TOKENIZER), device)
 
 
-def borrowed(folder: Any, overrides: Mapping[str, Any]) -> Masked:
+def borrowed(folder: Any, overrides: Mapping[str, Any]) -> MaskedPredictor:
     """What a Hugging Face folder holds."""
     run, device = encoder.borrowed(folder, overrides, "masked")
-    return Masked(run, folder.model, folder.tokenizer, device)
+    return MaskedPredictor(run, folder.model, folder.tokenizer, device)
 
 
 def sized(run: Run) -> Run:
-    return encoder.sized(run, head="words", follow=run.data.follow)
+    return encoder.sized(run, head="words", next_sentence=run.data.next_sentence)

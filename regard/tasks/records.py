@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..decode import Hypothesis
-from ..decode.constraints import Wish
+from ..decode.constraints import Constraints
 from ..decode.texts import word_pairs
 
 Record = dict[str, Any]
@@ -21,7 +21,7 @@ class Trace:
     alignment: list[int]  # for every target piece the source piece it looks at most
 
 
-def record(texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], wish: Wish) -> Record:
+def record(texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], wish: Constraints) -> Record:
     """The best hypothesis, and all of them as `nbest`."""
     some = zip(texts, hypotheses, traces, strict=True)
     nbest = [_one(text, hypothesis, trace, wish) for text, hypothesis, trace in some]
@@ -30,7 +30,7 @@ def record(texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trac
     return nbest[0] | {"source_pieces": traces[0].source, "nbest": nbest}
 
 
-def _one(text: str, hypothesis: Hypothesis, trace: Trace, wish: Wish) -> Record:
+def _one(text: str, hypothesis: Hypothesis, trace: Trace, wish: Constraints) -> Record:
     return {
         "text": text,
         "score": hypothesis.score,

@@ -14,22 +14,22 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.rows import NONE, Rows, WordUpdates, sentence, word_pieces
-from ..data.tagged import Block, Format, beginning, format_of, learnt, tagged
-from ..errors import Mistake
-from ..metrics.labels import figures, span_figures
-from ..parts.losses import smoothed
-from ..synthetic.python_tags import roles
+from ..data.rows import IGNORED, TaggedSampler, TokenRows, sentence, word_pieces
+from ..data.tagged import SentenceBlock, TagFormat, beginning, collect_tags, format_of, tagged_sentences
+from ..errors import UserError
+from ..metrics.labels import label_metrics, span_metrics
+from ..parts.losses import smoothed_cross_entropy
+from ..synthetic.python_tags import make_python_tags
 from . import encoder
-from .base import Course, built, opened, part_of
-from .encoder import LABELS, TOKENIZER, Labeller, Model, states, tokenizer_of, with_vocab
+from .base import Objective, build_model, open_split, open_splits
+from .encoder import LABELS, TOKENIZER, LabelPredictor, Model, states, tokenizer_of, with_vocab
 
 VERBS = ("encode", "label")  # what a family must have for this task
 
 Words = Sequence[str]
 
 
-class Tagger(Labeller):
+class TagPredictor(LabelPredictor):
     # --- what people ask ---------------------------------------------------------------------------------------
 
     def predict(self, sentences: str | Sequence[Any], details: bool = False, **decode: Any) -> Any:
@@ -66,13 +66,13 @@ class Tagger(Labeller):
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
         """What `evaluate` says, with the tags found and the right ones."""
         examples = part(self.run, "test", sides)
-        examples.need_some("data.test")
+        examples.require_nonempty("data.test")
         right = [tags for _, tags in examples]
         found = self.tags([words for words, _ in examples])
         flat, wanted = list(chain(*found)), list(chain(*right))
-        told: dict[str, Any] = {"examples": len(right), "words": len(wanted), **figures(flat, wanted)}
+        told: dict[str, Any] = {"examples": len(right), "words": len(wanted), **label_metrics(flat, wanted)}
         if self.labels.spans:
-            told |= span_figures(found, right)
+            told |= span_metrics(found, right)
         return told | self._floors(examples) | self.unseen(wanted), flat, wanted
 
     # --- how it is done ----------------------------------------------------------------------------------------
@@ -84,9 +84,9 @@ class Tagger(Labeller):
         """Nats per word, with the tags found and the right ones; an unseen tag counts in the tags only."""
         right = [tags for _, tags in examples]
         logprobs = self._logprobs([words for words, _ in examples])
-        wanted = torch.tensor([self.labels.numbers.get(tag, NONE) for tags in right for tag in tags])
-        nats = -torch.cat(logprobs).gather(1, wanted.clamp(min=0)[:, None])[wanted != NONE].sum()
-        return float(nats) / max(int((wanted != NONE).sum()), 1), [self.best(rows) for rows in logprobs], right
+        wanted = torch.tensor([self.labels.numbers.get(tag, IGNORED) for tags in right for tag in tags])
+        nats = -torch.cat(logprobs).gather(1, wanted.clamp(min=0)[:, None])[wanted != IGNORED].sum()
+        return float(nats) / max(int((wanted != IGNORED).sum()), 1), [self.best(rows) for rows in logprobs], right
 
     def _logprobs(self, sentences: Sequence[Words]) -> list[Tensor]:
         """(words, labels) of each sentence, whatever its length."""
@@ -100,23 +100,23 @@ class Tagger(Labeller):
             all_of.append(torch.stack(words) if words else torch.zeros(0, len(self.labels)))
         return all_of
 
-    def _cut(self, number: int, given: Any) -> tuple[Format | None, list[str]]:
+    def _cut(self, number: int, given: Any) -> tuple[TagFormat | None, list[str]]:
         """The words of what was given, and its format where it is a text."""
         if not isinstance(given, str):
             return None, list(given)
         lines, which = given.split("\n"), f"sentence {number + 1}"
         format = format_of(beginning(iter(lines)), self.run.data)
-        if isinstance(given, Block):
+        if isinstance(given, SentenceBlock):
             format, which = given.written_as, f"the sentence at line {given.line}"
         if len(lines) > 1 and not format.lined:
-            raise Mistake(
+            raise UserError(
                 f"{which} has several lines and looks like {format.name}, where a sentence is one line; "
                 "give each on its own, or say how they are written (data.format)"
             )
         try:
             return format, [word.text for word in format.words(lines, tagged=False).values()]
         except ValueError as error:
-            raise Mistake(f"{which}, {_short(given)}: {error}") from error
+            raise UserError(f"{which}, {_short(given)}: {error}") from error
 
     def _record(self, words: Words, tags: list[str], rows: Tensor, top: int) -> dict[str, Any]:
         told: dict[str, Any] = {"words": list(words), "tags": tags}
@@ -131,9 +131,9 @@ class Tagger(Labeller):
             return told
         try:
             train = part(self.run, "train")
-        except Mistake:  # the files are not here
+        except UserError:  # the files are not here
             return told
-        usual = Usual(train)
+        usual = MostFrequentTag(train)
         said = [usual.tag(word) for words, _ in examples for word in words]
         return told | {"most frequent tag of the word": sum(map(str.__eq__, said, right)) / len(right)}
 
@@ -143,7 +143,7 @@ def _short(text: str) -> str:
     return repr(line if len(line) <= 60 else f"{line[:57]}…")
 
 
-class Usual:
+class MostFrequentTag:
     """The most frequent tag of each word, and for a new one that of words which were seen once."""
 
     def __init__(self, train: Examples) -> None:
@@ -160,55 +160,55 @@ class Usual:
         return self.known.get(word, self.new)
 
 
-class Lesson(Course):
+class TagObjective(Objective):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
-    def __init__(self, system: Tagger, parts: dict[str, Examples]) -> None:
+    def __init__(self, system: TagPredictor, parts: dict[str, Examples]) -> None:
         self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
-        self.batcher = WordUpdates(
+        self.batcher = TaggedSampler(
             parts["train"], system.tokenizer, system.labels, self.run.data, self.run.train, system.model.context
         )
 
-    def loss(self, model: Model, batch: Rows) -> Tensor:
+    def loss(self, model: Model, batch: TokenRows) -> Tensor:
         """Summed over the words, each told by its first piece."""
         batch = batch.to(self.system.device)
         assert batch.labels is not None
-        asked = batch.labels != NONE
+        asked = batch.labels != IGNORED
         found = model.label(states(model, batch), batch.real)[asked]
-        return smoothed(found, batch.labels[asked], smoothing=self.run.train.smoothing)
+        return smoothed_cross_entropy(found, batch.labels[asked], smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
             return {}
         loss, found, right = self.system.loss_over(self.parts["valid"])
-        told = figures(list(chain(*found)), list(chain(*right)))
+        told = label_metrics(list(chain(*found)), list(chain(*right)))
         if self.system.labels.spans:
-            told |= span_figures(found, right)
+            told |= span_metrics(found, right)
         return {"loss": loss, **{name: told[name] for name in ("accuracy", "f1", "spans") if name in told}}
 
 
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Any], Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagObjective, dict[str, Any], Run]:
     """Open the data, learn the tags and the tokenizer, or take that of `folder`; nothing is written."""
-    parts = opened(run, part)
-    labels = learnt(parts["train"])
+    parts = open_splits(run, part)
+    labels = collect_tags(parts["train"])
     if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
         labels.refuse_unseen(parts["valid"], "data.valid")
     if run.train.metric == "spans" and not labels.spans:
-        raise Mistake(
+        raise UserError(
             f"train.metric is spans and the tags draw none, such as {labels.names[0]}; spans are for tags like B-PER, "
             "I-PER and O, use accuracy or f1"
         )
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
-    system = Tagger(run, built(run), tokenizer, labels, device)
-    return Lesson(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
+    system = TagPredictor(run, build_model(run), tokenizer, labels, device)
+    return TagObjective(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
-restore = Tagger.restored
-borrowed = partial(Tagger.borrowed, task="tag")
+restore = TagPredictor.restored
+borrowed = partial(TagPredictor.borrowed, task="tag")
 
 
 def sized(run: Run) -> Run:
@@ -218,5 +218,5 @@ def sized(run: Run) -> Run:
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     """A part of the data; the embedded ones are the roles of Python's tokens."""
     data = run.data
-    made = lambda: roles(data.examples, seed=1)[name]  # noqa: E731
-    return part_of(run, name, sides, lambda some: tagged(some, data), made, "test.conllu")
+    made = lambda: make_python_tags(data.examples, seed=1)[name]  # noqa: E731
+    return open_split(run, name, sides, lambda some: tagged_sentences(some, data), made, "test.conllu")

@@ -9,22 +9,22 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.mixture import Mixture, made, mixture
-from ..metrics.text import text_figures
-from ..processors.tokenizers import Text
+from ..metrics.text import text_metrics
+from ..processors.tokenizers import TrainedTokenizer
 from . import translate
-from .base import part_of
-from .translate import VERBS, Lesson, Translator, sized
+from .base import open_split
+from .translate import VERBS, TranslateObjective, TranslatePredictor, sized
 
-__all__ = ["VERBS", "Writer", "prepare", "restore", "sized"]
+__all__ = ["VERBS", "Text2TextPredictor", "prepare", "restore", "sized"]
 
 
-class Writer(Translator):
+class Text2TextPredictor(TranslatePredictor):
     """A translator whose texts begin with the prefix of their task."""
 
     @staticmethod
     def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
         read = lambda some: mixture(some, run.data, references=name != "train")  # noqa: E731
-        return part_of(run, name, sides, read, lambda: made(run.data, name), "test.tsv")
+        return open_split(run, name, sides, read, lambda: made(run.data, name), "test.tsv")
 
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """As in translation, and for each task by itself."""
@@ -32,13 +32,13 @@ class Writer(Translator):
         examples = self.part(self.run, "test", sides)
         if isinstance(examples, Mixture) and len(examples.sets) > 1:
             bounds = zip(examples.prefixes, examples.firsts, examples.firsts[1:], strict=False)
-            figures["tasks"] = Tasks(
-                {name: text_figures(found[a:b], right[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
+            figures["tasks"] = MetricsByTask(
+                {name: text_metrics(found[a:b], right[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
             )
         return figures, found, right
 
 
-class Tasks(dict[str, dict[str, float]]):
+class MetricsByTask(dict[str, dict[str, float]]):
     def __str__(self) -> str:
         widest = max(map(len, self))
         rows = [
@@ -48,9 +48,11 @@ class Tasks(dict[str, dict[str, float]]):
         return "\n" + "\n".join(rows)
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Lesson, dict[str, Text], Run]:
-    return translate.prepare(run, folder, device, Writer)
+def prepare(
+    run: Run, folder: Path | None, device: torch.device
+) -> tuple[TranslateObjective, dict[str, TrainedTokenizer], Run]:
+    return translate.prepare(run, folder, device, Text2TextPredictor)
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Translator:
-    return translate.restore(run, folder, device, Writer)
+def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    return translate.restore(run, folder, device, Text2TextPredictor)

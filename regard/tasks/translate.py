@@ -9,30 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.run import Run, change
-from ..config.schema import SHAPES, Decode, Sides
+from ..config.run import Run, change_settings
+from ..config.schema import SHAPES, Seq2SeqDecode, Sides
 from ..data.examples import Examples
 from ..data.readers import pairs, references
-from ..data.sampler import Batcher, Pair, sorted_batches
+from ..data.sampler import PairBatch, PairSampler, sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
-from ..decode.constraints import Wish, Wording, asked
+from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.ensemble import mean
 from ..decode.texts import sentences
-from ..errors import Mistake
-from ..look import View, recording
-from ..metrics.text import paired, signature, text_figures
+from ..errors import UserError
+from ..look import CrossAttentionView, recording
+from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..parts import Cross, Mask
-from ..parts.losses import smoothed
-from ..processors.tokenizers import Text, Tokenizer, learn, load
-from ..synthetic.dates import make
-from .base import Course, built, headed, opened, part_of, with_model
+from ..parts.losses import smoothed_cross_entropy
+from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from ..synthetic.dates import make_dates
+from .base import Objective, build_model, open_split, open_splits, with_head, with_model_settings
 from .records import Record, Trace, joined, record
-from .seq2seq_generator import Seeker
+from .seq2seq_generator import Seq2SeqGenerator
 
 Model = Any  # an encoder–decoder: encode, decode, logits, start, step
 
 
-class Translator(Seeker):
+class TranslatePredictor(Seq2SeqGenerator):
     """A model with its vocabularies. It makes no difference to a sentence which others are translated with it."""
 
     sides = 2  # of an example: source and target
@@ -49,9 +49,9 @@ class Translator(Seeker):
         self.run, self.source, self.target, self.device = run, source, target, device
         self.model: Model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
-        self.wording = Wording(target)
+        self.constraint_tokenizer = ConstraintTokenizer(target)
 
-    paired = staticmethod(paired)
+    paired = staticmethod(paired_bootstrap)
 
     @staticmethod
     def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
@@ -65,14 +65,14 @@ class Translator(Seeker):
         `prefix`, `must` and `avoid` may be lists with an entry for each text."""
         if isinstance(texts, str):
             return self.predict([texts], details, **decode)[0]
-        own, how = asked(len(texts), decode, self._how)
+        own, how = parse_constraints(len(texts), decode, self._how)
         if not how.split:
-            return self._predicted(texts, how, self.wishes(own, how), details)
+            return self._predicted(texts, how, self.constraints(own, how), details)
         parts = [[sentence.strip() for sentence in sentences(text)] for text in texts]
         first = [place == 0 for part in parts for place in range(len(part))]
         own = [one for one, part in zip(own, parts, strict=True) for _ in part]
         own = [one if begins else one._replace(prefix="") for one, begins in zip(own, first, strict=True)]
-        found = iter(self._predicted(list(chain(*parts)), how, self.wishes(own, how), details))
+        found = iter(self._predicted(list(chain(*parts)), how, self.constraints(own, how), details))
         groups = [[next(found) for _ in part] for part in parts]
         if details:
             return [joined(part, some, how.length_penalty) for part, some in zip(parts, groups, strict=True)]
@@ -82,10 +82,12 @@ class Translator(Seeker):
         """ln P(target | source), END counted; with details also per token."""
         if isinstance(sources, str) or isinstance(targets, str):
             if not (isinstance(sources, str) and isinstance(targets, str)):
-                raise Mistake("score takes two texts or two lists of texts, not one of each")
+                raise UserError("score takes two texts or two lists of texts, not one of each")
             return self.score([sources], [targets], details)[0]
         if len(sources) != len(targets):
-            raise Mistake(f"there are {len(sources)} sources and {len(targets)} targets; each source needs its target")
+            raise UserError(
+                f"there are {len(sources)} sources and {len(targets)} targets; each source needs its target"
+            )
         logprobs = self.logprobs(self.source.encode(list(sources)), wanted := self.target.encode(list(targets)))
         totals = [sum(each) for each in logprobs]
         if not details:
@@ -95,15 +97,15 @@ class Translator(Seeker):
             for total, ids, each in zip(totals, wanted, logprobs, strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> View:
+    def look(self, text: str, target: str | None = None) -> CrossAttentionView:
         """Where every attention looks while the model reads `text` and writes `target`, or its own translation."""
         if not text.strip():
-            raise Mistake("there is nothing to look at in an empty text; give a sentence")
+            raise UserError("there is nothing to look at in an empty text; give a sentence")
         if target is not None:
             written = self.target.encode([target])[0]
         else:
-            own, how = asked(1, {"nbest": 1}, self._how)
-            (found,) = self.granted([text], how, self.wishes(own, how))
+            own, how = parse_constraints(1, {"nbest": 1}, self._how)
+            (found,) = self.generate([text], how, self.constraints(own, how))
             written = found[0].tokens if found else []
         read = self.source.encode([text])[0]
         with recording(self._seen) as maps, torch.no_grad():
@@ -117,11 +119,11 @@ class Translator(Seeker):
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """What `evaluate` says, with the translations and the right answers that it says it of."""
         examples = self.part(self.run, "test", sides)
-        examples.need_some("data.test")
+        examples.require_nonempty("data.test")
         sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
         found = self.predict(sources, nbest=1)
         figures: dict[str, Any] = {"examples": len(examples)}
-        figures |= text_figures(found, right, ("bleu", "chrf", "ter", "exact"))
+        figures |= text_metrics(found, right, ("bleu", "chrf", "ter", "exact"))
         loss = self.loss_over(sources, [among[0] for among in right])
         figures |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         figures |= {f"{name} signature": signature(name, right) for name in ("bleu", "chrf", "ter")}
@@ -135,16 +137,18 @@ class Translator(Seeker):
 
     # --- how it is done ----------------------------------------------------------------------------------------
 
-    def _predicted(self, texts: Sequence[str], how: Decode, wishes: list[Wish] | None, details: bool) -> list[Any]:
-        found = self.granted(texts, how, wishes)
+    def _predicted(
+        self, texts: Sequence[str], how: Seq2SeqDecode, wishes: list[Constraints] | None, details: bool
+    ) -> list[Any]:
+        found = self.generate(texts, how, wishes)
         said = [self.target.decode([each.tokens for each in best]) for best in found]
-        wishes = wishes or [Wish()] * len(texts)
+        wishes = wishes or [Constraints()] * len(texts)
         if details:
             return self._records(texts, found, said, wishes)
-        missing = [wish.missing((some or [""])[0]) for wish, some in zip(wishes, said, strict=True) if wish.must]
+        missing = [wish.missing((some or [""])[0]) for wish, some in zip(wishes, said, strict=True) if wish.include]
         if lacking := [phrases for phrases in missing if phrases]:
             warnings.warn(
-                f"decode.must: {len(lacking)} of {len(texts)} texts could not say all, such as {lacking[0][0]!r}; "
+                f"decode.include: {len(lacking)} of {len(texts)} texts could not say all, such as {lacking[0][0]!r}; "
                 "details show which",
                 stacklevel=3,
             )
@@ -161,7 +165,7 @@ class Translator(Seeker):
                 found[i] = row
         return found
 
-    def _chosen(self, pieces: Pair) -> list[list[float]]:
+    def _chosen(self, pieces: PairBatch) -> list[list[float]]:
         """The log-probabilities of the known targets."""
         scores = logits(self.model, pieces).float().log_softmax(-1)
         chosen = scores.gather(-1, pieces.target_out[..., None])[..., 0].tolist()  # (batch, tokens)
@@ -173,7 +177,7 @@ class Translator(Seeker):
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
 
     def _records(
-        self, texts: Sequence[str], found: list[list[Hypothesis]], said: list[list[str]], wishes: list[Wish]
+        self, texts: Sequence[str], found: list[list[Hypothesis]], said: list[list[str]], wishes: list[Constraints]
     ) -> list[Record]:
         sources = self.source.encode(list(texts))
         read = [source for source, best in zip(sources, found, strict=True) for _ in best]
@@ -197,30 +201,30 @@ class Translator(Seeker):
                 found[i] = Trace(chosen[row], view.source[:-1], view.target[:-1], view.alignment())
         return [found[i] for i in range(len(sources))]
 
-    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> View:
-        return View([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
+    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
+        return CrossAttentionView([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
 
     @property
     def _seen(self) -> Any:
         """The model whose attention is looked at: of an ensemble the first."""
         return self.model.members[0] if isinstance(self.model, Ensemble) else self.model
 
-    def _how(self, decode: Mapping[str, Any]) -> Decode:
-        return change(self.run, {"decode": decode}).decode if decode else self.run.decode
+    def _how(self, decode: Mapping[str, Any]) -> Seq2SeqDecode:
+        return change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
 
     @staticmethod
-    def together(systems: Mapping[str, "Translator"]) -> "Translator":
+    def ensemble(systems: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
         """An ensemble of translators by name, which must agree on the vocabularies; the first one's settings hold."""
         (name, first), *others = systems.items()
         for other, system in others:
             for side in ("source", "target"):
                 if alphabet(getattr(first, side)) != alphabet(getattr(system, side)):
-                    raise Mistake(
+                    raise UserError(
                         f"{name} and {other} have different {side} vocabularies and cannot be asked together; "
                         "train the second with the tokenizer of the first"
                     )
         model = Ensemble([system.model for system in systems.values()])
-        return Translator(first.run, model, first.source, first.target, first.device, first.filters)
+        return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
 
 
 VERBS = ("encode", "decode", "logits", "start", "step")  # what a family must have for this task
@@ -233,49 +237,49 @@ def alphabet(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
     return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
 
 
-def logits(model: Model, batch: Pair) -> Tensor:
+def logits(model: Model, batch: PairBatch) -> Tensor:
     """For a known target: (batch, tokens, vocab)."""
     if isinstance(model, Ensemble):
         return mean([logits(member, batch) for member in model.members])
     return model.logits(states(model, batch))
 
 
-def states(model: Model, batch: Pair) -> Tensor:
+def states(model: Model, batch: PairBatch) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
     if batch.source_segments is None:
-        mask = Mask(keys=batch.source_real)
+        mask = Mask(key_valid=batch.source_real)
         return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), mask))
-    mask = Mask(at=batch.source_at, segments=batch.source_segments)
-    cross = Mask(segments=batch.target_segments, keys_segments=batch.source_segments)
-    own = Mask(at=batch.target_at, segments=batch.target_segments)
+    mask = Mask(positions=batch.source_at, segments=batch.source_segments)
+    cross = Mask(segments=batch.target_segments, key_segments=batch.source_segments)
+    own = Mask(positions=batch.target_at, segments=batch.target_segments)
     return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), cross), own)
 
 
 # Validation decodes greedily, whatever the run is to be used with.
-PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "must": (), **SHAPES}
+PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **SHAPES}
 
 
-class Lesson(Course):
+class TranslateObjective(Objective):
     """The training side: batches from the data, the loss of each, and figures on the validation part."""
 
-    def __init__(self, translator: Translator, parts: dict[str, Examples]) -> None:
+    def __init__(self, translator: TranslatePredictor, parts: dict[str, Examples]) -> None:
         self.translator, self.run, self.parts = translator, translator.run, parts
-        self.model, self.steady = translator.model, self.run.data.packed
+        self.model, self.static_shapes = translator.model, self.run.data.packed
         source, target, run = translator.source, translator.target, self.run
-        self.batcher = Batcher(parts["train"], source, target, run.data, run.train, translator.context)
+        self.batcher = PairSampler(parts["train"], source, target, run.data, run.train, translator.context)
         if "valid" in parts and translator.context is not None:  # better now than when it is first measured
             sides = [each[0] for each in parts["valid"]], [references(each[1])[0] for each in parts["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):
                 translator.refuse_long(tokenizer.encode(texts), "a text of data.valid")
 
-    def loss(self, model: Model, batch: Pair) -> Tensor:
+    def loss(self, model: Model, batch: PairBatch) -> Tensor:
         """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
         batch = batch.to(self.translator.device)
         found, targets, real = states(model, batch), batch.target_out, batch.target_real
         if batch.target_places is not None:
             found, targets = found.flatten(0, 1)[batch.target_places], targets.flatten()[batch.target_places]
-            return smoothed(model.logits(found), targets, smoothing=self.run.train.smoothing)
-        return smoothed(model.logits(found), targets, real, self.run.train.smoothing)
+            return smoothed_cross_entropy(model.logits(found), targets, smoothing=self.run.train.smoothing)
+        return smoothed_cross_entropy(model.logits(found), targets, real, self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
         if "valid" not in self.parts:
@@ -287,65 +291,69 @@ class Lesson(Course):
         if self.run.train.metric in figures:
             return figures
         found = self.translator.predict(sources, **PLAIN)
-        return figures | text_figures(found, right, ("bleu", "chrf", "exact"))
+        return figures | text_metrics(found, right, ("bleu", "chrf", "exact"))
 
 
 # --- from a run to these two ---------------------------------------------------------------------------------------
 
 
 def prepare(
-    run: Run, folder: Path | None, device: torch.device, kind: type[Translator] = Translator
-) -> tuple[Lesson, dict[str, Text], Run]:
+    run: Run, folder: Path | None, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
+) -> tuple[TranslateObjective, dict[str, TrainedTokenizer], Run]:
     """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written."""
-    parts = opened(run, kind.part)
+    parts = open_splits(run, kind.part)
     tokenizers = _loaded(run, folder) if folder else _learnt(run, parts["train"])
     run = with_vocab(run, *sides_of(tokenizers))
-    translator = kind(run, built(run), *sides_of(tokenizers), device)
-    return Lesson(translator, parts), tokenizers, run
+    translator = kind(run, build_model(run), *sides_of(tokenizers), device)
+    return TranslateObjective(translator, parts), tokenizers, run
 
 
-def restore(run: Run, folder: Path, device: torch.device, kind: type[Translator] = Translator) -> Translator:
+def restore(
+    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
+) -> TranslatePredictor:
     """What `folder` holds, but for the weights."""
-    return kind(run, built(run), *sides_of(_loaded(run, folder)), device)
+    return kind(run, build_model(run), *sides_of(_loaded(run, folder)), device)
 
 
-def sides_of(tokenizers: Mapping[str, Text]) -> tuple[Text, Text]:
+def sides_of(tokenizers: Mapping[str, TrainedTokenizer]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
     source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
     return source, target
 
 
-def with_vocab(run: Run, source: Text, target: Text) -> Run:
+def with_vocab(run: Run, source: TrainedTokenizer, target: TrainedTokenizer) -> Run:
     """The run with as many tokens as its tokenizers have; a model that is borrowed may have room for more."""
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
     if run.start and not run.model.target_vocab:  # one table for both sides, also if they are cut in two ways (Marian)
         sizes = {"vocab": max(source.size, target.size, run.model.vocab), "target_vocab": 0}
     elif run.start:
         sizes = {name: max(size, getattr(run.model, name)) for name, size in sizes.items()}
-    return headed(with_model(run, **sizes), HEAD)
+    return with_head(with_model_settings(run, **sizes), HEAD)
 
 
 def sized(run: Run) -> Run:
     vocab = run.model.vocab or run.tokenizer.vocab
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return headed(with_model(run, vocab=vocab, target_vocab=target), HEAD)
+    return with_head(with_model_settings(run, vocab=vocab, target_vocab=target), HEAD)
 
 
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     """A part of the data; the embedded ones are dates. Test data may hold several references."""
     data = run.data
     read = lambda some: pairs(some, data, references=name != "train")  # noqa: E731
-    return part_of(run, name, sides, read, lambda: make(data.locales, data.examples, seed=1)[name], "test.en,test.de")
+    return open_split(
+        run, name, sides, read, lambda: make_dates(data.locales, data.examples, seed=1)[name], "test.en,test.de"
+    )
 
 
 JOINT, SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenizer.json")
 
 
-def _learnt(run: Run, train: Examples) -> dict[str, Text]:
+def _learnt(run: Run, train: Examples) -> dict[str, TrainedTokenizer]:
     if run.tokenizer.joint:
-        return {JOINT: learn(run.tokenizer, train.texts(0, 1))}
-    return {name: learn(run.tokenizer, train.texts(side)) for side, name in enumerate(SEPARATE)}
+        return {JOINT: train_tokenizer(run.tokenizer, train.texts(0, 1))}
+    return {name: train_tokenizer(run.tokenizer, train.texts(side)) for side, name in enumerate(SEPARATE)}
 
 
-def _loaded(run: Run, folder: Path) -> dict[str, Text]:
+def _loaded(run: Run, folder: Path) -> dict[str, TrainedTokenizer]:
     joint = run.tokenizer.joint and not (folder / SEPARATE[0]).is_file()  # a borrowed one may have two sides
-    return {name: load(folder / name) for name in ((JOINT,) if joint else SEPARATE)}
+    return {name: load_tokenizer(folder / name) for name in ((JOINT,) if joint else SEPARATE)}

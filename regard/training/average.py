@@ -10,24 +10,24 @@ from torch import Tensor, nn
 from . import checkpoint
 
 
-class Moving:
-    """A moving average of the weights. It lies in the optimiser's state, so it is saved and resumed with it."""
+class MovingAverage:
+    """A moving average of the weights. It lies in the optimizer's state, so it is saved and resumed with it."""
 
-    def __init__(self, optimiser: torch.optim.Optimizer, decay: float) -> None:
-        self.optimiser, self.decay = optimiser, decay
+    def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
+        self.optimizer, self.decay = optimizer, decay
 
     def update(self, step: int) -> None:
         """After update `step`; the first ones count for more, or the average would remember the beginning for long."""
-        weights = list(self.optimiser.state)
+        weights = list(self.optimizer.state)
         for each in weights:
-            self.optimiser.state[each].setdefault("ema", each.detach().clone())
-        means = [self.optimiser.state[each]["ema"] for each in weights]
+            self.optimizer.state[each].setdefault("ema", each.detach().clone())
+        means = [self.optimizer.state[each]["ema"] for each in weights]
         torch._foreach_lerp_(means, [each.detach() for each in weights], 1 - min(self.decay, (1 + step) / (10 + step)))
 
     @contextmanager
     def instead(self) -> Iterator[None]:
         """Inside, the model has the averaged weights."""
-        held = {each: state["ema"] for each, state in self.optimiser.state.items() if "ema" in state}
+        held = {each: state["ema"] for each, state in self.optimizer.state.items() if "ema" in state}
         own = {each: each.detach().clone() for each in held}
         try:
             fill(held)

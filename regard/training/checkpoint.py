@@ -19,14 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .. import files
-from ..adapt.injection import graft_of
-from ..errors import Mistake
+from ..adapt.injection import injection_of
+from ..errors import UserError
 
-MODEL, OPTIMISER, TASK, STATE = "model.safetensors", "optimiser.safetensors", "task.safetensors", "state.json"
+MODEL, OPTIMIZER, TASK, STATE = "model.safetensors", "optimizer.safetensors", "task.safetensors", "state.json"
 
 
 @dataclass
-class State:
+class TrainingState:
     """Where a training stands at the boundary between two updates."""
 
     step: int = 0  # finished updates
@@ -48,7 +48,7 @@ class State:
 
 def save_model(model: nn.Module, path: Path, step: int) -> None:
     """Write the weights to `path`, whole or not at all. Equal weights of an equal step are equal bytes."""
-    with files.replacing(path) as draft:
+    with files.atomic_write(path) as draft:
         _write(draft, stored(model), {"step": str(step)})
 
 
@@ -77,7 +77,7 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
     """
     seen: set[tuple[Any, ...]] = set()
     found = {}
-    kept = {name for name, each in model.named_parameters() if each.requires_grad} if graft_of(model) else None
+    kept = {name for name, each in model.named_parameters() if each.requires_grad} if injection_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
         if kept is not None and name not in kept:
             continue
@@ -91,7 +91,7 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
 def _refuse(problems: list[str], path: Path) -> None:
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise Mistake(
+        raise UserError(
             f"{path} does not fit this model: {'; '.join(problems[:3])}{more}; "
             "use the model settings that it was trained with"
         )
@@ -114,9 +114,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise Mistake(f"{path} is not there; give the folder of a run that has saved its weights") from error
+        raise UserError(f"{path} is not there; give the folder of a run that has saved its weights") from error
     except (SafetensorError, ValueError) as error:
-        raise Mistake(f"{path} is cut off or damaged ({error}); restore it from a copy, or train again") from error
+        raise UserError(f"{path} is cut off or damaged ({error}); restore it from a copy, or train again") from error
 
 
 # Checkpoints
@@ -124,9 +124,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def save(
     folder: Path,
-    state: State,
+    state: TrainingState,
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     keep: int,
     carried: dict[str, Tensor] | None = None,
 ) -> Path:
@@ -135,10 +135,10 @@ def save(
     `carried` is what the task takes along from update to update, if anything.
     """
     path = folder / "checkpoints" / f"step-{state.step}"
-    with files.replacing(path) as draft:
+    with files.atomic_write(path) as draft:
         draft.mkdir(parents=True)
         _write(draft / MODEL, stored(model), {"step": str(state.step)})
-        _write(draft / OPTIMISER, _optimiser_tensors(model, optimiser), {"step": str(state.step)})
+        _write(draft / OPTIMIZER, _optimizer_tensors(model, optimizer), {"step": str(state.step)})
         if carried:
             _write(draft / TASK, carried, {"step": str(state.step)})
         sums = {file.name: _checksum(file) for file in sorted(draft.iterdir())}
@@ -149,7 +149,7 @@ def save(
     return path
 
 
-def save_state(folder: Path, state: State) -> None:
+def save_state(folder: Path, state: TrainingState) -> None:
     """Bring the checkpoint of this very step up to date: its weights and random generators are still the same."""
     path = folder / "checkpoints" / f"step-{state.step}" / STATE
     files.write_json(path, {**files.read_json(path), **dataclasses.asdict(state)})
@@ -169,20 +169,20 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
         bad[path.name] = problem
     if bad:
         told = "; ".join(f"checkpoint {name} is damaged ({why})" for name, why in bad.items())
-        raise Mistake(f"{told}; no older one is left: remove {folder / 'checkpoints'} to start from step 0")
+        raise UserError(f"{told}; no older one is left: remove {folder / 'checkpoints'} to start from step 0")
     return None
 
 
-def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> State:
-    """Put model, optimiser and random generators where they were at the checkpoint."""
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+    """Put model, optimizer and random generators where they were at the checkpoint."""
     load_model(model, path / MODEL)
-    _load_optimiser(path / OPTIMISER, model, optimiser)
+    _load_optimizer(path / OPTIMIZER, model, optimizer)
     record = files.read_json(path / STATE)
     restore_randomness(record["random"])
-    return State(**{field.name: record[field.name] for field in dataclasses.fields(State)})
+    return TrainingState(**{field.name: record[field.name] for field in dataclasses.fields(TrainingState)})
 
 
-def carried(path: Path) -> dict[str, Tensor]:
+def load_task_state(path: Path) -> dict[str, Tensor]:
     """What the task took along at the checkpoint."""
     return {name: tensor.clone() for name, tensor in _read(path / TASK)[0].items()} if (path / TASK).exists() else {}
 
@@ -233,13 +233,13 @@ def _checksum(path: Path) -> int:
 # What a checkpoint holds besides weights
 
 
-def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory by the name of the parameter: `name/exp_avg`, `name/exp_avg_sq`, `name/step`."""
-    named = ((name, optimiser.state.get(parameter, {})) for name, parameter in model.named_parameters())
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's memory by the name of the parameter: `name/exp_avg`, `name/exp_avg_sq`, `name/step`."""
+    named = ((name, optimizer.state.get(parameter, {})) for name, parameter in model.named_parameters())
     return {f"{name}/{key}": value for name, values in named for key, value in values.items()}
 
 
-def _load_optimiser(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def _load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     tensors, _ = _read(path)
     parameters = dict(model.named_parameters())
     problems = []
@@ -251,7 +251,7 @@ def _load_optimiser(path: Path, model: nn.Module, optimiser: torch.optim.Optimiz
             continue
         # The file's tensors are views of a mapped file that may be replaced, so they are copied.
         copy = torch.empty_like(own) if key != "step" else torch.empty_like(tensor, device=own.device)
-        optimiser.state[own][key] = copy.detach().copy_(tensor)
+        optimizer.state[own][key] = copy.detach().copy_(tensor)
     _refuse(problems, path)
 
 

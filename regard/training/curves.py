@@ -37,7 +37,7 @@ def draw(folder: Path) -> Path | None:
         for panel in panels:
             _dress(panel)
         path = folder / "curves.png"
-        with files.replacing(path) as draft:
+        with files.atomic_write(path) as draft:
             figure.savefig(draft, format="png", metadata={"Software": None})
     return path
 

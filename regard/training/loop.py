@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import files
-from ..adapt.injection import graft_of
+from .. import run_folder
+from ..adapt.injection import injection_of
 from ..device import resolve_device
-from ..errors import Mistake
+from ..errors import UserError
 from . import average, checkpoint, curves, schedules
 from . import optim as optim
-from .checkpoint import State
-from .progress import Journal, Record, Stop, display
-from .protocols import Outcome, Remembering, Renewing, Seen, Task, Update
+from .checkpoint import TrainingState
+from .progress import EventLog, Record, StopSignal, display
+from .protocols import Outcome, Resampled, Stateful, StepLike, StepStats, TrainingObjective
 
 LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
 PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
 
 
 def fit(
-    task: Task,
+    task: TrainingObjective,
     model: nn.Module,
     folder: Path,
     *,
@@ -41,33 +41,33 @@ def fit(
     """
     trainer = Trainer(task, model, folder)
     settings = task.run.train
-    with optim.determinism(settings.deterministic), Stop() as stop:
+    with optim.determinism(settings.deterministic), StopSignal() as stop:
         notes = [*notes, *trainer.begin(resume)]
         shown = display() if progress else None
-        with Journal(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
+        with EventLog(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
             return trainer.run(journal, notes, stop)
 
 
 class Trainer:
     """One training: `begin`, then `run`, which walks from `step` to `boundary` to `step` until the `end`."""
 
-    journal: Journal
+    journal: EventLog
 
-    def __init__(self, task: Task, model: nn.Module, folder: Path):
+    def __init__(self, task: TrainingObjective, model: nn.Module, folder: Path):
         self.task, self.folder = task, folder
         self.settings = train = task.run.train
         self.device = resolve_device(task.run.device)
         self.model = model.to(self.device)
         self.rate = schedules.rate(train.schedule, train.lr, train.warmup, train.steps)
-        self.optimiser = optim.optimiser(model, train.optimiser)
-        self.moving = average.Moving(self.optimiser, train.ema) if train.ema else None
+        self.optimizer = optim.build_optimizer(model, train.optimizer)
+        self.moving = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        frozen = graft_of(model) is not None  # a base that is tuned keeps what it has
-        self.renewing = [] if frozen else [part for part in model.modules() if isinstance(part, Renewing)]
-        self.compiled = optim.compiled(task.loss, task.steady, self.device) if train.compile else task.loss
-        self.state = State(compiled=train.compile)
+        frozen = injection_of(model) is not None  # a base that is tuned keeps what it has
+        self.renewing = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]
+        self.compiled = optim.compile_loss(task.loss, task.static_shapes, self.device) if train.compile else task.loss
+        self.state = TrainingState(compiled=train.compile)
         self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
-        self.unseen: list[Seen] = []  # updates whose figures nobody has looked at
+        self.unseen: list[StepStats] = []  # updates whose figures nobody has looked at
         self.norm = 0.0  # of the last gradients looked at
         self.saved = -1  # the step of the last checkpoint
         self.epoch_size = 0  # examples of an epoch, once one has been seen whole
@@ -84,26 +84,26 @@ class Trainer:
         found = checkpoint.newest(self.folder, notes.append)
         if found and not resume:
             what = f"{self.folder} holds a training already, up to {found.name}"
-            raise Mistake(f"{what}; add --resume to go on with it, or choose another --out")
-        optim.seed(self.settings.seed)
+            raise UserError(f"{what}; add --resume to go on with it, or choose another --out")
+        optim.seed_everything(self.settings.seed)
         if found:
             self.take_up(found)
             notes.append(f"going on after {self.state.step} updates")
         return notes
 
     def take_up(self, path: Path) -> None:
-        self.state = checkpoint.load(path, self.model, self.optimiser)
-        if isinstance(self.task, Remembering):
-            self.task.take_up(checkpoint.carried(path))
+        self.state = checkpoint.load(path, self.model, self.optimizer)
+        if isinstance(self.task, Stateful):
+            self.task.load_state(checkpoint.load_task_state(path))
         self.saved = self.state.step
         self.state.compiled &= self.settings.compile  # once without, always without: the bits depend on it
         if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
             self.state.best, self.state.waited = None, 0  # another figure chooses now, or the chosen weights are gone
 
-    def run(self, journal: Journal, notes: list[str], stop: Stop) -> Outcome:
+    def run(self, journal: EventLog, notes: list[str], stop: StopSignal) -> Outcome:
         self.journal = journal
         if self.state.step:
-            self.told.update(self.task.facts())
+            self.told.update(self.task.describe_data())
         self.tell()
         for note in notes:
             self.note(note)
@@ -113,7 +113,7 @@ class Trainer:
 
     # The walk
 
-    def walk(self, stop: Stop) -> str:
+    def walk(self, stop: StopSignal) -> str:
         """Update after update until something ends it; says what did."""
         updates = self.updates()
         while not (status := self.over(stop)):
@@ -124,7 +124,7 @@ class Trainer:
             self.boundary()
         return status
 
-    def over(self, stop: Stop) -> str:
+    def over(self, stop: StopSignal) -> str:
         train = self.settings
         late = train.minutes and self.state.step and self.seconds() >= 60 * train.minutes  # one update at least
         if late or (train.steps and self.state.step >= train.steps):
@@ -137,58 +137,58 @@ class Trainer:
         """Each update with its epoch, from where the data stands, epoch after epoch."""
         epoch, index = self.state.epoch, self.state.index
         while not self.settings.epochs or epoch < self.settings.epochs:
-            for update in self.task.updates(epoch, index):
+            for update in self.task.steps(epoch, index):
                 index = update.index
                 yield epoch, update
             if not index:
-                raise Mistake(f"epoch {epoch} has no training example; look at data.train and data.max_tokens")
+                raise UserError(f"epoch {epoch} has no training example; look at data.train and data.max_tokens")
             self.epoch_size = index
             self.tell()
             epoch, index = epoch + 1, 0
 
-    def step(self, epoch: int, update: Update) -> None:
-        """One update: the gradients of all pieces, clipped, and one step of the optimiser at this step's rate."""
+    def step(self, epoch: int, update: StepLike) -> None:
+        """One update: the gradients of all pieces, clipped, and one step of the optimizer at this step's rate."""
         state, number = self.state, self.state.step + 1
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self.rate(number)
         for place, part in enumerate(self.renewing):
-            part.renew(number, random.Random(f"{self.settings.seed} {number} {place}").getrandbits(63))
+            part.resample(number, random.Random(f"{self.settings.seed} {number} {place}").getrandbits(63))
         loss = self.gradients(update)
-        norm = optim.clip(self.parameters, self.settings.clip)
+        norm = optim.clip_gradients(self.parameters, self.settings.clip)
         behind = state.index if epoch == state.epoch else 0
-        self.watch(Seen(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.watch(StepStats(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         if self.moving:
             self.moving.update(number)
         state.step, state.epoch, state.index = number, epoch, update.index
         self.tokens += update.tokens
 
-    def gradients(self, update: Update) -> Tensor:
+    def gradients(self, update: StepLike) -> Tensor:
         """Add up the gradients of the pieces; the mean loss per predicted token comes back, still on the device."""
         if not self.state.compiled:
             return self.backward(update, self.task.loss)
         before, carried = checkpoint.randomness(), self.carried()
         try:
             return self.backward(update, self.compiled)
-        except Mistake:
+        except UserError:
             raise
         except Exception as error:  # whatever the compiler trips over; a fault of the task itself comes again below
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.note(f"torch.compile failed ({reason}); training goes on without it")
             self.state.compiled = False
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             checkpoint.restore_randomness(before)
-            if isinstance(self.task, Remembering):
-                self.task.take_up(carried)
+            if isinstance(self.task, Stateful):
+                self.task.load_state(carried)
             return self.backward(update, self.task.loss)
 
     def carried(self) -> dict[str, Tensor]:
-        return self.task.state() if isinstance(self.task, Remembering) else {}
+        return self.task.state() if isinstance(self.task, Stateful) else {}
 
-    def backward(self, update: Update, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
+    def backward(self, update: StepLike, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
-        for piece in update.pieces:
+        for piece in update.micro_batches:
             with optim.autocast(self.device, self.settings.precision):
                 # The divisor is the whole update's, so that cutting it into pieces changes nothing.
                 loss = loss_of(self.model, piece.to(self.device)) / max(update.count, 1)
@@ -198,12 +198,12 @@ class Trainer:
 
     # Looking for a loss or a gradient that is no number
 
-    def watch(self, seen: "Seen") -> None:
+    def watch(self, seen: "StepStats") -> None:
         """Let no bad gradient reach the weights: by looking at once, or on a GPU without waiting for it."""
         self.unseen.append(seen)
         if self.lagging:
-            # The fused optimiser passes over an update that is marked so; `look` finds out before anything is saved.
-            self.optimiser.found_inf = (~torch.isfinite(seen.norm + seen.loss)).float()  # type: ignore[attr-defined]
+            # The fused optimizer passes over an update that is marked so; `look` finds out before anything is saved.
+            self.optimizer.found_inf = (~torch.isfinite(seen.norm + seen.loss)).float()  # type: ignore[attr-defined]
         if not self.lagging or len(self.unseen) >= PATIENT:
             self.look()
 
@@ -215,7 +215,7 @@ class Trainer:
         unseen, self.unseen = self.unseen, []
         for seen, (loss, norm) in zip(unseen, figures, strict=True):
             if not math.isfinite(loss + norm):
-                raise Mistake(self.sickness(seen, loss, norm))
+                raise UserError(self.sickness(seen, loss, norm))
             self.state.loss += loss * seen.count
             self.state.count += seen.count
             self.norm = norm
@@ -224,9 +224,11 @@ class Trainer:
         """Before anything is evaluated or saved: every figure and every weight is a finite number."""
         self.look()
         if not math.isfinite(float(torch.nn.utils.get_total_norm(self.parameters))):
-            raise Mistake(f"after update {self.state.step} the weights are no finite numbers any more; {self.advice()}")
+            raise UserError(
+                f"after update {self.state.step} the weights are no finite numbers any more; {self.advice()}"
+            )
 
-    def sickness(self, seen: "Seen", loss: float, norm: float) -> str:
+    def sickness(self, seen: "StepStats", loss: float, norm: float) -> str:
         finite = math.isfinite(loss)
         bad = f"the loss is {loss:.4g} and the norm of the gradients {norm}" if finite else f"the loss is {loss}"
         some = ", ".join(map(str, seen.examples[:5])) + (", …" if len(seen.examples) > 5 else "")
@@ -298,7 +300,7 @@ class Trainer:
     def judge(self, figures: dict[str, float]) -> None:
         state, metric = self.state, self.settings.metric
         if metric not in figures:
-            raise Mistake(f"train.metric is {metric} and the evaluation gives {', '.join(figures)}; use one of these")
+            raise UserError(f"train.metric is {metric} and the evaluation gives {', '.join(figures)}; use one of these")
         value = figures[metric]
         sign = -1 if metric in LOWER else 1
         if math.isfinite(value) and (state.best is None or sign * value > sign * state.best):
@@ -312,9 +314,8 @@ class Trainer:
         state = self.state
         checkpoint.save_model(self.model, self.folder / checkpoint.MODEL, state.step)
         metric = None if state.best is None else state.metric
-        path = self.folder / "run.json"
         weights = {"step": state.step, "metric": metric, "value": state.best}
-        files.write_json(path, {**files.read_json(path), "weights": weights})
+        run_folder.update_run(self.folder, weights=weights)
 
     def save(self) -> None:
         """Write a checkpoint; as long as no evaluation has chosen weights, the newest are the run's."""
@@ -331,7 +332,7 @@ class Trainer:
             checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
         else:
             keep = max(self.settings.keep, self.settings.average)
-            checkpoint.save(self.folder, state, self.model, self.optimiser, keep, self.carried())
+            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.carried())
         self.saved = state.step
         self.logged += time.monotonic() - began
 
@@ -371,7 +372,7 @@ class Trainer:
             checkpoint.save_state(self.folder, self.state)
 
     def tell(self) -> None:
-        for fact in self.task.facts():
+        for fact in self.task.describe_data():
             if fact not in self.told:
                 self.note(fact)
                 self.told.add(fact)

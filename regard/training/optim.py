@@ -1,4 +1,4 @@
-"""Where and with what an update is computed: the device, its arithmetic, the optimiser, the gradient norm."""
+"""Where and with what an update is computed: the device, its arithmetic, the optimizer, the gradient norm."""
 
 import os
 import random
@@ -9,8 +9,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from ..config.schema import Optimiser
-from ..errors import Mistake
+from ..config.schema import Optimizer
+from ..errors import UserError
 
 
 def autocast(where: torch.device, precision: str) -> AbstractContextManager[object]:
@@ -18,7 +18,7 @@ def autocast(where: torch.device, precision: str) -> AbstractContextManager[obje
     return torch.autocast(where.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def compiled(loss: Callable[..., Tensor], steady: bool, where: torch.device) -> Callable[..., Tensor]:
+def compile_loss(loss: Callable[..., Tensor], steady: bool, where: torch.device) -> Callable[..., Tensor]:
     """The loss, compiled; where shapes are steady, for them alone, and on a GPU recorded as a CUDA graph besides."""
     if not steady:
         return torch.compile(loss, dynamic=True)
@@ -38,21 +38,21 @@ def determinism(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def seed(number: int) -> None:
+def seed_everything(number: int) -> None:
     """Start every random generator that a model or a task may draw from."""
     random.seed(number)
     numpy.random.seed(number % 2**32)
     torch.manual_seed(number)
 
 
-def optimiser(model: nn.Module, settings: Optimiser) -> torch.optim.Adam:
+def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Adam:
     """Adam or AdamW over what is trained.
 
     Weight decay falls on tensors of two dimensions or more (matrices, embeddings too), not on norms and biases.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise Mistake("the model has nothing to train: every parameter is frozen; unfreeze some")
+        raise UserError("the model has nothing to train: every parameter is frozen; unfreeze some")
     groups = [
         {"params": [each for each in trained if each.dim() >= 2], "weight_decay": settings.decay},
         {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
@@ -61,7 +61,7 @@ def optimiser(model: nn.Module, settings: Optimiser) -> torch.optim.Adam:
     return kind([group for group in groups if group["params"]], betas=settings.betas, eps=settings.eps, fused=True)
 
 
-def clip(parameters: list[nn.Parameter], limit: float) -> Tensor:
+def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
     """The norm of all gradients together, which are scaled down to `limit` where it is larger (0: never)."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)

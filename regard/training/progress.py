@@ -16,14 +16,14 @@ from .. import files
 Record = dict[str, Any]
 
 
-class Journal:
+class EventLog:
     """Every record, once, to everyone who wants it."""
 
     def __init__(
         self,
         folder: Path,
         step: int,
-        display: "Lines | Bar | None" = None,
+        display: "PlainProgress | ProgressBar | None" = None,
         on_event: Callable[[Record], None] | None = None,
         tensorboard: bool = False,
     ):
@@ -32,7 +32,7 @@ class Journal:
         self.display = display
         self.on_event = on_event
         kept = [record for record in read(self.path) if record["step"] <= step] if step else []
-        with files.replacing(self.path) as draft:
+        with files.atomic_write(self.path) as draft:
             draft.write_bytes(b"".join(map(_line, kept)))
         with self.writing():
             self.file = self.path.open("ab", buffering=0)  # a line is there at once, or not at all
@@ -57,9 +57,9 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise files.explained(error, self.path.parent) from error
+            raise files.explain_os_error(error, self.path.parent) from error
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "EventLog":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -97,13 +97,13 @@ def _is_no_number(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def display(stream: TextIO | None = None) -> "Lines | Bar":
+def display(stream: TextIO | None = None) -> "PlainProgress | ProgressBar":
     """A live bar on a terminal, plain lines anywhere else."""
     stream = stream or sys.stderr
-    return Bar(stream) if stream.isatty() else Lines(stream)
+    return ProgressBar(stream) if stream.isatty() else PlainProgress(stream)
 
 
-class Lines:
+class PlainProgress:
     """One plain line per event, those of training at most every few seconds."""
 
     def __init__(self, stream: TextIO, pause: float = 3.0):
@@ -129,7 +129,7 @@ class Lines:
         self.stream.flush()
 
 
-class Bar:
+class ProgressBar:
     """A rich progress bar; other events stand above it as lines."""
 
     def __init__(self, stream: TextIO):
@@ -195,14 +195,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-class Stop:
+class StopSignal:
     """While open, the first Ctrl-C or SIGTERM asks to stop at the next boundary; a second ends the program at once."""
 
     def __init__(self) -> None:
         self.asked = False
         self.before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self.ask)

@@ -9,49 +9,49 @@ from torch import Tensor, nn
 from ..config.run import Run
 
 
-class Update(Protocol):
-    """What one step of the optimiser learns from."""
+class StepLike(Protocol):
+    """What one step of the optimizer learns from."""
 
-    pieces: Any  # micro-batches, each with a method `to(device)`
+    micro_batches: Any  # micro-batches, each with a method `to(device)`
     index: int  # examples of the epoch, over all processes, that are behind when this update is done
     tokens: int  # its size, for the speed
     count: int  # predicted tokens over all pieces and processes: what the summed loss is divided by
     examples: list[int]  # their numbers in the data
 
 
-class Task(Protocol):
+class TrainingObjective(Protocol):
     """What the loop asks of a task."""
 
     run: Run
-    steady: bool  # has every piece the same shape, but for few?
+    static_shapes: bool  # has every piece the same shape, but for few?
 
-    def updates(self, epoch: int, index: int) -> Iterator[Any]: ...
+    def steps(self, epoch: int, index: int) -> Iterator[Any]: ...
 
     def loss(self, model: nn.Module, piece: Any) -> Tensor: ...
 
     def validate(self, model: nn.Module) -> dict[str, float]: ...
 
-    def facts(self) -> list[str]:
+    def describe_data(self) -> list[str]:
         """Sentences about the data; asked at the beginning and after every epoch, each is told once."""
 
 
 @runtime_checkable
-class Remembering(Protocol):
+class Stateful(Protocol):
     """A task that carries something from update to update, such as the memory of a recurrent model. It is saved with
     every checkpoint, so that a resumed training goes on as if nothing had happened."""
 
     def state(self) -> dict[str, Tensor]:
         """What it carries, by name; no later update changes these tensors."""
 
-    def take_up(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:
         """Carry this from here on; nothing, where nothing was carried."""
 
 
 @runtime_checkable
-class Renewing(Protocol):
+class Resampled(Protocol):
     """A part of a model that training changes beside its weights, such as random features that are drawn anew."""
 
-    def renew(self, step: int, seed: int) -> None:
+    def resample(self, step: int, seed: int) -> None:
         """Before update `step`; nothing but these two numbers may decide what comes, so that a resumed run agrees."""
 
 
@@ -67,7 +67,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepStats:
     """An update's place and its figures, which may still be on the way from the device."""
 
     step: int

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 
-from ..config.schema import Cosine, Linear, Noam, Schedule, Stable
-from ..errors import Mistake
+from ..config.schema import Cosine, Linear, Noam, Schedule, WarmupStableDecay
+from ..errors import UserError
 
 
 def rate(schedule: Schedule, lr: float, warmup: int, steps: int) -> Callable[[int], float]:
     """The learning rate of update i, counted from 1; `lr` is the peak, reached at update `warmup`."""
-    if isinstance(schedule, Cosine | Linear | Stable) and not steps:
-        raise Mistake(
+    if isinstance(schedule, Cosine | Linear | WarmupStableDecay) and not steps:
+        raise UserError(
             f"train.schedule.kind={schedule.kind} falls towards the last update and train.steps is 0; "
             "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
         )
@@ -28,7 +28,7 @@ def _after(schedule: Schedule, warmup: int, steps: int) -> Callable[[int], float
     if isinstance(schedule, Linear):
         floor = schedule.floor
         return lambda i: floor + (1 - floor) * (1 - _passed(i, warmup, steps))
-    if isinstance(schedule, Stable):
+    if isinstance(schedule, WarmupStableDecay):
         start = max(warmup, round(steps * (1 - schedule.decay)))
         return lambda i: 1 - _passed(i, start, steps)
     return lambda i: 1.0

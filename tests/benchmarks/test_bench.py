@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from benchmarks import BENCHES, bench, timing
+from benchmarks.__main__ import main
 from benchmarks.report import Report, Section
 from benchmarks.translate import decoding, peers, sentences, training
 from benchmarks.translate.plan import Plan, model, planned
-from regard.errors import Mistake
+from regard.errors import UserError
 
 CPU = torch.device("cpu")
 TRAINING = ["regard, same batches", "regard, buckets", "HF Marian", "torch.nn.Transformer"]
@@ -102,7 +103,7 @@ def test_another_model_is_not_trained_beside_ours(name):
     assert training.compare(programs, encoded, CPU) < 1e-5
     with torch.no_grad():
         next(programs[name].model.parameters()).mul_(1.01)
-    with pytest.raises(Mistake, match=f"{name} and regard are not equal: losses are apart by .*nothing was timed"):
+    with pytest.raises(UserError, match=f"{name} and regard are not equal: losses are apart by .*nothing was timed"):
         training.compare(programs, encoded, CPU)
 
 
@@ -117,9 +118,9 @@ def test_the_programs_learn_the_same_from_the_same():
             for word in ("p", "dropout"):
                 if isinstance(getattr(part, word, None), float):
                     setattr(part, word, 0.0)
-        before[name] = loss(net, updates[0].pieces[0]).item() / updates[0].count
+        before[name] = loss(net, updates[0].micro_batches[0]).item() / updates[0].count
         assert training.way(alike[name], plan, CPU, 1, compiled=False)(0) == sentences.real(updates)
-        after[name] = loss(net, updates[0].pieces[0]).item() / updates[0].count
+        after[name] = loss(net, updates[0].micro_batches[0]).item() / updates[0].count
     assert max(after.values()) - min(after.values()) < 1e-4 and max(after.values()) < min(before.values()) - 5e-4
 
 
@@ -145,9 +146,9 @@ def test_other_outputs_are_not_timed():
     found = decoding.compare(outputs(plan, HF_generate_fp32=same, CTranslate2_fp32=other), "greedy", plan, notes)
     assert list(found) == ["regard fp32", "HF generate fp32"]
     assert notes == ["CTranslate2 fp32 says as regard does to 0 of 10 sentences, so it was not timed"]
-    with pytest.raises(Mistake, match="HF generate fp32 and regard are not equal in fp32, so nothing was timed"):
+    with pytest.raises(UserError, match="HF generate fp32 and regard are not equal in fp32, so nothing was timed"):
         decoding.compare(outputs(plan, HF_generate_fp32=other, CTranslate2_fp32=other), "greedy", plan, [])
-    with pytest.raises(Mistake, match="HF generate bf16 said 2 tokens and not 3, so nothing was timed"):
+    with pytest.raises(UserError, match="HF generate bf16 said 2 tokens and not 3, so nothing was timed"):
         decoding.compare(outputs(plan, HF_generate_bf16=[row[:2] for row in same]), "greedy", plan, [])
 
 
@@ -207,7 +208,7 @@ def test_groups_are_those_of_the_trainer():
         assert sorted(order) == list(numbers)
         lengths = [len(encoded.sources[i]) for i in order]
         assert lengths == sorted(lengths, reverse=True)
-    batch = updates[7].pieces[0]
+    batch = updates[7].micro_batches[0]
     assert batch.source_real.sum(1).tolist() == [len(encoded.sources[i]) + 1 for i in updates[7].examples]
     assert updates[7].count == sum(len(encoded.targets[i]) + 1 for i in updates[7].examples)
     some = sentences.spread(updates, 5)
@@ -220,13 +221,13 @@ def test_padding_up_to_a_multiple_changes_no_loss():
     plan, examples, _ = small()
     text = sentences.tokenizer(plan.vocab)
     plain, wide = (sentences.Encoded(examples, text, multiple).update([3, 5, 8]) for multiple in (1, 8))
-    assert wide.pieces[0].source.size(1) % 8 == wide.pieces[0].target_out.size(1) % 8 == 0
-    batch = wide.pieces[0]
+    assert wide.micro_batches[0].source.size(1) % 8 == wide.micro_batches[0].target_out.size(1) % 8 == 0
+    batch = wide.micro_batches[0]
     assert batch.target_out.flatten()[batch.target_places].equal(batch.target_out[batch.target_real])
     assert len(batch.target_places) == wide.count
     assert sentences.real([plain]) == sentences.real([wide]) and sentences.padding([plain]) < sentences.padding([wide])
     lesson = training.lesson(plan, examples, sentences.Encoded(examples, text), CPU)
-    losses = [lesson.loss(lesson.model.eval(), each.pieces[0]).item() for each in (plain, wide)]
+    losses = [lesson.loss(lesson.model.eval(), each.micro_batches[0]).item() for each in (plain, wide)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -271,5 +272,5 @@ def test_the_sizes_of_a_plan():
         16, 16, "fp32", 256, 64, "bf16",
     )  # fmt: skip
     assert model(base).width == 512 and model(base).vocab == base.vocab == 32000 and model(base).tied
-    with pytest.raises(Mistake, match="there is no bench 'transcribe'; expected .*translate"):
+    with pytest.raises(UserError, match="there is no bench 'transcribe'; expected .*translate"):
         bench("transcribe", "cpu", "tiny", 1, None)

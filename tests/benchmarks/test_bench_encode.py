@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import bench, encode
 from benchmarks.__main__ import main
-from regard.errors import Mistake
+from regard.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -40,14 +40,14 @@ def test_what_is_not_equal_is_not_timed(monkeypatch):
     padded = encode.Bench.padded
     monkeypatch.setattr(encode.Bench, "padded", worse)
     monkeypatch.setattr(encode.Bench, "best", lambda self, theirs: (encode.USUAL, ""))
-    with pytest.raises(Mistake, match=r"HF fp32, 32 texts a batch gave vectors that are 2.* so nothing was timed"):
+    with pytest.raises(UserError, match=r"HF fp32, 32 texts a batch gave vectors that are 2.* so nothing was timed"):
         bench("encode", "cpu", "tiny", 1, "fp32")
 
 
 def test_vectors_that_are_no_numbers_are_not_equal():
     it = encode.Bench.__new__(encode.Bench)
     it.exact = torch.ones(2, 3)
-    with pytest.raises(Mistake, match="HF gave vectors that are nan apart"):
+    with pytest.raises(UserError, match="HF gave vectors that are nan apart"):
         it.compare("HF", torch.full((2, 3), torch.nan), True)
 
 

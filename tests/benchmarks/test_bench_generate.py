@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import bench, generate
 from benchmarks.__main__ import main
-from regard.errors import Mistake
+from regard.errors import UserError
 
 
 def test_generate(capsys):
@@ -23,7 +23,7 @@ def test_what_is_not_equal_is_not_timed(monkeypatch):
 
     generate_hf = generate.hugging_face
     monkeypatch.setattr(generate, "hugging_face", worse)
-    with pytest.raises(Mistake, match="not equal, so nothing was timed: losses per token"):
+    with pytest.raises(UserError, match="not equal, so nothing was timed: losses per token"):
         bench("generate", "cpu", "tiny", 1, "training")
 
 
@@ -32,5 +32,5 @@ def test_texts_that_differ_are_not_timed():
     assert generate.compare({"regard fp32": first, "HF generate bf16": [[1] * 4] * 2}, 4) == [
         "HF generate bf16: 0 of 2 texts as regard fp32"
     ]
-    with pytest.raises(Mistake, match="HF generate fp32 gave 1 of 2 texts as regard fp32 does, so nothing was timed"):
+    with pytest.raises(UserError, match="HF generate fp32 gave 1 of 2 texts as regard fp32 does, so nothing was timed"):
         generate.compare({"regard fp32": first, "HF generate fp32": [[5] * 4, [7] * 4]}, 4)

@@ -8,7 +8,7 @@ from torch import nn
 
 from benchmarks import bench, scaling
 from benchmarks.__main__ import main
-from regard.errors import Mistake
+from regard.errors import UserError
 
 LENGTHS = [512, 1024, 2048, 4096]
 
@@ -70,10 +70,10 @@ def test_a_layer_holds_more_than_its_attention() -> None:
 
 
 def test_only_scaling_is_drawn(tmp_path) -> None:
-    with pytest.raises(Mistake, match="--out takes a picture and the bench generate has none"):
+    with pytest.raises(UserError, match="--out takes a picture and the bench generate has none"):
         bench("generate", "cpu", "tiny", 1, None, tmp_path / "x.png")
     for wrong in (tmp_path, tmp_path / "none" / "x.png"):  # said before anything is timed
-        with pytest.raises(Mistake, match="give the name of a file in a folder that is"):
+        with pytest.raises(UserError, match="give the name of a file in a folder that is"):
             bench("scaling", "cpu", "usual", 1000, None, wrong)
     assert scaling.planned("usual", torch.device("cuda")).lengths[-1] == 65536
     assert scaling.planned("usual", torch.device("cpu")).lengths[-1] == 16384

@@ -16,7 +16,7 @@ from regard.cli import main
 
 TINY = (
     "model.size=tiny", "model.width=48", "model.heads=2", "model.layers=1", "model.inner=96", "model.positions.tokens=64", "data.max_tokens=64",
-    "tokenizer.vocab=280", "train.batch=8", "train.lr=5e-3", "train.warmup=10", "train.tensorboard=false", "device=cpu", "decode.begin=true",
+    "tokenizer.vocab=280", "train.batch=8", "train.lr=5e-3", "train.warmup=10", "train.tensorboard=false", "device=cpu", "decode.add_start=true",
 )  # fmt: skip
 
 
@@ -199,8 +199,8 @@ def test_other_families_train_and_write(family, files, capsys, tmp_path):
         ("decode.repetition_penalty=0", "decode.repetition_penalty is 0; expected more than 0"),
         ("decode.repetition_penalty=nan", "decode.repetition_penalty is nan; expected a number"),
         ("decode.max_tokens=0", "decode.max_tokens is 0; expected at least 1"),
-        ('decode.until=["a", ""]', "decode.until has an empty string"),
-        ("decode.must=x", "decode.must is not a key"),
+        ('decode.stop=["a", ""]', "decode.stop has an empty string"),
+        ("decode.include=x", "decode.include is not a key"),
         ("decode.kind=gready", "did you mean greedy?"),
         ("model.width=3", "model.width has no effect on a finished run"),
     ],

@@ -17,7 +17,7 @@ import typer
 
 import regard
 from regard.cli import app as cli
-from regard.errors import Mistake
+from regard.errors import UserError
 
 SURFACE = {
     "demo": ["--out"],
@@ -85,7 +85,7 @@ class Api(types.ModuleType):
         if path == "broken":
             raise ZeroDivisionError("oh\nno")
         if path == "nowhere":
-            raise Mistake("nowhere is not a run\nsecond line")
+            raise UserError("nowhere is not a run\nsecond line")
         self.calls.append(("load", path, overrides))
         return System(self.calls)
 

@@ -16,15 +16,25 @@ from pydantic import ValidationError
 from regard import recipes
 from regard.config import run as config
 from regard.config.merge import flat, split
-from regard.config.run import change, difference, read, resolve
-from regard.config.schema import TASKS, Adam, AdamW, Cosine, Decode, Noam, Stable, Tokenizer, Train
+from regard.config.run import change_settings, changed_keys, load_config, resolve
+from regard.config.schema import (
+    TASKS,
+    Adam,
+    AdamW,
+    Cosine,
+    Noam,
+    Seq2SeqDecode,
+    TokenizerConfig,
+    Train,
+    WarmupStableDecay,
+)
 from regard.config.schema import PairData as Data
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import FAMILIES
 
 
 def mistakes(recipe: str = "translate", **overrides: object) -> list[str]:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         resolve(recipe, {key.replace("__", "."): value for key, value in overrides.items()})
     return str(caught.value).splitlines()
 
@@ -39,12 +49,12 @@ def test_defaults_are_the_published_ones():
     train = Train()
     assert (train.lr, train.warmup, train.tokens, train.smoothing, train.clip) == (5e-4, 400, 4096, 0.1, 1.0)
     assert train.schedule == Noam()
-    assert (train.optimiser.betas, train.optimiser.eps, train.optimiser.decay) == ((0.9, 0.98), 1e-9, 0.0)
+    assert (train.optimizer.betas, train.optimizer.eps, train.optimizer.decay) == ((0.9, 0.98), 1e-9, 0.0)
     assert (AdamW().betas, AdamW().eps, AdamW().decay) == ((0.9, 0.999), 1e-8, 0.01)
-    assert (Stable().decay, Cosine().floor) == (0.2, 0.0)
+    assert (WarmupStableDecay().decay, Cosine().floor) == (0.2, 0.0)
     assert Data().locales == ("en", "de")
-    assert Tokenizer().vocab == 8000
-    assert (Decode().beam, Decode().stop) == (5, "exact")
+    assert TokenizerConfig().vocab == 8000
+    assert (Seq2SeqDecode().beam, Seq2SeqDecode().early_stopping) == (5, "exact")
 
 
 def test_values_are_frozen_and_strangers_are_refused():
@@ -65,7 +75,7 @@ def test_text_from_the_command_line_becomes_what_the_key_wants():
             "train.lr": "1e-4",
             "train.compile": "True",
             "train.tensorboard": "false",
-            "train.optimiser.betas": "0.8,0.9",
+            "train.optimizer.betas": "0.8,0.9",
             "train.minutes": "3",
             "data.columns": "2,3",
             "data.locales": "fr,it",
@@ -78,7 +88,7 @@ def test_text_from_the_command_line_becomes_what_the_key_wants():
     assert run.train.lr == 1e-4
     assert run.train.compile is True
     assert run.train.tensorboard is False
-    assert run.train.optimiser.betas == (0.8, 0.9)
+    assert run.train.optimizer.betas == (0.8, 0.9)
     assert run.train.minutes == 3.0
     assert run.data.columns == ("2", "3")
     assert run.data.locales == ("fr", "it")
@@ -90,9 +100,11 @@ def test_text_from_the_command_line_becomes_what_the_key_wants():
 def test_python_values_nested_or_dotted_mean_the_same():
     dotted = resolve("translate", {"model.size": "tiny", "train.steps": 300, "train.schedule.kind": "wsd"}).run
     nested = resolve("translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": {"kind": "wsd"}}}).run
-    values = resolve("translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": Stable()}}).run
+    values = resolve(
+        "translate", {"model": {"size": "tiny"}, "train": {"steps": 300, "schedule": WarmupStableDecay()}}
+    ).run
     assert dotted == nested == values
-    assert (dotted.model.width, dotted.train.steps, dotted.train.schedule) == (128, 300, Stable())
+    assert (dotted.model.width, dotted.train.steps, dotted.train.schedule) == (128, 300, WarmupStableDecay())
 
 
 def test_origin_of_every_key(tmp_path):
@@ -102,7 +114,7 @@ def test_origin_of_every_key(tmp_path):
     assert resolved.origin["train.seed"] == f"recipe {path}"
     assert resolved.origin["task"] == "recipe translate"
     assert resolved.origin["model.width"] == "size small"
-    assert resolved.origin["decode.stop"] == "default"
+    assert resolved.origin["decode.early_stopping"] == "default"
     assert list(resolved.origin) == [key for key, _ in flat(resolved.run.dump())]
 
 
@@ -131,10 +143,10 @@ big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # whose dropout must no
 
 def test_another_kind_sweeps_away_the_settings_of_the_former(tmp_path):
     path = written(tmp_path, "a.toml", 'base = "translate"\n[train.schedule]\nkind = "wsd"\ndecay = 0.5\n')
-    assert resolve(path).run.train.schedule == Stable(decay=0.5)
+    assert resolve(path).run.train.schedule == WarmupStableDecay(decay=0.5)
     assert resolve(path, {"train.schedule": "cosine"}).run.train.schedule == Cosine()
-    assert resolve(path, {"train.schedule.decay": "0.1"}).run.train.schedule == Stable(decay=0.1)
-    assert resolve(path, {"train.schedule": "wsd"}).run.train.schedule == Stable(decay=0.5)
+    assert resolve(path, {"train.schedule.decay": "0.1"}).run.train.schedule == WarmupStableDecay(decay=0.1)
+    assert resolve(path, {"train.schedule": "wsd"}).run.train.schedule == WarmupStableDecay(decay=0.5)
     inline = resolve(path, {"train.schedule": '{kind = "linear", floor = 0.25}'}).run.train.schedule
     assert (inline.kind, inline.floor) == ("linear", 0.25)
 
@@ -157,9 +169,9 @@ def test_settings_of_a_section_survive_another_kind():
 
 
 def test_a_setting_without_a_kind_belongs_to_the_default_kind():
-    assert resolve("translate", {"train.optimiser.decay": 0.5}).run.train.optimiser == Adam(decay=0.5)
-    assert Train.model_validate({"optimiser": {"decay": 0.5}}).optimiser == Adam(decay=0.5)
-    assert Train.model_validate({"optimiser": "adamw"}).optimiser == AdamW()
+    assert resolve("translate", {"train.optimizer.decay": 0.5}).run.train.optimizer == Adam(decay=0.5)
+    assert Train.model_validate({"optimizer": {"decay": 0.5}}).optimizer == Adam(decay=0.5)
+    assert Train.model_validate({"optimizer": "adamw"}).optimizer == AdamW()
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------
@@ -179,7 +191,7 @@ def test_an_annotated_recipe_names_every_key_with_its_default(name):
     described = dict(flat(tomllib.loads(body)))
     resolved = resolve(name)
     actual = dict(flat(resolved.run.dump()))
-    own = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    own = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
     assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
     assert {key: actual[key] for key in described} == described
 
@@ -189,7 +201,7 @@ def test_the_recipe_of_a_task_is_the_manual_of_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     described = dict(flat(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
     actual = dict(flat(resolve(name).run.dump()))
-    kinds = re.compile(r"\.(schedule|optimiser|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    kinds = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
     groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
     assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
     assert {key: actual[key] for key in described} == described
@@ -266,7 +278,7 @@ SENTENCES = {
     "no beam": ("decode.beam=0", "decode.beam is 0; expected at least 1"),
     "no budget": ("train.tokens=0", "train.tokens is 0; expected at least 1"),
     "no checkpoint kept": ("train.keep=0", "train.keep is 0; expected at least 1"),
-    "a beta of one": ("train.optimiser.betas=0.9,1.0", "train.optimiser.betas is 1.0; expected less than 1"),
+    "a beta of one": ("train.optimizer.betas=0.9,1.0", "train.optimizer.betas is 1.0; expected less than 1"),
     "decay share": ("train.schedule.decay=2", "train.schedule.decay does not belong to train.schedule=noam"),
     "one option of several": ("train.precision=fp16", 'train.precision is "fp16"; expected one of fp32, bf16'),
     "task": ("task=translat", f'task is "translat"; expected one of {", ".join(TASKS)}; did you mean translate?'),
@@ -353,7 +365,7 @@ def test_sides():
     assert Data(train="[ab].en,[ab].de").train == (("[ab].en",), ("[ab].de",))  # type: ignore[arg-type]
     assert Data(train="").train == ()  # type: ignore[arg-type]
     assert config.sides("a,b") == (("a",), ("b",))
-    with pytest.raises(Mistake, match="nothing on one side"):
+    with pytest.raises(UserError, match="nothing on one side"):
         config.sides("a,")
 
 
@@ -368,49 +380,50 @@ def test_split_gives_back_what_was_joined(parts):
 def test_a_dumped_run_is_read_back_through_json():
     run = resolve("dates", {"model.positions": "rotary", "data.train": "a,b", "train.schedule": "cosine"}).run
     dumped = run.dump()
-    assert read(json.loads(json.dumps(dumped))) == run
+    assert load_config(json.loads(json.dumps(dumped))) == run
     assert dumped["train"]["schedule"] == {"kind": "cosine", "floor": 0.0}
 
 
 def test_a_kept_run_is_not_filled_from_its_size():
     dumped = resolve("translate", {"model.size": "big"}).run.dump()
     del dumped["model"]["dropout"]
-    assert read(dumped).model.dropout == 0.1
+    assert load_config(dumped).model.dropout == 0.1
     assert (
-        read({**dumped, "model": {**dumped["model"], "size": "of another version"}}).model.size == "of another version"
+        load_config({**dumped, "model": {**dumped["model"], "size": "of another version"}}).model.size
+        == "of another version"
     )
 
 
 def test_a_damaged_run_is_a_mistake():
     dumped = resolve("translate").run.dump()
-    with pytest.raises(Mistake, match=r"train\.colour is not a key; .* \(in x/run\.json\)"):
-        read({**dumped, "train": {**dumped["train"], "colour": 1}}, "x/run.json")
-    with pytest.raises(Mistake, match="model.positions.colour is not a key"):
-        read({**dumped, "model": {**dumped["model"], "positions": {"kind": "learned", "colour": 1}}})
-    with pytest.raises(Mistake, match="model.family is missing"):
-        read({**dumped, "model": {}})
-    with pytest.raises(Mistake, match="train is a group"):
-        read({**dumped, "train": None})
-    with pytest.raises(Mistake, match="model is a group"):
-        read({**dumped, "model": [1], "model.family": "transformer"})
+    with pytest.raises(UserError, match=r"train\.colour is not a key; .* \(in x/run\.json\)"):
+        load_config({**dumped, "train": {**dumped["train"], "colour": 1}}, "x/run.json")
+    with pytest.raises(UserError, match="model.positions.colour is not a key"):
+        load_config({**dumped, "model": {**dumped["model"], "positions": {"kind": "learned", "colour": 1}}})
+    with pytest.raises(UserError, match="model.family is missing"):
+        load_config({**dumped, "model": {}})
+    with pytest.raises(UserError, match="train is a group"):
+        load_config({**dumped, "train": None})
+    with pytest.raises(UserError, match="model is a group"):
+        load_config({**dumped, "model": [1], "model.family": "transformer"})
 
 
 def test_difference_names_keys():
     old = resolve("translate").run
-    assert difference(old, old) == []
+    assert changed_keys(old, old) == []
     new = resolve("translate", {"model.width": 128, "data.train": "a,b", "train.schedule": "wsd"}).run
-    assert difference(old, new) == ["model.width", "data.train", "train.schedule.kind", "train.schedule.decay"]
+    assert changed_keys(old, new) == ["model.width", "data.train", "train.schedule.kind", "train.schedule.decay"]
 
 
 def test_change():
     run = resolve("translate").run
-    assert change(run, {"decode.beam": "7"}).decode.beam == 7
-    assert change(run, {"decode.beam": "7"}).model == run.model
-    assert change(run, {}) == run
-    with pytest.raises(Mistake, match="train.steps has no effect on a finished run"):
-        change(run, {"train.steps": "7"})
-    with pytest.raises(Mistake, match="did you mean decode.beam"):
-        change(run, {"decode.bean": "7"})
+    assert change_settings(run, {"decode.beam": "7"}).decode.beam == 7
+    assert change_settings(run, {"decode.beam": "7"}).model == run.model
+    assert change_settings(run, {}) == run
+    with pytest.raises(UserError, match="train.steps has no effect on a finished run"):
+        change_settings(run, {"train.steps": "7"})
+    with pytest.raises(UserError, match="did you mean decode.beam"):
+        change_settings(run, {"decode.bean": "7"})
 
 
 def test_config_does_not_import_torch():

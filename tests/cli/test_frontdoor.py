@@ -74,7 +74,7 @@ def refused(capsys, *arguments: str, words: str) -> None:
 
 def test_the_run_folder_is_whole(run):
     about = json.loads((run / "run.json").read_text())
-    assert about["format"] == 1 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
+    assert about["format"] == 2 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
     assert about["weights"]["metric"] == "bleu"
     names = {path.name for path in run.iterdir()}
     assert {"model.safetensors", "tokenizer.json", "metrics.jsonl", "curves.png", "checkpoints"} <= names
@@ -111,7 +111,7 @@ def test_the_text_of_a_sentence_is_its_own(run, files):
     """At batch 1, 7, 64, shuffled, greedy and beam: the same texts, and scores to 1e-5."""
     system = regard.load(run)
     texts = (files / "test.low").read_text().splitlines()[:51]
-    for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "stop": "first"}):
+    for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "early_stopping": "first"}):
         whole = system.predict(texts, batch=64, **how)
         assert whole == system.predict(texts, batch=7, **how) == [system.predict(text, **how) for text in texts]
         order = torch.randperm(len(texts)).tolist()
@@ -176,7 +176,7 @@ def test_list_show_and_dry(capsys):
     code, out, _ = said(capsys, "train", "translate", "train.lr=1e-3", "--show")
     assert code == 0 and "train.lr = 0.001" in out and "# command line" in out and "# size" in out
     code, out, _ = said(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
-    assert code == 0 and "parameters 63,08" in out and "optimiser" in out  # the paper's 65M counts other norms
+    assert code == 0 and "parameters 63,08" in out and "optimizer" in out  # the paper's 65M counts other norms
     assert "encoder.layers.0.attention.query.weight" in out and "(512, 512)" in out
 
 
@@ -378,7 +378,7 @@ def test_folders_that_are_no_run(run, capsys, tmp_path):
     refused(capsys, "predict", copy, words="not whole JSON")
     (copy / "run.json").write_text("{}")
     refused(capsys, "predict", copy, words="run.json")
-    (copy / "run.json").write_text(text.replace('"format": 1', '"format": 99'))
+    (copy / "run.json").write_text(text.replace('"format": 2', '"format": 99'))
     refused(capsys, "predict", copy, words="format 99")
     data = (fresh() / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(data[:-100])

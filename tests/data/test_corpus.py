@@ -23,11 +23,11 @@ from regard.config import run as config
 from regard.config import schema
 from regard.data import documents as reading
 from regard.data import split_points, token_cache
-from regard.data.corpus import Carried, Windows, corpus, evaluation, recalled
+from regard.data.corpus import ContiguousSampler, WindowSampler, corpus, evaluation, recalled
 from regard.data.documents import Documents, documents
-from regard.data.split_points import Encoder, Part
-from regard.errors import Mistake
-from regard.processors.tokenizers import END, START, Text, learn, unknown
+from regard.data.split_points import CachedEncoder, TextPart
+from regard.errors import UserError
+from regard.processors.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown
 from regard.synthetic import stdlib
 
 TEXTS = [
@@ -77,9 +77,9 @@ TEXTS.append(" ".join("".join(random.Random(seed).choices(BITS, k=4)) for seed i
 SYMBOLS = ("<url>", "<two words>")
 KINDS = ("bpe", "unigram", "word", "space", "char", "byte")
 LEARNT = {
-    (kind, more): learn(config.Tokenizer(kind=kind, vocab=3000, **json.loads(more)), TEXTS)
+    (kind, more): train_tokenizer(config.TokenizerConfig(kind=kind, vocab=3000, **json.loads(more)), TEXTS)
     for kind in KINDS
-    for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"}))
+    for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalize": "nfkc+lower"}))
 }
 BYTES = LEARNT["byte", "{}"]
 CHARS = LEARNT["char", "{}"]
@@ -125,7 +125,7 @@ class Blocks(Documents):
         yield "", True
 
 
-@pytest.mark.parametrize("more", ["{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalise": "nfkc+lower"})])
+@pytest.mark.parametrize("more", ["{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalize": "nfkc+lower"})])
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=80, deadline=None)
 @given(blocks=st.lists(st.lists(st.sampled_from(BITS), max_size=12).map("".join), min_size=1, max_size=6))
@@ -134,7 +134,7 @@ class Blocks(Documents):
 @example(blocks=["the 'street 's ('s)"])
 def test_blocks_do_not_show(kind, more, blocks):
     tokenizer = LEARNT[kind, more]
-    encoder = Encoder(tokenizer)
+    encoder = CachedEncoder(tokenizer)
     parts = list(Blocks(blocks).parts(encoder.seams.place))
     assert "".join(part.text for part in parts) == "".join(blocks)
     found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
@@ -143,27 +143,29 @@ def test_blocks_do_not_show(kind, more, blocks):
 
 def test_the_tests_of_blocks_do_cut():
     for tokenizer in LEARNT.values():
-        assert len(list(Blocks(TEXTS * 3).parts(split_points.seams(tokenizer).place))) > 5
+        assert len(list(Blocks(TEXTS * 3).parts(split_points.split_rules(tokenizer).place))) > 5
 
 
 def test_words_are_forgotten_and_found_again(monkeypatch):
     monkeypatch.setattr(split_points, "KNOWN", 3)
     tokenizer = LEARNT["bpe", "{}"]
-    encoder = Encoder(tokenizer)
+    encoder = CachedEncoder(tokenizer)
     for text in TEXTS * 3:
-        assert encoder.encode([Part(text, False, True)]) == Encoder(tokenizer).encode([Part(text, False, True)])
+        assert encoder.encode([TextPart(text, False, True)]) == CachedEncoder(tokenizer).encode(
+            [TextPart(text, False, True)]
+        )
     asked: list[str] = []
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda texts: asked.extend(texts) or encode(texts))
-    fresh = Encoder(tokenizer)
-    fresh.encode([Part("one two one", False, True), Part(" two four", True, True)])
-    assert fresh.encode([Part("one two three", False, True)]) == [b"".join(fresh._plain(["one", " two", " three"]))]
+    fresh = CachedEncoder(tokenizer)
+    fresh.encode([TextPart("one two one", False, True), TextPart(" two four", True, True)])
+    assert fresh.encode([TextPart("one two three", False, True)]) == [b"".join(fresh._plain(["one", " two", " three"]))]
     assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
 
 
 def test_threads_share_an_encoder():
     tokenizer = LEARNT["bpe", "{}"]
-    encoder = Encoder(tokenizer)
+    encoder = CachedEncoder(tokenizer)
 
     class Late(dict):
         """Whenever it is asked for a word, another thread, that still holds it, adds that word a moment later."""
@@ -177,7 +179,7 @@ def test_threads_share_an_encoder():
             return found
 
     encoder._old = Late()
-    row = encoder.encode([Part("one two three two", False, True)])[0]
+    row = encoder.encode([TextPart("one two three two", False, True)])[0]
     assert np.frombuffer(row, np.uint16).tolist() == tokenizer.encode(["one two three two"])[0]
 
 
@@ -186,7 +188,7 @@ def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
     monkeypatch.setattr(split_points, "LIMIT", 40)
     for kind in ("bpe", "unigram", "char", "byte"):
         tokenizer = LEARNT[kind, "{}"]
-        encoder = Encoder(tokenizer)
+        encoder = CachedEncoder(tokenizer)
         parts = list(Blocks([text[i : i + 11] for i in range(0, len(text), 11)]).parts(encoder.seams.place))
         assert len(parts) > 2 and max(len(part.text) for part in parts) < 60
         found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
@@ -197,7 +199,7 @@ def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
     monkeypatch.setattr(split_points, "LIMIT", 40)
     for kind in ("bpe", "unigram", "word", "space"):
         tokenizer = LEARNT[kind, "{}"]
-        encoder = Encoder(tokenizer)
+        encoder = CachedEncoder(tokenizer)
         parts = list(Blocks(["a" * 30] * 9).parts(encoder.seams.place))
         assert len(parts) > 3 and "".join(part.text for part in parts) == "a" * 270
         found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
@@ -210,10 +212,10 @@ def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
 def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
     backend = Backend(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "▁a": 4, "▁b": 5}, "<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    assert split_points.seams(Text(backend)) is None
+    assert split_points.split_rules(TrainedTokenizer(backend)) is None
     greedy = Backend.from_str(LEARNT["bpe", "{}"].backend.to_str())
     greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
-    assert split_points.seams(Text(greedy)) is None
+    assert split_points.split_rules(TrainedTokenizer(greedy)) is None
 
     class Alien:
         size, pad, start, end, unk = 70_000, 0, 1, 2, 3
@@ -224,7 +226,7 @@ def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
         def pieces(self, ids):
             return ["x" for _ in ids]
 
-    assert split_points.seams(Alien()) is None
+    assert split_points.split_rules(Alien()) is None
     found = corpus(documents(data(tmp_path, train=write(tmp_path / "a", "ab cd " * 10)), "train"), Alien())
     assert found.ids.tolist() == [69_999, 60, END] and found.ids.dtype == np.uint32
 
@@ -308,7 +310,7 @@ def test_archives(tmp_path, block, suffix, pack):
     assert units(documents(data(tmp_path, train=path), "train")) == [PLAIN]
     whole = Path(path).read_bytes()
     write(Path(path), whole[: len(whole) // 2])
-    with pytest.raises(Mistake, match=f"a.txt{suffix} is not a whole {suffix} archive"):
+    with pytest.raises(UserError, match=f"a.txt{suffix} is not a whole {suffix} archive"):
         units(documents(data(tmp_path, train=path), "train"))
 
 
@@ -335,7 +337,7 @@ def test_folders_and_globs(tmp_path):
 )
 def test_what_is_no_text_is_refused_with_its_place(tmp_path, block, document, content, line, words):
     path = write(tmp_path / "a.bin", content)
-    with pytest.raises(Mistake, match=words) as caught:
+    with pytest.raises(UserError, match=words) as caught:
         units(documents(data(tmp_path, train=path, document=document), "train"))
     assert str(caught.value).startswith(f"{path}:{line}: ") and "data.invalid=skip" in str(caught.value)
 
@@ -368,7 +370,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
 )
 def test_jsonl_mistakes(tmp_path, row, words):
     path = write(tmp_path / "a.jsonl", '{"text": "fine"}\n\n' + row)
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         units(documents(data(tmp_path, train=path), "train"))
     assert str(caught.value).startswith(f"{path}:3: ") and words in str(caught.value)
 
@@ -380,15 +382,15 @@ def test_files_that_are_not_there(tmp_path):
         ("*.nothing", "no file matches .*nothing"),
         ("empty", "empty holds no text file"),
     ):
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             documents(data(tmp_path, train=str(tmp_path / name)), "train")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Mistake, match="pipe is no ordinary file, and text is read more than once"):
+    with pytest.raises(UserError, match="pipe is no ordinary file, and text is read more than once"):
         documents(data(tmp_path, train=str(tmp_path / "pipe")), "train")
     some = data(tmp_path, train=write(tmp_path / "a", "a"))
-    with pytest.raises(Mistake, match="no test data; name some, such as data.test=folder$"):
+    with pytest.raises(UserError, match="no test data; name some, such as data.test=folder$"):
         documents(some, "test")
-    with pytest.raises(Mistake, match="no valid data; .*or hold out a share of data.train .data.holdout"):
+    with pytest.raises(UserError, match="no valid data; .*or hold out a share of data.train .data.holdout"):
         documents(some, "valid")
 
 
@@ -398,8 +400,8 @@ def test_files_that_are_not_there(tmp_path):
 )  # fmt: skip
 def test_texts_without_a_word_are_refused(tmp_path, content, document, why):
     texts = documents(data(tmp_path, train=write(tmp_path / "void.txt", content), document=document), "train")
-    tokenizer = learn(config.Tokenizer(kind="byte"), texts.sample())
-    with pytest.raises(Mistake, match=f"void.txt holds no text .*{why}"):
+    tokenizer = train_tokenizer(config.TokenizerConfig(kind="byte"), texts.sample())
+    with pytest.raises(UserError, match=f"void.txt holds no text .*{why}"):
         corpus(texts, tokenizer)
 
 
@@ -420,7 +422,7 @@ def test_holding_out(tmp_path, block, document):
     named = data(tmp_path, train=some.train, valid=write(tmp_path / "v", "v"), document="file", holdout=0.1)
     assert units(documents(named, "train")) == [content] and units(documents(named, "valid")) == ["v"]
     assert units(documents(some, "valid", sides=named.valid)) == ["v"]
-    with pytest.raises(Mistake, match="no test data"):
+    with pytest.raises(UserError, match="no test data"):
         documents(some, "test")
 
 
@@ -449,7 +451,7 @@ def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
     assert 700 < sum(map(len, sample)) <= 1000 and sample[1] != "word1 " and sample[-1] in whole
     assert int(sample[-1][4:]) > 950  # to the very end
     assert not isinstance(some.sample(), list)
-    learnt = learn(config.Tokenizer(kind="space", vocab=5000, symbols=("word0",)), some.sample())
+    learnt = train_tokenizer(config.TokenizerConfig(kind="space", vocab=5000, symbols=("word0",)), some.sample())
     assert learnt.size == 4 + len(sample) and learnt.encode(["word0"]) == [[learnt.size - 1]]
 
 
@@ -473,7 +475,7 @@ def test_a_stream_ends_its_lines(tmp_path):
     content = " \n = Title = \n \n the <unk> @-@ cat </s> sat . \n"
     path = write(tmp_path / "a", content)
     texts = documents(data(tmp_path, train=path, document="stream"), "train")
-    words = learn(config.Tokenizer(kind="space", vocab=50), texts.sample())
+    words = train_tokenizer(config.TokenizerConfig(kind="space", vocab=50), texts.sample())
     found = corpus(texts, words)
     kinds = {word: words.encode([word])[0][0] for word in content.split()}
     assert words.size == 4 + 9 and sorted(kinds.values()) == list(range(4, 13))  # a text's <unk> and </s> are words
@@ -618,7 +620,7 @@ def test_files_that_change_while_they_are_read(tmp_path, monkeypatch):
         return encode(*args)
 
     monkeypatch.setattr(token_cache, "_batch", meanwhile)
-    with pytest.raises(Mistake, match="was changed while it was being read"):
+    with pytest.raises(UserError, match="was changed while it was being read"):
         corpus(documents(some, "train"), BYTES)
     monkeypatch.undo()
     found = corpus(documents(some, "train"), BYTES)
@@ -632,13 +634,13 @@ from regard.config import schema
 from regard.data import token_cache
 from regard.data.corpus import corpus
 from regard.data.documents import documents
-from regard.processors.tokenizers import load
+from regard.processors.tokenizers import load_tokenizer
 folder = Path(sys.argv[1])
 for turn in range(3):
     some = schema.TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)
     (folder / "a.txt").touch()  # the other must encode again, too
     try:
-        found = corpus(documents(some, "train"), load(folder / "t.json"))
+        found = corpus(documents(some, "train"), load_tokenizer(folder / "t.json"))
     except token_cache.UserError as error:
         assert "was changed while" in str(error)
     else:
@@ -659,13 +661,13 @@ def test_two_processes_at_once(tmp_path):
 
 def test_what_is_unknown_is_named(tmp_path):
     some = data(tmp_path, test=write(tmp_path / "a", "abc\tabβ\nγβ " * 3), train=write(tmp_path / "b", "a b\nc "))
-    letters = learn(config.Tokenizer(kind="char", vocab=50), documents(some, "train").sample())
+    letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), documents(some, "train").sample())
     assert letters.size == 4 + 5  # a newline is a character of its own
     found = corpus(documents(some, "test"), letters)
     assert found.report() == ["12 of 34 tokens are unknown to the tokenizer, such as '\\t', 'β', 'γ'"]
     assert corpus(documents(some, "test"), letters).report() == found.report()
     assert unknown(letters, "ab\tcβa β") == ["\t", "β"] and unknown(letters, "a\nb") == []
-    words = learn(config.Tokenizer(kind="word", vocab=50), ["the cat"])
+    words = train_tokenizer(config.TokenizerConfig(kind="word", vocab=50), ["the cat"])
     assert unknown(words, "the dog and the dog's cat") == ["dog", "and", "'s"]
     assert unknown(LEARNT["bpe", "{}"], "β") == []
 
@@ -690,8 +692,8 @@ def test_what_is_read_is_what_came_before(tmp_path):
     found = made(tmp_path, *LONG)
     seen: dict[int, int] = {}
     heads = {0, *found.ends.tolist()}
-    for update in Windows(found, data(tmp_path, max_tokens=16), train(tokens=64)).updates(epoch=3):
-        (piece,) = update.pieces
+    for update in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
+        (piece,) = update.micro_batches
         assert update.tokens == update.count == piece.count == 64 and piece.full and len(update.examples) == 4
         assert piece.tokens.dtype == piece.targets.dtype == torch.int64 and piece.real.all() and piece.fresh is None
         for begin, row, target in zip(update.examples, piece.tokens.tolist(), piece.targets.tolist(), strict=True):
@@ -704,8 +706,8 @@ def test_what_is_read_is_what_came_before(tmp_path):
 
 def test_tokens_never_see_another_document(tmp_path):
     found = made(tmp_path, *LONG)
-    for update in Windows(found, data(tmp_path, max_tokens=32), train(batch=3)).updates(0):
-        (piece,) = update.pieces
+    for update in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=3)).steps(0):
+        (piece,) = update.micro_batches
         for row, begin in enumerate(update.examples):
             documents = np.searchsorted(found.ends, np.arange(begin, begin + 32), side="right")
             pieces = piece.segments[row].numpy()
@@ -718,9 +720,9 @@ def test_a_row_without_a_border_has_nothing_to_say(tmp_path):
     long = made(tmp_path, "x" * 500)
     lines = documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
     for found in (long, corpus(lines, BYTES)):
-        for update in Windows(found, data(tmp_path, max_tokens=32), train(batch=2)).updates(0):
-            assert update.pieces[0].segments is None and update.pieces[0].at is None
-    assert END in update.pieces[0].tokens  # in a stream it is read like any token
+        for update in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
+            assert update.micro_batches[0].segments is None and update.micro_batches[0].at is None
+    assert END in update.micro_batches[0].tokens  # in a stream it is read like any token
     assert next(evaluation(found, 8)).tokens[0, 0] == END and next(evaluation(long, 8)).tokens[0, 0] == START
 
 
@@ -728,7 +730,7 @@ def test_every_token_comes_in_every_epoch(tmp_path):
     found = made(tmp_path, *LONG)
     orders = []
     for epoch in range(6):
-        updates = list(Windows(found, data(tmp_path, max_tokens=20), train(batch=1)).updates(epoch))
+        updates = list(WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(epoch))
         begins = [update.examples[0] for update in updates]
         assert {place for begin in begins for place in range(begin, begin + 20)} == set(range(len(found)))
         assert len(begins) <= len(found) // 20 + 2 and len(set(begins)) == len(begins)
@@ -736,51 +738,55 @@ def test_every_token_comes_in_every_epoch(tmp_path):
         orders.append(begins)
     assert len({min(set(begins) - {0}) for begins in orders}) > 3  # cut elsewhere
     assert all(begins != sorted(begins) for begins in orders)
-    again = Windows(found, data(tmp_path, max_tokens=20), train(batch=1)).updates(2)
+    again = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(2)
     assert [update.examples[0] for update in again] == orders[2]
-    other = Windows(found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).updates(2)
+    other = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).steps(2)
     assert [update.examples[0] for update in other] != orders[2]
 
 
-@pytest.mark.parametrize("way", [Windows, Carried])
+@pytest.mark.parametrize("way", [WindowSampler, ContiguousSampler])
 def test_going_on_where_an_update_ended(tmp_path, way):
     found = made(tmp_path, *LONG)
     cut = way(found, data(tmp_path, max_tokens=20), train(batch=3, accumulate=2))
-    whole = list(cut.updates(5))
+    whole = list(cut.steps(5))
     assert len(whole) > 5
     for number, update in enumerate(whole):
-        rest = list(cut.updates(5, update.index))
+        rest = list(cut.steps(5, update.index))
         assert [one.examples for one in rest] == [one.examples for one in whole[number + 1 :]]
         if rest:
-            for piece, other in zip(rest[0].pieces, whole[number + 1].pieces, strict=True):
+            for piece, other in zip(rest[0].micro_batches, whole[number + 1].micro_batches, strict=True):
                 assert torch.equal(piece.tokens, other.tokens) and piece.first == other.first
                 assert piece.fresh is None or torch.equal(piece.fresh, other.fresh)
     for index in (1, whole[-1].index + 3):
-        with pytest.raises(Mistake, match=f"no update ends after {index} windows of the epoch: the data, train.tokens"):
-            list(cut.updates(5, index))
+        with pytest.raises(
+            UserError, match=f"no update ends after {index} windows of the epoch: the data, train.tokens"
+        ):
+            list(cut.steps(5, index))
 
 
 def test_pieces_of_an_update(tmp_path):
     found = made(tmp_path, *LONG)
     for accumulate, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
         asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty, and some tokens to spare
-        update = next(Windows(found, data(tmp_path, max_tokens=20), asked).updates(0))
-        assert [len(piece.tokens) for piece in update.pieces] == sizes and update.count == 100 == update.tokens
-        assert torch.equal(torch.cat([piece.targets for piece in update.pieces]), _rows(found, update.examples, 20))
-        assert [piece.first for piece in update.pieces] == np.cumsum([0, *sizes])[:-1].tolist()
+        update = next(WindowSampler(found, data(tmp_path, max_tokens=20), asked).steps(0))
+        assert [len(piece.tokens) for piece in update.micro_batches] == sizes and update.count == 100 == update.tokens
+        assert torch.equal(
+            torch.cat([piece.targets for piece in update.micro_batches]), _rows(found, update.examples, 20)
+        )
+        assert [piece.first for piece in update.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
 def _rows(found, begins, width):
     return torch.stack([torch.from_numpy(found.ids[begin : begin + width].astype(np.int64)) for begin in begins])
 
 
-@pytest.mark.parametrize("way", [Windows, Carried])
+@pytest.mark.parametrize("way", [WindowSampler, ContiguousSampler])
 def test_a_text_shorter_than_a_window(tmp_path, way):
     found = made(tmp_path, "ab")
     for _ in range(2):
-        (update,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).updates(0)
-        assert update.pieces[0].targets.tolist() == [found.ids.tolist()] and update.count == 3
-        assert update.pieces[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
+        (update,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
+        assert update.micro_batches[0].targets.tolist() == [found.ids.tolist()] and update.count == 3
+        assert update.micro_batches[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
         found = made(tmp_path, "ab", verify=True)
     for context, rows in ((20, 4), (2, 4), (1, 1)):
         assert sum(piece.count for piece in evaluation(found, context, rows=rows)) == 3
@@ -790,20 +796,25 @@ def test_a_text_shorter_than_a_window(tmp_path, way):
 def test_rows_go_on_with_their_own_text(tmp_path):
     found = made(tmp_path, *LONG)
     for epoch in range(3):
-        updates = list(Carried(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).updates(epoch))
+        updates = list(
+            ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch)
+        )
         assert len(updates) == len(found) // 4 // 20
         for number, update in enumerate(updates):
-            assert [piece.fresh.tolist() for piece in update.pieces] == [[number == 0] * 2] * 2
-            assert [piece.first for piece in update.pieces] == [0, 2] and update.pieces[0].segments is None
+            assert [piece.fresh.tolist() for piece in update.micro_batches] == [[number == 0] * 2] * 2
+            assert [piece.first for piece in update.micro_batches] == [0, 2] and update.micro_batches[
+                0
+            ].segments is None
             assert update.index == 4 * (number + 1)
         for before, after in pairwise(updates):
             assert [begin + 20 for begin in before.examples] == after.examples
         assert all(b - a == len(found) // 4 for a, b in pairwise(updates[0].examples))
         assert updates[-1].examples[-1] + 20 <= len(found)
-    heads = torch.cat([piece.tokens for update in updates for piece in update.pieces]) == START
-    assert heads.any() and END not in torch.cat([piece.tokens for piece in updates[0].pieces])
+    heads = torch.cat([piece.tokens for update in updates for piece in update.micro_batches]) == START
+    assert heads.any() and END not in torch.cat([piece.tokens for piece in updates[0].micro_batches])
     assert (
-        updates[0].examples != next(Carried(found, data(tmp_path, max_tokens=20), train(batch=4)).updates(9)).examples
+        updates[0].examples
+        != next(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4)).steps(9)).examples
     )
 
 
@@ -860,7 +871,7 @@ def test_memory_reads_in_the_order_of_the_text(tmp_path, rows, stream):
 
 
 def test_windows_move_to_a_device(tmp_path):
-    piece = next(Carried(made(tmp_path, *LONG), data(tmp_path), train(batch=2)).updates(0)).pieces[0]
+    piece = next(ContiguousSampler(made(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)).micro_batches[0]
     moved = piece.to("meta")
     assert moved.tokens.is_meta and moved.real.is_meta and moved.fresh.is_meta and moved.at is None
     assert (moved.first, moved.count, moved.full) == (piece.first, piece.count, piece.full)
@@ -897,7 +908,7 @@ def test_the_standard_library_is_the_embedded_text(tmp_path):
 
 def test_without_a_standard_library(tmp_path, monkeypatch):
     monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(Mistake, match="the source of Python's standard library is not at .*name text files"):
+    with pytest.raises(UserError, match="the source of Python's standard library is not at .*name text files"):
         documents(data(tmp_path), "train")
 
 

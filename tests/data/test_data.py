@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from regard.config import run as config
 from regard.config import schema
 from regard.data import readers, sampler
-from regard.data.readers import Lines, pairs, references
-from regard.data.sampler import Batcher, cut, pack, pair, share, sorted_batches
-from regard.errors import Mistake
+from regard.data.readers import TextLines, pairs, references
+from regard.data.sampler import PairSampler, collate_pairs, group_by_budget, pack, sorted_batches, split_evenly
+from regard.errors import UserError
 from regard.processors import tokenizers
-from regard.processors.tokenizers import END, MASK, PAD, START, UNK, learn, load
-from regard.synthetic.dates import Made, make
+from regard.processors.tokenizers import END, MASK, PAD, START, UNK, load_tokenizer, train_tokenizer
+from regard.synthetic.dates import InMemoryExamples, make_dates
 
 HARD = [
     "Hello  world", "a\u00a0b\u202fPM", "e\u0301 Å ﬁ Ⅳ", "你好，世界", "שלום עולם", "😀👩\u200d👩\u200d👧 ok",
@@ -49,24 +49,24 @@ def test_lines_of_several_files_are_one_sequence(tmp_path):
     write(tmp_path / "b.txt", "three\nfour")  # no newline at the end
     write(tmp_path / "a.txt", "one\ntwo\n")
     write(tmp_path / "c.txt", "")
-    lines = Lines([str(tmp_path / "*.txt")])
+    lines = TextLines([str(tmp_path / "*.txt")])
     assert list(lines) == ["one", "two", "three", "four"]
     assert lines[-1] == "four" and lines[1:3] == ["two", "three"]
-    assert lines.where(2) == f"{tmp_path / 'b.txt'}:1"
+    assert lines.location(2) == f"{tmp_path / 'b.txt'}:1"
     with pytest.raises(IndexError):
         lines[4]
 
 
 def test_only_newlines_split_lines(tmp_path):
     text = "a\u2028b\x0bc\x85d\x0ce\rf"
-    assert list(Lines([write(tmp_path / "a", f"{text}\nlast\n")])) == [text, "last"]
+    assert list(TextLines([write(tmp_path / "a", f"{text}\nlast\n")])) == [text, "last"]
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 1 << 20])
 def test_blocks_do_not_show(tmp_path, monkeypatch, block):
     monkeypatch.setattr(readers, "BLOCK", block)
     content = "\ufeffäöü\r\n\r\n😀 long line here\n\nend\r\n"
-    lines = Lines([write(tmp_path / "a", content)])
+    lines = TextLines([write(tmp_path / "a", content)])
     assert list(lines) == ["äöü", "", "😀 long line here", "", "end"]
     assert lines.counts == {"crlf": 3, "bom": 1}
     assert lines.marks.tolist() == [0, 1, 0, 1, 0]
@@ -75,8 +75,8 @@ def test_blocks_do_not_show(tmp_path, monkeypatch, block):
 @pytest.mark.parametrize("pack_it, suffix", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (gzip.compress, ".GZ")])
 def test_archives_read_like_plain_files(tmp_path, pack_it, suffix):
     content = b"one\r\ntwo\nthree"
-    plain = Lines([write(tmp_path / "a.txt", content)] * 2)
-    packed = Lines([write(tmp_path / f"a.txt{suffix}", pack_it(content))] * 2)
+    plain = TextLines([write(tmp_path / "a.txt", content)] * 2)
+    packed = TextLines([write(tmp_path / f"a.txt{suffix}", pack_it(content))] * 2)
     assert list(packed) == list(plain) == ["one", "two", "three"] * 2
     assert packed.digest() == plain.digest()
 
@@ -86,7 +86,7 @@ def test_a_pipe_can_be_read(tmp_path):
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(b"one\ntwo\n",))
     writer.start()
-    assert list(Lines([str(path)])) == ["one", "two"]
+    assert list(TextLines([str(path)])) == ["one", "two"]
     writer.join()
 
 
@@ -94,13 +94,13 @@ def test_more_files_than_handles(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "HANDLES", 2)
     for i in range(9):
         write(tmp_path / f"{i}.txt", f"{i}\n")
-    lines = Lines([str(tmp_path / "*.txt")])
+    lines = TextLines([str(tmp_path / "*.txt")])
     assert [lines[i] for i in (8, 0, 5, 8, 3)] == ["8", "0", "5", "8", "3"]
     assert len(lines._open) == 2
 
 
 def test_threads_can_read_together(tmp_path):
-    lines = Lines([write(tmp_path / "a", "".join(f"line {i}\n" for i in range(2000)))])
+    lines = TextLines([write(tmp_path / "a", "".join(f"line {i}\n" for i in range(2000)))])
     wrong: list[int] = []
 
     def read(seed: int) -> None:
@@ -126,8 +126,8 @@ def test_threads_can_read_together(tmp_path):
 )
 def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, words):
     path = write(tmp_path / "a", content)
-    with pytest.raises(Mistake, match=words) as caught:
-        Lines([path])
+    with pytest.raises(UserError, match=words) as caught:
+        TextLines([path])
     assert f"{path}:{line}: " in str(caught.value) and "data.invalid=skip" in str(caught.value)
 
 
@@ -137,10 +137,10 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, word
     ids=["cut", "plain", "no check"],  # the bytes hold the time
 )
 def test_a_broken_archive_is_refused(tmp_path, content):
-    with pytest.raises(Mistake, match="a.gz is not a whole .gz archive"):
-        Lines([write(tmp_path / "a.gz", content)])
-    with pytest.raises(Mistake, match="a.xz is not a whole .xz archive"):
-        Lines([write(tmp_path / "a.xz", lzma.compress(b"text" * 99)[:-20])])
+    with pytest.raises(UserError, match="a.gz is not a whole .gz archive"):
+        TextLines([write(tmp_path / "a.gz", content)])
+    with pytest.raises(UserError, match="a.xz is not a whole .xz archive"):
+        TextLines([write(tmp_path / "a.xz", lzma.compress(b"text" * 99)[:-20])])
 
 
 def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
@@ -148,26 +148,26 @@ def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(readers.shutil, "copyfileobj", full)
-    with pytest.raises(Mistake, match="cannot be unpacked into .*No space left.*TMPDIR"):
-        Lines([write(tmp_path / "a.gz", gzip.compress(b"x"))])
+    with pytest.raises(UserError, match="cannot be unpacked into .*No space left.*TMPDIR"):
+        TextLines([write(tmp_path / "a.gz", gzip.compress(b"x"))])
 
 
 def test_missing_files_folders_and_changed_files(tmp_path):
-    with pytest.raises(Mistake, match="there is no file .*nowhere.txt"):
-        Lines([str(tmp_path / "nowhere.txt")])
-    with pytest.raises(Mistake, match=r"no file matches .*\*.en"):
-        Lines([str(tmp_path / "*.en")])
-    with pytest.raises(Mistake, match=r"is a folder.*/\*.txt"):
-        Lines([f"{tmp_path}/"])
+    with pytest.raises(UserError, match="there is no file .*nowhere.txt"):
+        TextLines([str(tmp_path / "nowhere.txt")])
+    with pytest.raises(UserError, match=r"no file matches .*\*.en"):
+        TextLines([str(tmp_path / "*.en")])
+    with pytest.raises(UserError, match=r"is a folder.*/\*.txt"):
+        TextLines([f"{tmp_path}/"])
     (tmp_path / "inner.en").mkdir()
-    with pytest.raises(Mistake, match="no file matches"):
-        Lines([str(tmp_path / "*.en")])
+    with pytest.raises(UserError, match="no file matches"):
+        TextLines([str(tmp_path / "*.en")])
     odd = write(tmp_path / "a[1].txt", "here\n")
-    assert list(Lines([odd])) == ["here"]
+    assert list(TextLines([odd])) == ["here"]
     for after in (b"he", b"h\xff\xff\xff\n"):
-        lines = Lines([odd])
+        lines = TextLines([odd])
         write(tmp_path / "a[1].txt", after)
-        with pytest.raises(Mistake, match="was changed while"):
+        with pytest.raises(UserError, match="was changed while"):
             lines[0]
         write(tmp_path / "a[1].txt", "here\n")
 
@@ -178,8 +178,8 @@ def test_a_file_that_cannot_be_opened_is_said(tmp_path, monkeypatch):
 
     path = write(tmp_path / "a", "x")
     monkeypatch.setattr("builtins.open", locked)
-    with pytest.raises(Mistake, match="cannot be read .Permission denied."):
-        Lines([path])
+    with pytest.raises(UserError, match="cannot be read .Permission denied."):
+        TextLines([path])
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_text_pairs_leave_out_and_count(tmp_path):
     found = pairs(two(tmp_path, "a\r\n\nc\n \u3000\ne\n", "A\nB\nC\nD\n\u00a0\n"), data())
     assert list(found) == [("a", "A"), ("c", "C")]
     assert found.counts == {"examples": 2, "empty": 3, "invalid": 0, "crlf": 1, "bom": 0}
-    assert found.where(1) == f"{tmp_path}/x.en:3, {tmp_path}/x.de:3"
+    assert found.location(1) == f"{tmp_path}/x.en:3, {tmp_path}/x.de:3"
     assert [sentence.split()[0] for sentence in found.report()] == ["3", "1"]
     assert list(found.texts(1, 0)) == ["A", "C", "a", "c"]
 
@@ -205,7 +205,7 @@ def test_invalid_lines_take_their_pair_along(tmp_path):
     assert found.counts["invalid"] == 2 and found.counts["empty"] == 0  # no example is counted twice
     assert found.lines[0][1] == ""
     assert "2 examples left out because a line is not valid" in found.report()[0]
-    with pytest.raises(Mistake, match="x.en:2: "):
+    with pytest.raises(UserError, match="x.en:2: "):
         pairs(sides, data())
 
 
@@ -214,30 +214,30 @@ def test_nothing_to_report_when_all_is_well(tmp_path):
 
 
 def test_sides_of_different_length_name_both(tmp_path):
-    with pytest.raises(Mistake, match=r"x.en has 2 lines and .*x.de has 3"):
+    with pytest.raises(UserError, match=r"x.en has 2 lines and .*x.de has 3"):
         pairs(two(tmp_path, "a\nb\n", "A\nB\nC\n"), data())
 
 
 def test_wrong_numbers_of_sides(tmp_path):
     one = write(tmp_path / "x.en", "a\n")
     table = write(tmp_path / "x.tsv", "a\tA\n")
-    with pytest.raises(Mistake, match=r"two sides.*not 1.*data.train=a,b"):
+    with pytest.raises(UserError, match=r"two sides.*not 1.*data.train=a,b"):
         pairs([[one]], data())
-    with pytest.raises(Mistake, match="two sides.*not 3"):
+    with pytest.raises(UserError, match="two sides.*not 3"):
         pairs([[one]] * 3, data())
-    with pytest.raises(Mistake, match="tsv data hold both sides in one file, and 2 sides"):
+    with pytest.raises(UserError, match="tsv data hold both sides in one file, and 2 sides"):
         pairs([[table], [table]], data())
-    with pytest.raises(Mistake, match="no data file is named"):
+    with pytest.raises(UserError, match="no data file is named"):
         pairs([], data())
 
 
 def test_an_empty_set_is_refused_when_some_are_needed(tmp_path):
     found = pairs(two(tmp_path, "\n\n", "A\nB\n"), data())
-    with pytest.raises(Mistake, match=r"data.train: .*x.en.* holds no example \(2 examples left out because a side"):
-        found.need_some("data.train")
-    with pytest.raises(Mistake, match="it has no line"):
-        pairs(two(tmp_path, "", ""), data()).need_some("data.train")
-    pairs(two(tmp_path, "a\n", "A\n"), data()).need_some("data.train")
+    with pytest.raises(UserError, match=r"data.train: .*x.en.* holds no example \(2 examples left out because a side"):
+        found.require_nonempty("data.train")
+    with pytest.raises(UserError, match="it has no line"):
+        pairs(two(tmp_path, "", ""), data()).require_nonempty("data.train")
+    pairs(two(tmp_path, "a\n", "A\n"), data()).require_nonempty("data.train")
 
 
 def test_tsv_by_number_and_by_name(tmp_path):
@@ -246,21 +246,21 @@ def test_tsv_by_number_and_by_name(tmp_path):
     assert list(found) == [("a", "A"), ("c", "C")] and found.counts["empty"] == 2 and found.counts["crlf"] == 1
     named = [[write(tmp_path / "1.tsv", "id\ten\tde\n1\ta\tA\n"), write(tmp_path / "2.tsv", "de\ten\nB\tb\n")]]
     found = pairs(named, data(columns=("en", "de")))
-    assert list(found) == [("a", "A"), ("b", "B")] and found.where(1).endswith("2.tsv:2")
+    assert list(found) == [("a", "A"), ("b", "B")] and found.location(1).endswith("2.tsv:2")
     assert list(found.texts(1)) == ["A", "B"]
     assert list(pairs(table, data(columns=("2", "1"))))[0] == ("A", "a")
 
 
 def test_tsv_mistakes(tmp_path):
     table = [[write(tmp_path / "x.tsv", "a\tA\nb\n")]]
-    with pytest.raises(Mistake, match="x.tsv:2: 1 columns, and column 2 is needed"):
+    with pytest.raises(UserError, match="x.tsv:2: 1 columns, and column 2 is needed"):
         pairs(table, data())
     assert pairs(table, data(invalid="skip")).counts["invalid"] == 1
-    with pytest.raises(Mistake, match="x.tsv:1: the header has no column 'en'.*it has a, A"):
+    with pytest.raises(UserError, match="x.tsv:1: the header has no column 'en'.*it has a, A"):
         pairs(table, data(columns=("en", "de")))
-    with pytest.raises(Mistake, match="columns=1 names one column"):
+    with pytest.raises(UserError, match="columns=1 names one column"):
         pairs(table, data(columns=("1",)))
-    with pytest.raises(Mistake, match="holds 0"):
+    with pytest.raises(UserError, match="holds 0"):
         pairs(table, data(columns=("0", "1")))
 
 
@@ -296,7 +296,7 @@ def test_jsonl(tmp_path):
 )
 def test_jsonl_mistakes(tmp_path, row, words):
     path = write(tmp_path / "x.jsonl", '{"source": "a", "target": "A"}\n' + row + "\n")
-    with pytest.raises(Mistake, match=words) as caught:
+    with pytest.raises(UserError, match=words) as caught:
         pairs([[path]], data())
     assert "x.jsonl:2: " in str(caught.value)
     assert len(pairs([[path]], data(invalid="skip"))) == 1
@@ -328,7 +328,7 @@ def test_fingerprints_tell_content_not_places(tmp_path):
 CORPUS = ["The animal did not cross the street.", "Das Tier überquerte die Straße nicht!", *HARD] * 3
 SYMBOLS = ("<url>", "<café>")
 LEARNT = {
-    kind: learn(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
+    kind: train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
     for kind in ("bpe", "unigram", "word", "char", "byte")
 }
 
@@ -337,7 +337,7 @@ LEARNT = {
 def stored(request, tmp_path):
     """Every kind, saved and loaded again."""
     LEARNT[request.param].save(tmp_path / "tokenizer.json")
-    return load(tmp_path / "tokenizer.json")
+    return load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_known_text_comes_back_whole(stored):
@@ -378,7 +378,7 @@ def test_symbols_stay_whole(stored):
 
 
 def test_symbols_survive_normalising():
-    tokenizer = learn(config.Tokenizer(normalise="lower", symbols=("<URL>",), vocab=300), ["ABC abc"])
+    tokenizer = train_tokenizer(config.TokenizerConfig(normalize="lower", symbols=("<URL>",), vocab=300), ["ABC abc"])
     assert tokenizer.decode(tokenizer.encode(["See <URL> NOW <url>"])) == ["see <URL> now <url>"]
 
 
@@ -394,19 +394,19 @@ def test_symbols_survive_normalising():
 )
 def test_normalising_is_done_when_asked_and_stored(tmp_path, normalise, text, result):
     for kind in ("bpe", "word", "byte"):
-        learn(schema.TokenizerConfig(kind=kind, normalise=normalise, vocab=600), [text, result]).save(
+        train_tokenizer(schema.TokenizerConfig(kind=kind, normalize=normalise, vocab=600), [text, result]).save(
             tmp_path / "t.json"
         )
-        tokenizer = load(tmp_path / "t.json")
+        tokenizer = load_tokenizer(tmp_path / "t.json")
         assert tokenizer.decode(tokenizer.encode([text])) == [result]
 
 
 def test_unknown_words_and_characters():
-    words = learn(config.Tokenizer(kind="word", vocab=50), ["the cat sat", "cat food"])
+    words = train_tokenizer(config.TokenizerConfig(kind="word", vocab=50), ["the cat sat", "cat food"])
     assert words.encode(["the cat"])[0][1] == words.encode(["cat"])[0][0]  # first or not, the same word
     assert words.decode(words.encode(["dog sat food"])) == ["<unk> sat food"]
     assert words.decode(words.encode(["the dog sat"])) == ["the <unk> sat"]
-    letters = learn(config.Tokenizer(kind="char", vocab=50), ["abc "])
+    letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), ["abc "])
     assert letters.encode(["a猫b"]) == [[letters.encode(["a"])[0][0], UNK, letters.encode(["b"])[0][0]]]
     assert letters.decode(letters.encode(["a猫b"])) == ["a<unk>b"]
 
@@ -428,15 +428,17 @@ def test_bytes_are_in_their_order():
 def test_the_vocabulary_is_kept_to():
     many = [f"word{i} and{i % 7}" for i in range(500)]
     for kind in ("bpe", "unigram", "word", "char"):
-        assert learn(schema.TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
+        assert train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
     for kind in ("bpe", "unigram"):
         for texts in ([], [""], ["a"], ["猫" * 3000], ["ab"] * 3):
-            assert 260 <= learn(schema.TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
+            assert 260 <= train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
 
 
 def test_wordpieces_are_pieces_of_words():
     texts = ["The unbelievable animals, the believers!", "believe it", "naïve 你好"] * 3
-    text = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), texts, control=(MASK,))
+    text = train_tokenizer(
+        config.TokenizerConfig(kind="wordpiece", vocab=90, symbols=("<url>",)), texts, control=(MASK,)
+    )
     assert text.size <= 90 and text.mask == text.size - 1
     ids = text.encode(["The  unbelievers <url>你 <mask> </s>[x]"])[0]
     pieces = text.pieces(ids)
@@ -445,41 +447,43 @@ def test_wordpieces_are_pieces_of_words():
     assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
     assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # what never stands inside a word
     assert text.encode(["zzz"]) == [[UNK]] and text.encode(["", " \n"]) == [[], []]
-    once = learn(config.Tokenizer(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,))
+    once = train_tokenizer(
+        config.TokenizerConfig(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,)
+    )
     assert once.backend.to_str() == text.backend.to_str()
-    lower = learn(config.Tokenizer(kind="wordpiece", vocab=90, normalise="lower"), texts)
+    lower = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=90, normalize="lower"), texts)
     assert lower.encode(["THE ANIMALS"]) == lower.encode(["the animals"]) != [[UNK, UNK]]
 
 
 def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
     texts = ["aaaa bbb cc d"] * 2 + [chr(0x4E00 + i) for i in range(200)]
-    small = learn(config.Tokenizer(kind="wordpiece", vocab=10), texts)
+    small = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=10), texts)
     assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
     assert small.pieces(small.encode(["aab c"])[0])[-1] in ("c", "cc")
     monkeypatch.setattr(tokenizers, "LETTERS", 2)
-    few = learn(config.Tokenizer(kind="wordpiece", vocab=500), texts)
+    few = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=500), texts)
     assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
 
 
 def test_more_control_comes_last_and_no_text_says_it(tmp_path):
     for kind in LEARNT:
-        learn(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
+        train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
             tmp_path / "t.json"
         )
-        text = load(tmp_path / "t.json")
+        text = load_tokenizer(tmp_path / "t.json")
         assert text.mask == text.size - 1 and text.mask not in text.encode(["a <mask>", MASK])[0]
         assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
         assert LEARNT[kind].mask is None and LEARNT[kind].sentinels == []
     marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
-    text = learn(schema.TokenizerConfig(vocab=300), CORPUS, control=marks)
+    text = train_tokenizer(schema.TokenizerConfig(vocab=300), CORPUS, control=marks)
     assert text.size == 300 and text.sentinels == [299, 298, 297]
     assert text.encode(["<extra_id_0><extra_id_2>"]) == [[299, 297]]  # a text may ask for a span
     assert text.encode(["<extra_id_3>"])[0][-1] < 297
 
 
 def test_symbols_are_not_learnt_from():
-    plain = learn(config.Tokenizer(vocab=400), ["ab cd", " ef"])
-    marked = learn(config.Tokenizer(vocab=400, symbols=("<zzz>",)), ["ab cd<zzz> ef"])
+    plain = train_tokenizer(config.TokenizerConfig(vocab=400), ["ab cd", " ef"])
+    marked = train_tokenizer(config.TokenizerConfig(vocab=400, symbols=("<zzz>",)), ["ab cd<zzz> ef"])
     assert marked.size == plain.size + 1
 
 
@@ -492,17 +496,17 @@ def test_learning_takes_an_even_sample(monkeypatch):
             asked.append(index)
             return super().__getitem__(index)
 
-    learn(config.Tokenizer(kind="word", vocab=30), Texts(["a"] * 95))
+    train_tokenizer(config.TokenizerConfig(kind="word", vocab=30), Texts(["a"] * 95))
     assert asked == [0, 9, 19, 28, 38, 47, 57, 66, 76, 85]
 
 
 LEARN = """
 import sys
 from regard.config import schema
-from regard.processors.tokenizers import learn
+from regard.processors.tokenizers import train_tokenizer
 texts = [f"{i * i % 97} nights and {i} days, {chr(0x4e00 + i)} é{i % 13}" for i in range(400)]
 for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
-    sys.stdout.write(learn(schema.TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
+    sys.stdout.write(train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=500), texts).backend.to_str(pretty=True))
 """
 
 
@@ -519,8 +523,8 @@ def test_the_same_texts_give_the_same_bytes():
 FORK = """
 import os
 from regard.config import schema
-from regard.processors.tokenizers import learn
-tokenizer = learn(schema.TokenizerConfig(vocab=300), ["a b c"] * 5000)
+from regard.processors.tokenizers import train_tokenizer
+tokenizer = train_tokenizer(schema.TokenizerConfig(vocab=300), ["a b c"] * 5000)
 tokenizer.encode(["a b c"] * 5000)
 assert os.environ["TOKENIZERS_PARALLELISM"] == "false"  # older versions of the library warn without it
 pid = os.fork()
@@ -550,32 +554,32 @@ def test_a_fork_brings_no_warning():
     ],
 )
 def test_tokenizer_mistakes(asked, words):
-    with pytest.raises(Mistake, match=words):
-        learn(config.Tokenizer(**asked), ["some text"])
-    with pytest.raises(Mistake, match="'<mask>' stands for control already"):
-        learn(config.Tokenizer(symbols=(MASK,)), ["some text"], control=(MASK,))
+    with pytest.raises(UserError, match=words):
+        train_tokenizer(config.TokenizerConfig(**asked), ["some text"])
+    with pytest.raises(UserError, match="'<mask>' stands for control already"):
+        train_tokenizer(config.TokenizerConfig(symbols=(MASK,)), ["some text"], control=(MASK,))
 
 
 def test_damaged_tokenizers_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(Mistake, match="cannot be read .No such file"):
-        load(path)
+    with pytest.raises(UserError, match="cannot be read .No such file"):
+        load_tokenizer(path)
     LEARNT["bpe"].save(path)
     whole = path.read_text()
     assert str(tmp_path) not in whole
     path.write_text(whole[: len(whole) // 2])
-    with pytest.raises(Mistake, match="not a whole tokenizer"):
-        load(path)
+    with pytest.raises(UserError, match="not a whole tokenizer"):
+        load_tokenizer(path)
     path.write_text(whole.replace('"<pad>"', '"<nil>"'))
-    with pytest.raises(Mistake, match="no tokenizer of this program"):
-        load(path)
+    with pytest.raises(UserError, match="no tokenizer of this program"):
+        load_tokenizer(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(Mistake, match="not a whole tokenizer"):
-        load(path)
+    with pytest.raises(UserError, match="not a whole tokenizer"):
+        load_tokenizer(path)
 
 
 def test_half_a_surrogate_pair_is_refused():
-    with pytest.raises(Mistake, match="half a surrogate pair"):
+    with pytest.raises(UserError, match="half a surrogate pair"):
         LEARNT["bpe"].encode(["fine", "a\ud800"])
     with pytest.raises(TypeError):
         LEARNT["bpe"].encode([7])
@@ -586,15 +590,15 @@ def test_half_a_surrogate_pair_is_refused():
 BYTE = LEARNT["byte"]
 
 
-def some(count: int, longest: int = 30, seed: int = 0) -> Made:
+def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
     chance = np.random.default_rng(seed)
     words = [("a" * int(x), "b" * int(y)) for x, y in chance.integers(1, longest, (count, 2))]
-    return Made("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
+    return InMemoryExamples("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
 
 
-def batcher(examples, seed: int = 1, **changes) -> Batcher:
+def batcher(examples, seed: int = 1, **changes) -> PairSampler:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
-    made = Batcher(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
+    made = PairSampler(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
     made.pool = 1000  # so that few examples make several
     return made
 
@@ -602,7 +606,7 @@ def batcher(examples, seed: int = 1, **changes) -> Batcher:
 def texts(update) -> list[tuple[str, str]]:
     """The examples of an update as its tensors hold them, padded or packed."""
     found = []
-    for piece in update.pieces:
+    for piece in update.micro_batches:
         for row in range(len(piece.source)):
             segments = [0] if piece.source_segments is None else range(int(piece.source_segments[row].max()) + 1)
             for segment in segments:
@@ -619,14 +623,14 @@ def same(one, other) -> bool:
     fields = ("index", "tokens", "count", "examples")
     return all(getattr(one, name) == getattr(other, name) for name in fields) and all(
         torch.equal(a, b)
-        for p, q in zip(one.pieces, other.pieces, strict=True)
+        for p, q in zip(one.micro_batches, other.micro_batches, strict=True)
         for a, b in zip(vars(p).values(), vars(q).values(), strict=True)
         if a is not None or b is not None
     )
 
 
 def test_pair_shifts_and_pads():
-    made = pair([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
+    made = collate_pairs([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
     assert made.source.tolist() == [[5, 6, END], [7, END, PAD]]
     assert made.source_real.tolist() == [[True, True, True], [True, True, False]]
     assert made.target_in.tolist() == [[START, 8, PAD, PAD], [START, 9, 10, 11]]
@@ -640,12 +644,12 @@ def test_pair_obeys_the_tokenizers_own_control():
     class Other:
         pad, start, end = 77, 78, 79
 
-    made = pair([[1], [1, 2]], [[1], [1, 2]], Other(), BYTE)
+    made = collate_pairs([[1], [1, 2]], [[1], [1, 2]], Other(), BYTE)
     assert made.source.tolist() == [[1, 79, 77], [1, 2, 79]] and made.target_out[0].tolist() == [1, END, PAD]
 
 
 def test_pair_packs():
-    made = pair([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
+    made = collate_pairs([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
     assert made.source.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
     assert made.target_in.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
     assert made.target_out.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
@@ -680,7 +684,7 @@ def test_packing_never_overlaps(sizes):
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_an_epoch_holds_every_example_once(packed, accumulate):
     examples = some(2500)
-    made = list(batcher(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).updates(0))
+    made = list(batcher(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).steps(0))
     assert sorted(text for update in made for text in texts(update)) == sorted(examples)
     assert sorted(i for update in made for i in update.examples) == list(range(2500))
     for update in made:
@@ -688,9 +692,9 @@ def test_an_epoch_holds_every_example_once(packed, accumulate):
         assert sorted(texts(update)) == sorted(inside)
         assert update.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
         assert update.count == sum(len(y) + 1 for _, y in inside)
-        assert update.count == sum(int(piece.target_real.sum()) for piece in update.pieces)
-        assert len(update.pieces) == min(accumulate, len(inside))
-        assert all(len(piece.source) and piece.source.shape[1] <= 64 for piece in update.pieces)
+        assert update.count == sum(int(piece.target_real.sum()) for piece in update.micro_batches)
+        assert len(update.micro_batches) == min(accumulate, len(inside))
+        assert all(len(piece.source) and piece.source.shape[1] <= 64 for piece in update.micro_batches)
     assert [update.index for update in made] == np.cumsum([len(update.examples) for update in made]).tolist()
     full = sum(update.tokens for update in made) / len(made) / 300
     assert full > 0.9
@@ -698,18 +702,18 @@ def test_an_epoch_holds_every_example_once(packed, accumulate):
 
 def test_packed_rows_are_fewer_and_full():
     examples = some(1000)
-    padded, packed = (list(batcher(examples, tokens=2000, packed=each).updates(0)) for each in (False, True))
-    rows = [sum(len(piece.source) for update in made for piece in update.pieces) for made in (padded, packed)]
+    padded, packed = (list(batcher(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
+    rows = [sum(len(piece.source) for update in made for piece in update.micro_batches) for made in (padded, packed)]
     assert rows[1] * 8 < rows[0]
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
     examples = some(1500)
-    first = list(batcher(examples, tokens=200).updates(3))
+    first = list(batcher(examples, tokens=200).steps(3))
     again = batcher(examples, tokens=200)
-    list(again.updates(0))  # what was encoded before changes nothing
-    assert all(map(same, first, again.updates(3)))
-    others = [batcher(examples, tokens=200).updates(4), batcher(examples, seed=2, tokens=200).updates(3)]
+    list(again.steps(0))  # what was encoded before changes nothing
+    assert all(map(same, first, again.steps(3)))
+    others = [batcher(examples, tokens=200).steps(4), batcher(examples, seed=2, tokens=200).steps(3)]
     assert all(next(other).examples != first[0].examples for other in others)
     pool = [max(map(len, examples[update.examples[0]])) for update in first if update.index <= 1000]
     assert len(pool) > 50 and pool != sorted(pool)
@@ -718,25 +722,25 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 @pytest.mark.parametrize("changes", [{}, {"batch": 7}, {"max_tokens": 20}, {"max_tokens": 20, "packed": True}])
 def test_going_on_from_any_place_is_the_same(changes):
     examples = some(2300)  # three pools
-    whole = list(batcher(examples, tokens=300, accumulate=2, **changes).updates(5))
+    whole = list(batcher(examples, tokens=300, accumulate=2, **changes).steps(5))
     assert len({update.index for update in whole}) == len(whole) and whole[-1].index == 2300
     for i in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2, len(whole) - 1]:
-        rest = list(batcher(examples, tokens=300, accumulate=2, **changes).updates(5, whole[i].index))
+        rest = list(batcher(examples, tokens=300, accumulate=2, **changes).steps(5, whole[i].index))
         assert len(rest) == len(whole) - i - 1 and all(map(same, whole[i + 1 :], rest))
 
 
 def test_a_place_of_other_settings_is_refused():
-    wanted = {update.index for update in batcher(some(900), batch=7).updates(0)}
+    wanted = {update.index for update in batcher(some(900), batch=7).steps(0)}
     assert 10 not in wanted
-    with pytest.raises(Mistake, match="no update ends after 10 examples.*train.batch"):
-        next(batcher(some(900), batch=7).updates(0, 10))
+    with pytest.raises(UserError, match="no update ends after 10 examples.*train.batch"):
+        next(batcher(some(900), batch=7).steps(0, 10))
 
 
 def test_long_examples_are_counted_never_lost_silently():
     examples = some(2300)
     longer = {i for i, (x, y) in enumerate(examples) if max(len(x), len(y)) + 1 > 25}
     made = batcher(examples, tokens=300, max_tokens=25)
-    seen = {i for update in made.updates(0) for i in update.examples}
+    seen = {i for update in made.steps(0) for i in update.examples}
     assert 500 < len(longer) < 1800 and made.long == longer and seen == set(range(2300)) - longer
     assert made.report() == [
         f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
@@ -746,14 +750,14 @@ def test_long_examples_are_counted_never_lost_silently():
 
 
 def test_nothing_but_long_examples_is_refused():
-    with pytest.raises(Mistake, match="all 1,100 examples of data.train have a side of more than 3 tokens"):
-        list(batcher(some(1100), max_tokens=3).updates(0))
-    with pytest.raises(Mistake, match="data.train: made up holds no example"):
+    with pytest.raises(UserError, match="all 1,100 examples of data.train have a side of more than 3 tokens"):
+        list(batcher(some(1100), max_tokens=3).steps(0))
+    with pytest.raises(UserError, match="data.train: made up holds no example"):
         batcher(some(0))
 
 
 def test_one_example_over_the_budget_is_an_update():
-    made = list(batcher(Made("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).updates(0))
+    made = list(batcher(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
     assert sorted(update.tokens for update in made) == [2, 61]
 
 
@@ -762,20 +766,20 @@ def test_small_data_are_encoded_once_large_data_anew(monkeypatch):
     encode = type(BYTE).encode
     monkeypatch.setattr(type(BYTE), "encode", lambda self, rows: asked.extend(rows) or encode(self, rows))
     made = batcher(examples)
-    first = [list(made.updates(epoch)) for epoch in (0, 1)]
+    first = [list(made.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400
-    monkeypatch.setattr(sampler, "KEPT", 1000)
+    monkeypatch.setattr(sampler, "CACHED_TOKENS", 1000)
     anew = batcher(examples)
-    second = [list(anew.updates(epoch)) for epoch in (0, 1)]
+    second = [list(anew.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400 + 4800
     assert all(same(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
 def test_threads_change_nothing_and_end():
     examples = some(3600)
-    alone = list(batcher(examples, tokens=300).updates(0))
-    assert all(map(same, alone, batcher(examples, tokens=300, workers=3).updates(0)))
-    left = batcher(examples, tokens=300, workers=2).updates(0)
+    alone = list(batcher(examples, tokens=300).steps(0))
+    assert all(map(same, alone, batcher(examples, tokens=300, workers=3).steps(0)))
+    left = batcher(examples, tokens=300, workers=2).steps(0)
     next(left)
     assert any(thread.name.startswith("data") for thread in threading.enumerate())
     del left
@@ -786,27 +790,27 @@ def test_threads_change_nothing_and_end():
 def test_a_mistake_in_a_thread_reaches_the_caller(tmp_path):
     found = pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
     write(tmp_path / "x.en", "")
-    with pytest.raises(Mistake, match="was changed while"):
-        list(batcher(found, workers=2).updates(0))
+    with pytest.raises(UserError, match="was changed while"):
+        list(batcher(found, workers=2).steps(0))
     assert not any(thread.name.startswith("data") for thread in threading.enumerate())
 
 
 def test_cut_fills_the_budget():
-    assert cut(np.array([5, 5, 5, 5, 11, 3]), 10) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
-    assert cut(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 4)]
+    assert group_by_budget(np.array([5, 5, 5, 5, 11, 3]), 10) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
+    assert group_by_budget(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 4)]
 
 
 def test_share_gives_pieces_of_about_equal_tokens():
     lengths = np.array([1, 1, 1, 1, 10, 10, 30, 30, 40])
-    assert [int(lengths[run].sum()) for run in share(lengths, 3)] == [54, 30, 40]
-    assert share(np.array([5, 5]), 4) == [slice(0, 1), slice(1, 2)]
-    assert share(np.array([1, 1, 100]), 2) == [slice(0, 2), slice(2, 3)]
+    assert [int(lengths[run].sum()) for run in split_evenly(lengths, 3)] == [54, 30, 40]
+    assert split_evenly(np.array([5, 5]), 4) == [slice(0, 1), slice(1, 2)]
+    assert split_evenly(np.array([1, 1, 100]), 2) == [slice(0, 2), slice(2, 3)]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 9))
 def test_shares_are_whole_and_never_empty(lengths, pieces):
-    runs = share(np.array(lengths), pieces)
+    runs = split_evenly(np.array(lengths), pieces)
     assert len(runs) == min(pieces, len(lengths))
     assert [i for run in runs for i in range(run.start, run.stop)] == list(range(len(lengths)))
     assert all(run.stop > run.start for run in runs)
@@ -823,7 +827,7 @@ def test_sorted_batches():
 
 def test_a_pool_is_never_smaller_than_an_update():
     def pool(**train):
-        return Batcher(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool
+        return PairSampler(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool
 
     assert pool(tokens=4096) == pool(batch=900) == 50_000
     assert pool(tokens=10_000_000) == 4 * 10_000_000 // 32
@@ -831,9 +835,9 @@ def test_a_pool_is_never_smaller_than_an_update():
 
 
 def test_little_is_padding():
-    train = make(("en", "de"), 6000, 1)["train"]
-    tokenizer = learn(config.Tokenizer(vocab=1000), train.texts(0, 1))
-    made = Batcher(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).updates(0)
-    found = [piece for update in made for piece in update.pieces]
+    train = make_dates(("en", "de"), 6000, 1)["train"]
+    tokenizer = train_tokenizer(config.TokenizerConfig(vocab=1000), train.texts(0, 1))
+    made = PairSampler(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).steps(0)
+    found = [piece for update in made for piece in update.micro_batches]
     cells = sum(piece.source.numel() + piece.target_in.numel() for piece in found)
     assert sum(int(piece.source_real.sum() + piece.target_real.sum()) for piece in found) / cells > 0.97

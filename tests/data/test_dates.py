@@ -9,16 +9,16 @@ import sys
 import pytest
 from babel import dates
 
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.synthetic import dates as room
-from regard.synthetic.dates import Source, locale, make, part_of
+from regard.synthetic.dates import SourceFormats, locale, make_dates, part_of
 
 LOCALES = [("en", "de"), ("fr", "es"), ("ja", "en"), ("ar", "en"), ("de", "sv"), ("zh-Hant", "hi")]
 
 
 @pytest.fixture(scope="module", params=LOCALES, ids="-".join)
 def parts(request):
-    return make(request.param, 4000, seed=1)
+    return make_dates(request.param, 4000, seed=1)
 
 
 def test_the_target_is_a_function_of_the_source(parts):
@@ -52,7 +52,9 @@ def german(text: str) -> tuple[datetime.date, str]:
 
 
 def test_no_date_is_in_two_parts():
-    found = {name: {german(target)[0] for _, target in part} for name, part in make(("en", "de"), 5000, 1).items()}
+    found = {
+        name: {german(target)[0] for _, target in part} for name, part in make_dates(("en", "de"), 5000, 1).items()
+    }
     assert len(found["test"]) == len(found["valid"]) == 1000
     assert (
         not found["train"] & found["test"]
@@ -68,7 +70,7 @@ def test_the_target_says_what_the_source_says():
     months = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
     days = {"mon": "Mo", "tue": "Di", "wed": "Mi", "thu": "Do", "fri": "Fr", "sat": "Sa", "sun": "So"}
     kinds = set()
-    for source, target in make(("en", "de"), 3000, 2)["train"]:
+    for source, target in make_dates(("en", "de"), 3000, 2)["train"]:
         date, rest = german(target)
         words = re.findall(r"[a-z]+", source.lower())
         month = next(months.index(word[:3]) + 1 for word in words if word[:3] in months)
@@ -91,7 +93,7 @@ def test_the_target_says_what_the_source_says():
 
 
 def test_sources_keep_the_odd_spaces():
-    sources = [source for source, _ in make(("en", "de"), 2000, 1)["train"]]
+    sources = [source for source, _ in make_dates(("en", "de"), 2000, 1)["train"]]
     for oddity in ("\u202f", "\u00a0", "  "):
         assert 20 < sum(oddity in source for source in sources) < 1500
     assert sum(source.isupper() for source in sources) > 100 and sum(source.islower() for source in sources) > 100
@@ -100,7 +102,11 @@ def test_sources_keep_the_odd_spaces():
 
 
 def test_seed_and_number_change_training_only():
-    first, other, more = make(("en", "de"), 300, 1), make(("en", "de"), 300, 2), make(("en", "de"), 400, 1)
+    first, other, more = (
+        make_dates(("en", "de"), 300, 1),
+        make_dates(("en", "de"), 300, 2),
+        make_dates(("en", "de"), 400, 1),
+    )
     assert list(first["train"]) != list(other["train"])
     assert first["train"].fingerprint() != other["train"].fingerprint()
     for name in ("valid", "test"):
@@ -109,17 +115,17 @@ def test_seed_and_number_change_training_only():
 
 
 def test_another_process_makes_the_same():
-    code = "from regard.synthetic.dates import make\nfor part in make(('en', 'de'), 200, 7).values(): print(part.fingerprint())"
+    code = "from regard.synthetic.dates import make_dates\nfor part in make_dates(('en', 'de'), 200, 7).values(): print(part.fingerprint())"
     env = os.environ | {"PYTHONHASHSEED": "5"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [part.fingerprint() for part in make(("en", "de"), 200, 7).values()]
+    assert done.stdout.split() == [part.fingerprint() for part in make_dates(("en", "de"), 200, 7).values()]
 
 
 def test_it_is_a_data_set():
-    test = make(("en", "de"), 1, 1)["test"]
-    test.need_some("data.test")
+    test = make_dates(("en", "de"), 1, 1)["test"]
+    test.require_nonempty("data.test")
     assert test.counts == {"examples": 1000} and test.report() == []
-    assert test.where(4) == "embedded en-de test data, example 5"
+    assert test.location(4) == "embedded en-de test data, example 5"
     assert list(test.texts(1))[:2] == [test[0][1], test[1][1]] and len(test.texts(0, 1)) == 2000
 
 
@@ -127,7 +133,7 @@ def test_forms_that_can_be_misread_are_left_out(monkeypatch):
     moment = datetime.datetime(2021, 3, 5, 15, 4)
     monkeypatch.setattr(room, "OWN_DATES", ("dd/MM/y", "MM/dd/y", "d MMM yy", "d MMMMM y", "d MMMM y"))
     place = locale("en")
-    spelt = [form(moment) for form, _ in Source(place).dates]
+    spelt = [form(moment) for form, _ in SourceFormats(place).dates]
     assert "05/03/2021" in spelt and "5 March 2021" in spelt
     assert not {"03/05/2021", "5 Mar 21", "5 M 2021"} & set(spelt)
     no_period = room.clear([dates.parse_pattern("h:mm")], place, room.probes_of_times())
@@ -138,13 +144,13 @@ def test_forms_that_can_be_misread_are_left_out(monkeypatch):
 def test_it_is_known_which_forms_name_the_weekday(name):
     place, moment = locale(name), datetime.datetime(2021, 3, 5)
     words = {place.days[kind][size][4] for kind in place.days for size in ("wide", "abbreviated")}  # Friday
-    named = [(weekday, any(word in form(moment) for word in words)) for form, weekday in Source(place).dates]
+    named = [(weekday, any(word in form(moment) for word in words)) for form, weekday in SourceFormats(place).dates]
     assert all(said == found for said, found in named) and len(set(named)) == 2
 
 
 def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
     monkeypatch.setattr(room, "clear", lambda *_: [])
-    source = Source(locale("en"))
+    source = SourceFormats(locale("en"))
     moment = datetime.datetime(2021, 3, 5, 15, 4)
     assert [form(moment) for form, _ in source.dates] == ["2021-03-05"]
     assert [form(moment) for form in source.times] == ["15:04"]
@@ -160,7 +166,7 @@ def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
     ],
 )
 def test_an_unknown_locale_is_refused(name, words):
-    with pytest.raises(Mistake, match=words):
-        make((name, "de"), 10, 1)
-    with pytest.raises(Mistake, match="data.locales"):
-        make(("en", name), 10, 1)
+    with pytest.raises(UserError, match=words):
+        make_dates((name, "de"), 10, 1)
+    with pytest.raises(UserError, match="data.locales"):
+        make_dates(("en", name), 10, 1)

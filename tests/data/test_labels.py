@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from regard.config.schema import LabelData, TagData
-from regard.data.labeled import Labels, in_order, labelled, learnt
-from regard.data.tagged import Columns, Conllu, Plain, Records, beginning, format_of, tagged
-from regard.data.tagged import learnt as learnt_tags
-from regard.errors import Mistake
-from regard.metrics.labels import Confusion, figures, paired, span_figures, spans
+from regard.data.labeled import LabelSet, collect_labels, in_order, labeled_texts
+from regard.data.tagged import Columns, Conllu, PlainText, Records, beginning, format_of, tagged_sentences
+from regard.data.tagged import collect_tags as learnt_tags
+from regard.errors import UserError
+from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -25,7 +25,7 @@ def file(folder: Path, name: str, text: str) -> Path:
 
 
 def texts(path: Path, **data) -> list[tuple[str, ...]]:
-    return list(labelled(((str(path),),), LabelData(**data)))
+    return list(labeled_texts(((str(path),),), LabelData(**data)))
 
 
 # --- texts with labels -----------------------------------------------------------------------------------------------
@@ -56,32 +56,34 @@ GOOD = [("so good", "pos"), ("so bad, really", "neg"), ("fine", "pos")]
 def test_every_format_gives_the_same(tmp_path, name, text, columns):
     path = file(tmp_path, name, text)
     assert texts(path, columns=columns) == GOOD
-    assert learnt(labelled(((str(path),),), LabelData(columns=columns))).counts == {"neg": 1, "pos": 2}
+    assert collect_labels(labeled_texts(((str(path),),), LabelData(columns=columns))).counts == {"neg": 1, "pos": 2}
 
 
 def test_places_and_line_ends_inside_quotes(tmp_path):
     path = file(tmp_path, "a.csv", 'text,label\n"two\nlines ""and"" quotes",x\n,y\nlast,y\n')
-    read = labelled(((str(path),),), LabelData())
+    read = labeled_texts(((str(path),),), LabelData())
     assert list(read) == [('two\nlines "and" quotes', "x"), ("last", "y")]
-    assert (read.where(0), read.where(1)) == (f"{path}:3", f"{path}:5")
+    assert (read.location(0), read.location(1)) == (f"{path}:3", f"{path}:5")
     assert read.report() == ["1 examples left out because a side is empty"]
-    plain = labelled(((str(file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
-    assert plain.where(1) == f"{tmp_path / 'b.tsv'}:3" and plain.counts["empty"] == 1
+    plain = labeled_texts(((str(file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
+    assert plain.location(1) == f"{tmp_path / 'b.tsv'}:3" and plain.counts["empty"] == 1
 
 
 def test_labels_may_be_numbers_and_come_in_their_order(tmp_path):
     path = file(tmp_path, "a.jsonl", "\n".join(json.dumps({"text": "a", "label": n}) for n in (10, 2, True, 2, 1.5)))
-    assert learnt(labelled(((str(path),),), LabelData())).names == ["2", "10", "1.5", "true"]
+    assert collect_labels(labeled_texts(((str(path),),), LabelData())).names == ["2", "10", "1.5", "true"]
 
 
 def test_several_files_and_a_fingerprint(tmp_path):
     for name in ("a", "b"):
         file(tmp_path, f"{name}.tsv", f"{name}\tx\n{name}{name}\ty\n")
-    both = labelled(((f"{tmp_path}/?.tsv",),), LabelData())
+    both = labeled_texts(((f"{tmp_path}/?.tsv",),), LabelData())
     assert len(both) == 4 and both[3] == ("bb", "y")
-    one = labelled(((f"{tmp_path}/a.tsv",),), LabelData())
-    assert both.fingerprint() != one.fingerprint() == labelled(((f"{tmp_path}/a.tsv",),), LabelData()).fingerprint()
-    other = labelled(((f"{tmp_path}/a.tsv",),), LabelData(columns=("2", "1")))
+    one = labeled_texts(((f"{tmp_path}/a.tsv",),), LabelData())
+    assert (
+        both.fingerprint() != one.fingerprint() == labeled_texts(((f"{tmp_path}/a.tsv",),), LabelData()).fingerprint()
+    )
+    other = labeled_texts(((f"{tmp_path}/a.tsv",),), LabelData(columns=("2", "1")))
     assert other.fingerprint() != one.fingerprint()
 
 
@@ -110,21 +112,21 @@ def wide(count: int, labels: int) -> str:
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path, name, text, data, words):
     path = file(tmp_path, name, text)
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         texts(path, **data)
     assert words in str(error.value)
 
 
 def test_skipping_what_cannot_be_read(tmp_path):
     for name, text in (("a.csv", "text,label\n1,2,3\na,x\n"), ("a.tsv", "b\na\tx\n")):
-        read = labelled(((str(file(tmp_path, name, text)),),), LabelData(invalid="skip"))
+        read = labeled_texts(((str(file(tmp_path, name, text)),),), LabelData(invalid="skip"))
         assert list(read) == [("a", "x")] and read.counts["invalid"] == 1
 
 
 def test_a_csv_that_is_no_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,label\n\xff,x\n")
-    with pytest.raises(Mistake, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
+    with pytest.raises(UserError, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
         texts(path)
 
 
@@ -137,15 +139,15 @@ def test_a_csv_that_is_no_text(tmp_path):
 def test_a_csv_in_a_broken_archive(tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(Mistake, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
+    with pytest.raises(UserError, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
         texts(path)
 
 
 def test_two_files_are_not_two_sides():
-    with pytest.raises(Mistake, match="texts and labels stand in one file, and 2 were given"):
-        labelled((("a",), ("b",)), LabelData())
-    with pytest.raises(Mistake, match="words and tags stand in one file, and 2 were given"):
-        tagged((("a",), ("b",)), TagData())
+    with pytest.raises(UserError, match="texts and labels stand in one file, and 2 were given"):
+        labeled_texts((("a",), ("b",)), LabelData())
+    with pytest.raises(UserError, match="words and tags stand in one file, and 2 were given"):
+        tagged_sentences((("a",), ("b",)), TagData())
 
 
 @pytest.mark.parametrize(
@@ -157,40 +159,40 @@ def test_two_files_are_not_two_sides():
     ],
 )
 def test_what_can_hardly_be_labels(tmp_path, text, words):
-    read = labelled(((str(file(tmp_path, "a.tsv", text)),),), LabelData())
-    with pytest.raises(Mistake) as error:
-        learnt(read)
+    read = labeled_texts(((str(file(tmp_path, "a.tsv", text)),),), LabelData())
+    with pytest.raises(UserError) as error:
+        collect_labels(read)
     assert words in str(error.value) and "data.columns=label,text" in str(error.value)
 
 
 def test_a_thousand_labels_are_fine(tmp_path):
-    assert len(learnt(labelled(((str(file(tmp_path, "a.tsv", wide(3000, 1000))),),), LabelData()))) == 1000
+    assert len(collect_labels(labeled_texts(((str(file(tmp_path, "a.tsv", wide(3000, 1000))),),), LabelData()))) == 1000
 
 
 def test_an_unseen_label_is_named(tmp_path):
     labels = in_order({"pos": 3, "neg": 4})
-    valid = labelled(((str(file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
-    with pytest.raises(Mistake, match=r"data\.valid: .*a\.tsv:2 has the label 'neutral', which data\.train never has; "
+    valid = labeled_texts(((str(file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
+    with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'neutral', which data\.train never has; "
                                       r"expected neg, pos\. .*data\.invalid=skip"):  # fmt: skip
         labels.refuse_unseen(valid, "data.valid")
 
 
 def test_labels_are_kept(tmp_path):
-    labels = Labels({"b": 2, "a": 5})
+    labels = LabelSet({"b": 2, "a": 5})
     labels.save(tmp_path / "labels.json")
-    again = Labels.load(tmp_path / "labels.json")
+    again = LabelSet.load(tmp_path / "labels.json")
     assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
-    with pytest.raises(Mistake, match="belongs to the run"):
-        Labels.load(tmp_path / "none.json")
+    with pytest.raises(UserError, match="belongs to the run"):
+        LabelSet.load(tmp_path / "none.json")
     for labels in ("3", '["a"]', '{"a": null}'):
         (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
-        with pytest.raises(Mistake, match="belongs to the run"):
-            Labels.load(tmp_path / "bad.json")
+        with pytest.raises(UserError, match="belongs to the run"):
+            LabelSet.load(tmp_path / "bad.json")
 
 
 def test_which_labels_draw_spans():
     def draws(*names):
-        return Labels(dict.fromkeys(names, 1)).spans
+        return LabelSet(dict.fromkeys(names, 1)).spans
 
     assert draws("O", "B-PER", "I-PER") and draws("B-A", "E-A", "S-A") and not draws("O")
     assert not draws("NOUN", "VERB") and not draws("O", "B-PER", "X") and not draws("B-", "O")
@@ -224,13 +226,13 @@ NAMES = [(("EU", "rejects"), ("B-ORG", "O")), (("Peter", "Blackburn"), ("B-PER",
 
 
 def sentences(path: Path, **data):
-    return tagged(((str(path),),), TagData(**data))
+    return tagged_sentences(((str(path),),), TagData(**data))
 
 
 def test_conllu(tmp_path):
     path = file(tmp_path, "a.conllu.xz", CONLLU)
     read = sentences(path)
-    assert list(read) == WORDS and read.where(0) == f"{path}:1" and read.where(1) == f"{path}:11"
+    assert list(read) == WORDS and read.location(0) == f"{path}:1" and read.location(1) == f"{path}:11"
     assert read.text(0, 0) == "I wo n't go ."
     assert [tags for _, tags in sentences(path, column="xpos")][1] == ("UH",)
     assert [tags for _, tags in sentences(path, column="8")][1] == ("root",)
@@ -285,7 +287,7 @@ def test_tagged_jsonl(tmp_path):
 )  # fmt: skip
 def test_tags_that_cannot_be_read(tmp_path, name, text, data, words):
     path = file(tmp_path, name, text)
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         sentences(path, **data)
     assert words in str(error.value)
 
@@ -295,11 +297,11 @@ def test_a_sentence_with_a_bad_line_is_skipped_whole(tmp_path):
     path.write_bytes(b"a X\nb\n\nc X\n\n\xff\xfe Y\nd X\n\ne Y\n\nf X\n\xff Y\n")
     read = sentences(path, invalid="skip")
     assert list(read) == [(("c",), ("X",)), (("e",), ("Y",))]
-    assert read.counts["invalid"] == 3 and read.where(1) == f"{path}:9"
+    assert read.counts["invalid"] == 3 and read.location(1) == f"{path}:9"
 
 
 def test_one_tag_is_none(tmp_path):
-    with pytest.raises(Mistake, match=r"every tag of .* is '_', and at least two are needed; choose the column"):
+    with pytest.raises(UserError, match=r"every tag of .* is '_', and at least two are needed; choose the column"):
         learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU), column="deps"))
     assert learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU))).counts["PRON"] == 1
 
@@ -336,7 +338,7 @@ def test_records_and_plain_words_are_written():
         "tokens": ["a", "ü"],
         "tags": ["X", "Y"],
     }
-    assert Plain().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
+    assert PlainText().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
 
 
 def test_the_first_lines_tell_the_format():
@@ -346,16 +348,16 @@ def test_the_first_lines_tell_the_format():
     assert format_of(lines[:3], columns).column == 3 and isinstance(format_of(lines[:3], columns), Conllu)
     assert isinstance(format_of([lines[2]], TagData()), Conllu)
     assert isinstance(format_of(["# text", "1\tragged"], conllu), Conllu)
-    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), Plain)
+    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), PlainText)
     assert isinstance(format_of(["a\tb"], conllu), Columns) and isinstance(format_of(['{"tokens"'], columns), Records)
-    assert isinstance(format_of(["{"], TagData(format="text")), Plain)
+    assert isinstance(format_of(["{"], TagData(format="text")), PlainText)
     assert isinstance(format_of(["a b"], TagData(format="columns")), Columns)
 
 
 def test_a_hash_is_a_comment_before_conllu_alone():
     conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
-    assert isinstance(format_of(["#1 in sales"], conllu), Plain)
-    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), Plain)
+    assert isinstance(format_of(["#1 in sales"], conllu), PlainText)
+    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), PlainText)
     assert isinstance(format_of(["", "1\tO"], conllu), Columns)
     assert isinstance(format_of(["#\tSYM", "1\tCD"], columns), Columns)
     lines = iter(["", "# a", " ", "b", "c"])
@@ -368,25 +370,25 @@ def test_a_hash_is_a_comment_before_conllu_alone():
 
 def test_figures_by_hand():
     found, right = list("aabbca"), list("aabcab")
-    told = figures(found, right)
+    told = label_metrics(found, right)
     assert told["accuracy"] == told["micro f1"] == 0.5
     assert told["labels"]["a"] == {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "count": 3}
     assert told["labels"]["c"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "count": 1}
     assert told["f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert told["confusion"] == {"a": {"a": 2, "c": 1}, "b": {"a": 1, "b": 1}, "c": {"b": 1}}
     assert json.loads(json.dumps(told))["confusion"]["a"]["c"] == 1
-    uneven = figures(list("aab"), list("abb"))["labels"]
+    uneven = label_metrics(list("aab"), list("abb"))["labels"]
     assert (uneven["a"]["precision"], uneven["a"]["recall"]) == (1 / 2, 1.0)
 
 
 def test_tables_as_text(tmp_path):
-    told = figures(list("aabbca"), list("aabcab"))
+    told = label_metrics(list("aabbca"), list("aabcab"))
     assert str(told["labels"]).splitlines()[2].split() == ["a", "0.6667", "0.6667", "0.6667", "3"]
     lines = str(told["confusion"]).splitlines()
     assert lines[1].split()[:3] == ["a", "b", "c"] and lines[2].split() == ["a", "2", "0", "1"]
     many = [f"{number:02}" for number in range(20)]
-    assert len(str(Confusion(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
-    worst = str(Confusion([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
+    assert len(str(ConfusionMatrix(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
+    worst = str(ConfusionMatrix([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
     assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
     told["confusion"].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -398,7 +400,7 @@ def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
     from PIL import Image
 
     names = [f"label {number}" for number in range(labels)]
-    Confusion(names, names).save(tmp_path / "a.png")
+    ConfusionMatrix(names, names).save(tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         grey = np.asarray(picture.convert("L"))
     assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
@@ -412,11 +414,11 @@ def test_spans_as_seqeval_reads_them():
     assert spans(["O", "O"]) == [] and spans(["B-A-B", "I-A-B", "I-A"]) == [(0, 2, "A-B"), (2, 3, "A")]
     right = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     found = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    told = span_figures(found, right)
+    told = span_metrics(found, right)
     assert told["spans"] == told["span precision"] == told["span recall"] == 0.5
     assert told["span kinds"]["PER"]["f1"] == 1.0 and told["span kinds"]["MISC"]["f1"] == 0.0
     assert str(told["span kinds"]).splitlines()[2].split()[0] == "MISC"
-    half = span_figures([["B-A", "O", "O"]], [["B-A", "O", "B-A"]])
+    half = span_metrics([["B-A", "O", "O"]], [["B-A", "O", "B-A"]])
     assert (half["span precision"], half["span recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
 
 
@@ -435,7 +437,7 @@ def test_paired_bootstrap():
     right = chance.integers(2, size=400).tolist()
     poor = [each if chance.random() < 0.6 else 1 - each for each in right]
     good = [each if chance.random() < 0.9 else 1 - each for each in right]
-    signatures, results = paired([poor, good, list(poor)], right)
+    signatures, results = paired_bootstrap([poor, good, list(poor)], right)
     assert "examples:400" in signatures["accuracy"]
     assert (
         results[0]["accuracy"]["p"] is None

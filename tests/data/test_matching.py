@@ -10,14 +10,14 @@ from torch.nn import functional as F
 import regard
 from benchmarks import matching as bench
 from regard.config.run import resolve
-from regard.errors import Mistake
-from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, Marks, marks
+from regard.errors import UserError
+from regard.synthetic.matching import CLOSING, KINDS, LABELS, OPENING, WORDS, MatchingExamples, make_matching
 from regard.tasks import classify
 
 
 @pytest.mark.parametrize("words", [32, 126, 1001])
 def test_a_text_has_two_marks_at_its_ends(words: int) -> None:
-    for part, made in marks(words, 40, seed=1).items():
+    for part, made in make_matching(words, 40, seed=1).items():
         for index in range(40):
             text, label = made[index]
             said = np.array(text.split(" "))
@@ -34,20 +34,20 @@ def test_a_text_has_two_marks_at_its_ends(words: int) -> None:
 def test_counts_of_words_tell_nothing() -> None:
     """A logistic regression on the counts of all words is at chance; on pairs of marks it is right: that is the task."""
 
-    def counted(some: Marks) -> tuple[torch.Tensor, torch.Tensor]:
+    def counted(some: MatchingExamples) -> tuple[torch.Tensor, torch.Tensor]:
         rows = np.stack([np.bincount(some.row(i), minlength=len(WORDS)) for i in range(len(some))])
         return torch.from_numpy(rows).float() / 8, torch.arange(len(some)) % 2
 
     def accuracy(features: torch.Tensor, labels: torch.Tensor, new: torch.Tensor, right: torch.Tensor) -> float:
         model = torch.nn.Linear(features.size(1), 2)
-        optimiser = torch.optim.Adam(model.parameters(), 0.1)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
         for _ in range(150):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(model(features), labels).backward()
-            optimiser.step()
+            optimizer.step()
         return float((model(new).argmax(1) == right).float().mean())
 
-    (x, y), (new, right) = (counted(Marks(part, 126, 4000, 1)) for part in ("train", "test"))
+    (x, y), (new, right) = (counted(MatchingExamples(part, 126, 4000, 1)) for part in ("train", "test"))
     assert abs(accuracy(x, y, new, right) - 0.5) < 0.05
     pairs = lambda some: (some[:, :KINDS, None] * some[:, None, KINDS : 2 * KINDS]).flatten(1)  # noqa: E731
     assert accuracy(pairs(x), y, pairs(new), right) > 0.99
@@ -57,16 +57,16 @@ def test_counts_of_words_tell_nothing() -> None:
 
 
 def test_parts_and_seeds() -> None:
-    one, other = marks(126, 30, seed=1), marks(126, 30, seed=2)
+    one, other = make_matching(126, 30, seed=1), make_matching(126, 30, seed=2)
     assert one["train"][3] == one["train"][3] != one["train"][5] and one["train"][4] != one["valid"][4]
     assert one["train"][3] != other["train"][3] and one["valid"][3] == other["valid"][3]
-    assert one["train"].fingerprint() == marks(126, 30, seed=1)["train"].fingerprint()
-    prints = {each.fingerprint() for each in (*one.values(), other["train"], marks(126, 31, 1)["train"])}
+    assert one["train"].fingerprint() == make_matching(126, 30, seed=1)["train"].fingerprint()
+    prints = {each.fingerprint() for each in (*one.values(), other["train"], make_matching(126, 31, 1)["train"])}
     assert len(prints) == 5 and len(one["test"]) == 1000
-    assert one["train"].where(4) == "embedded train marks, example 5"
-    assert set(" ".join(Marks("train", 126, 20000, 1).texts(0)).split(" ")) == set(WORDS)
-    with pytest.raises(Mistake, match="data.max_tokens=33 leaves 31 words for the marks; use at least 34"):
-        marks(31, 30, seed=1)
+    assert one["train"].location(4) == "embedded train marks, example 5"
+    assert set(" ".join(MatchingExamples("train", 126, 20000, 1).texts(0)).split(" ")) == set(WORDS)
+    with pytest.raises(UserError, match="data.max_tokens=33 leaves 31 words for the marks; use at least 34"):
+        make_matching(31, 30, seed=1)
 
 
 FEW = {
@@ -81,11 +81,11 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
     few = {"lowrank": {"model.attention.tokens": 96}, "blocks": {"model.attention.size": 4}}  # or a text is read whole
     own = {"model.attention.kind": kind, **few.get(kind, {})}
     regard.train(
-        "marks", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
+        "matching", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
     )
     system = regard.load(tmp_path / "run")
     assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.few < 96
-    texts = [text for text, _ in Marks("test", 94, 6, 1)]
+    texts = [text for text, _ in MatchingExamples("test", 94, 6, 1)]
     together, alone = system.predict(texts, details=True), [system.predict(text, details=True) for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
@@ -93,11 +93,11 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
 
 
 def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
-    run = resolve("marks", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
+    run = resolve("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
     lesson, _, _ = classify.prepare(run, None, torch.device("cpu"))
     assert lesson.model.context == 60
-    next(iter(lesson.updates(0, 0)))
-    assert any("texts have more than 58 tokens and were cut there" in fact for fact in lesson.facts())
+    next(iter(lesson.steps(0, 0)))
+    assert any("texts have more than 58 tokens and were cut there" in fact for fact in lesson.describe_data())
     with pytest.raises(
         ValueError, match="a text of 61 tokens is longer than the 60 places that lowrank attention maps"
     ):

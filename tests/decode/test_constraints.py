@@ -17,32 +17,32 @@ import regard
 from regard.cli import main
 from regard.config.run import family_of
 from regard.decode import (  # fmt: skip
-    Draw,
     Ensemble,
     Forbid,
     ForcedEnd,
     Phrase,
-    Settings,
+    SamplingSettings,
+    SearchSettings,
     Suppress,
     Temperature,
     TopK,
     TopP,
     search,
 )
-from regard.decode.beam import Beams
-from regard.decode.constrained_beam import must
-from regard.decode.cuda_graph import Plain
-from regard.decode.ensemble import Bundle
-from regard.decode.filters import NOTHING, Filter, Moment, Opening
+from regard.decode.beam import BeamSearch
+from regard.decode.constrained_beam import required_phrases
+from regard.decode.cuda_graph import EagerStep
+from regard.decode.ensemble import CacheBundle
+from regard.decode.filters import NOTHING, Filter, FirstToken, StepContext
 from regard.decode.sample import gumbel, keys
 from regard.decode.texts import sentences, word_pairs, words
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import transformer
 from regard.parts import Mask
 
 models = test_decode.marian  # a fixture: a Marian of transformers, and ours with its weights
 CPU = torch.device("cpu")
-NOW = Moment(0, torch.ones(1), torch.zeros(1, 1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long))
+NOW = StepContext(0, torch.ones(1), torch.zeros(1, 1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long))
 
 
 def holds(body: tuple[int, ...], *phrases: tuple[int, ...]) -> bool:
@@ -79,7 +79,13 @@ def test_phrases_equal_exhaustive_search(phrases, alpha):
     vocab, limits = 4, [5, 4, 6]
     chain = Chain(3, vocab, spread=2.5)
     found = run(
-        chain, [0, 1, 2], limits, beam=3**6, nbest=7, length_penalty=alpha, must=must([wanted(*phrases)] * 3, CPU)
+        chain,
+        [0, 1, 2],
+        limits,
+        beam=3**6,
+        nbest=7,
+        length_penalty=alpha,
+        required=required_phrases([wanted(*phrases)] * 3, CPU),
     )
     for row, limit in enumerate(limits):
         every = everything(chain, row, vocab, limit, alpha)
@@ -99,10 +105,16 @@ def test_narrow_beams_say_all_phrases_and_rows_do_not_know_their_neighbours(stop
         return [tuple(torch.randint(1, 9, (length,), generator=draw).tolist()) for length in lengths]
 
     phrases, limits = [some(row) for row in range(16)], [10 + row % 5 for row in range(16)]
-    how = {"beam": 3, "nbest": 2, "stop": stop}
+    how = {"beam": 3, "nbest": 2, "early_stopping": stop}
 
     def found(rows):
-        return run(chain, rows, [limits[i] for i in rows], **how, must=must([wanted(*phrases[i]) for i in rows], CPU))
+        return run(
+            chain,
+            rows,
+            [limits[i] for i in rows],
+            **how,
+            required=required_phrases([wanted(*phrases[i]) for i in rows], CPU),
+        )
 
     alone = [found([row])[0] for row in range(16)]
     for row in range(16):
@@ -116,10 +128,10 @@ def test_narrow_beams_say_all_phrases_and_rows_do_not_know_their_neighbours(stop
 def test_a_form_of_a_phrase_is_enough_and_what_is_given_counts():
     chain = Chain(4, 7)
     either = [Phrase("x", ((5, 6), (4, 6)), 1)]
-    found = run(chain, [0, 1, 2, 3], [8] * 4, beam=4, must=must([either] * 4, CPU))
+    found = run(chain, [0, 1, 2, 3], [8] * 4, beam=4, required=required_phrases([either] * 4, CPU))
     assert all(holds(tuple(best[0].tokens), (5, 6)) or holds(tuple(best[0].tokens), (4, 6)) for best in found)
     given = torch.tensor([[NOTHING, 3, 5], [1, 2, 5], [4, 6, 1], [NOTHING, NOTHING, 2]])
-    tables = must([either] * 4, CPU, given)
+    tables = required_phrases([either] * 4, CPU, given)
     begun = tables.begin()
     assert tables.lacking(begun).flatten().tolist() == [1, 1, 0, 2]
 
@@ -127,7 +139,9 @@ def test_a_form_of_a_phrase_is_enough_and_what_is_given_counts():
 def test_what_cannot_be_said_leaves_the_rest_said():
     chain = Chain(3, 6)
     never = (Forbid([[[4]]]),)
-    found = run(chain, [0, 1, 2], [7, 9, 5], beam=3, filters=never, must=must([wanted((1, 2), (3, 4))] * 3, CPU))
+    found = run(
+        chain, [0, 1, 2], [7, 9, 5], beam=3, filters=never, required=required_phrases([wanted((1, 2), (3, 4))] * 3, CPU)
+    )
     for best in found:
         assert holds(tuple(best[0].tokens), (1, 2)) and 4 not in best[0].tokens
 
@@ -151,7 +165,7 @@ def test_forbidden_sequences_equal_exhaustive_search():
 
 def test_forbidden_sequences_begin_in_what_is_given():
     said = torch.tensor([[[7]], [[7]], [[3]]])
-    moment = Moment(1, torch.ones(3), said, torch.tensor([0, 1, 2]))
+    moment = StepContext(1, torch.ones(3), said, torch.tensor([0, 1, 2]))
     given = torch.tensor([[NOTHING, 5], [5, 6], [NOTHING, NOTHING]])
     scores = Forbid([[[5, 7, 2], [9, 7, 1]]], given)(torch.zeros(3, 1, 10), moment)
     assert (scores == -math.inf).nonzero().tolist() == [[0, 0, 2]]
@@ -163,8 +177,8 @@ def test_forbidden_sequences_begin_in_what_is_given():
 
 
 def drawn(chain: Chain, rows: list[int], samples: int, seed: int = 1, filters=(), limit: int = 8) -> list:
-    draw = Draw(keys([f"row {row}" for row in rows], samples, seed, CPU), filters)
-    return run(chain, rows, [limit] * len(rows), draw=draw)
+    draw = SamplingSettings(keys([f"row {row}" for row in rows], samples, seed, CPU), filters)
+    return run(chain, rows, [limit] * len(rows), sampling=draw)
 
 
 def test_samples_follow_the_distribution():
@@ -223,12 +237,18 @@ def test_shapes_are_those_of_transformers(share, count, heat):
 def test_shapes_apply_to_the_draw_and_not_to_the_score():
     chain = Chain(6, 12)
     rows = list(range(6))
-    greedy = run(chain, rows, [8] * 6, beam=1, stop="first")
+    greedy = run(chain, rows, [8] * 6, beam=1, early_stopping="first")
     for filters in ((TopK(1),), (TopP(1e-9),), (Temperature(1e-20),)):
         found = drawn(chain, rows, 2, filters=filters)
         assert all(each.tokens == best[0].tokens for best, some in zip(greedy, found, strict=True) for each in some)
         assert [some[0].logprob for some in found] == pytest.approx([best[0].logprob for best in greedy], abs=1e-5)
-    nothing = run(chain, [0], [4], draw=Draw(keys(["a"], 2, 1, CPU)), filters=(Forbid([[[i] for i in range(12)]]),))
+    nothing = run(
+        chain,
+        [0],
+        [4],
+        sampling=SamplingSettings(keys(["a"], 2, 1, CPU)),
+        filters=(Forbid([[[i] for i in range(12)]]),),
+    )
     assert nothing == [[]]
 
 
@@ -244,7 +264,7 @@ def encoded(ours, rows: int = 10, seed: int = 4):
 
 def started(ours, source, real, rows=slice(None)):
     with torch.no_grad():
-        return ours.start(source[rows], Mask(keys=real[rows]))
+        return ours.start(source[rows], Mask(key_valid=real[rows]))
 
 
 @pytest.mark.parametrize("beams, alpha", [(1, 1.0), (4, 1.0), (4, 0.5)])
@@ -259,7 +279,7 @@ def test_a_prefix_is_given_and_not_scored_as_in_transformers(models, beams, alph
         num_return_sequences=beams, length_penalty=alpha, bad_words_ids=[[60], [7, 8], [9, 9, 9]], return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     never = (Forbid([[[60], [7, 8], [9, 9, 9]]], prompt[:, 1:]), ForcedEnd(0))
-    settings = Settings(0, beams, alpha, beams, "heuristic" if beams > 1 else "first", never)
+    settings = SearchSettings(0, beams, alpha, beams, "heuristic" if beams > 1 else "first", never)
     found = search(ours, started(ours, source, real), prompt, torch.full((10,), 20), settings)
     assert [each.tokens for best in found for each in best] == [
         [token for token in row[4:] if token not in (0, 60)] for row in out.sequences.tolist()
@@ -278,9 +298,9 @@ def test_ragged_prompts_equal_single_ones(models, rule):
         longest = max(len(prompts[row]) for row in rows)
         prompt = torch.tensor([prompts[row] + [60] * (longest - len(prompts[row])) for row in rows])
         mark = torch.arange(longest)[None] < torch.tensor([len(prompts[row]) for row in rows])[:, None]
-        phrases = must([wanted((11, 12), (30 + row,)) for row in rows], CPU) if rule == "must" else None
-        draw = Draw(keys([str(row) for row in rows], 3, 1, CPU), (TopK(9),)) if rule == "sample" else None
-        settings = Settings(0, 3, nbest=3, filters=(Suppress([60]),), must=phrases, draw=draw)
+        phrases = required_phrases([wanted((11, 12), (30 + row,)) for row in rows], CPU) if rule == "must" else None
+        draw = SamplingSettings(keys([str(row) for row in rows], 3, 1, CPU), (TopK(9),)) if rule == "sample" else None
+        settings = SearchSettings(0, 3, nbest=3, filters=(Suppress([60]),), required=phrases, sampling=draw)
         return search(ours, started(ours, source, real, rows), prompt, torch.full((len(rows),), 15), settings, mark)
 
     whole = found(list(range(10)))
@@ -296,24 +316,24 @@ def test_an_ensemble_is_the_mean_of_probabilities(models):
     both = Ensemble([ours, other])
     prompt, limits = torch.full((10, 1), 60), torch.full((10,), 12)
     for how in (
-        {"beam": 1, "stop": "first"},
+        {"beam": 1, "early_stopping": "first"},
         {"beam": 4, "nbest": 4},
-        {"draw": Draw(keys(list("abcdefghij"), 2, 1, CPU))},
+        {"sampling": SamplingSettings(keys(list("abcdefghij"), 2, 1, CPU))},
     ):
-        found = search(both, started(both, source, real), prompt, limits, Settings(0, **how))
+        found = search(both, started(both, source, real), prompt, limits, SearchSettings(0, **how))
         for row in range(0, 10, 3):
             for each in found[row]:
                 said = torch.tensor([60, *each.tokens, *([0] if each.ended else [])])[None]
                 with torch.no_grad():
                     p = [
-                        m(source[row : row + 1], said[:, :-1], Mask(keys=real[row : row + 1])).softmax(-1)
+                        m(source[row : row + 1], said[:, :-1], Mask(key_valid=real[row : row + 1])).softmax(-1)
                         for m in both.members
                     ]
                 chosen = ((p[0] + p[1]) / 2)[0].gather(1, said[0, 1:, None]).log().sum()
                 assert each.logprob == pytest.approx(chosen.item(), abs=1e-4)
-    alone = search(ours, started(ours, source, real), prompt, limits, Settings(0, 4, nbest=4))
+    alone = search(ours, started(ours, source, real), prompt, limits, SearchSettings(0, 4, nbest=4))
     twice = Ensemble([ours, ours])
-    again = search(twice, started(twice, source, real), prompt, limits, Settings(0, 4, nbest=4))
+    again = search(twice, started(twice, source, real), prompt, limits, SearchSettings(0, 4, nbest=4))
     assert [[each.tokens for each in best] for best in alone] == [[each.tokens for each in best] for best in again]
 
 
@@ -396,7 +416,7 @@ def test_symbols_are_one_token_on_both_sides(system):
     records = system.predict(with_symbol, details=True)
     assert all("<url>" in record["source_pieces"] for record in records)
     assert sum("<url>" in record["pieces"] for record in records) >= len(records) / 2  # learnt, not given
-    for record in system.predict(with_symbol, details=True, must=["<url>"]):
+    for record in system.predict(with_symbol, details=True, include=["<url>"]):
         assert "<url>" in record["text"] and "<url>" in record["pieces"] and record["missing"] == []
 
 
@@ -436,27 +456,27 @@ def test_prefixes_of_people(system):
 
 def test_phrases_of_people(system):
     own = [["HOUSE"], ["THE RED CAT", "BIRD"], [], ["Zürich!"], ["HOUSE", "HOUSE"], ["<url>", "<name>"], *[[]] * 24]
-    found = system.predict(LOW, must=own)
-    assert found == [system.predict(text, must=each) for text, each in zip(LOW, own, strict=True)]
-    assert found[::-1] == system.predict(LOW[::-1], must=own[::-1], batch=4)
+    found = system.predict(LOW, include=own)
+    assert found == [system.predict(text, include=each) for text, each in zip(LOW, own, strict=True)]
+    assert found[::-1] == system.predict(LOW[::-1], include=own[::-1], batch=4)
     for text, phrases in zip(found, own, strict=True):
         assert all(text.count(phrase) >= phrases.count(phrase) for phrase in phrases), (text, phrases)
     for place in (1, 3):  # what it would not say by itself is never glued to a word
         assert all(found[place].startswith(each) or f" {each}" in found[place] for each in own[place])
     plain = system.predict(LOW)
     assert [found[i] for i in (2, *range(6, 30))] == [plain[i] for i in (2, *range(6, 30))]
-    assert system.predict(LOW[0], must=["THE"], prefix="THE ").startswith("THE ")
-    assert all("HOUSE" in text for text in system.predict(LOW[:4], must="HOUSE", stop="first", beam=2))
+    assert system.predict(LOW[0], include=["THE"], prefix="THE ").startswith("THE ")
+    assert all("HOUSE" in text for text in system.predict(LOW[:4], include="HOUSE", early_stopping="first", beam=2))
 
 
 def test_phrases_that_cannot_be_said_are_reported(system, monkeypatch):
     letter = system.target.encode(["Q"])[0]
     monkeypatch.setattr(system, "filters", (*system.filters, Suppress(letter)))
-    record = system.predict(LOW[1], must=["QUICK", "BIRD"], details=True)
+    record = system.predict(LOW[1], include=["QUICK", "BIRD"], details=True)
     assert record["missing"] == ["QUICK"] and "BIRD" in record["text"] and record["ended"]
-    with pytest.warns(UserWarning, match="decode.must: 1 of 2 texts could not say all, such as 'QUICK'"):
-        assert all("BIRD" in text for text in system.predict(LOW[:2], must=[["BIRD"], ["QUICK", "BIRD"]]))
-    assert system.predict("", must=["BIRD"], details=True)["missing"] == ["BIRD"]
+    with pytest.warns(UserWarning, match="decode.include: 1 of 2 texts could not say all, such as 'QUICK'"):
+        assert all("BIRD" in text for text in system.predict(LOW[:2], include=[["BIRD"], ["QUICK", "BIRD"]]))
+    assert system.predict("", include=["BIRD"], details=True)["missing"] == ["BIRD"]
 
 
 def test_avoided_phrases_of_people(system):
@@ -464,21 +484,23 @@ def test_avoided_phrases_of_people(system):
     plain = system.predict(some)
     assert all(any(phrase in text for text in plain) for phrase in ("THE", "RED", "D"))
     for avoid in (["THE"], ["RED", "THE"], ["D"], ["E C", "LL H"], ["s", "p", "<"]):
-        found = system.predict(some, avoid=avoid, batch=3)
+        found = system.predict(some, exclude=avoid, batch=3)
         assert all(found) and not any(phrase in text for phrase in avoid for text in found)
-        assert found == [system.predict(text, avoid=avoid) for text in some]
-    records = system.predict(some, avoid=["s", "p", "<"], details=True)
+        assert found == [system.predict(text, exclude=avoid) for text in some]
+    records = system.predict(some, exclude=["s", "p", "<"], details=True)
     assert any(record["ended"] for record in records)  # what END is called inside is nobody's phrase
     for how in ({"kind": "greedy"}, {"kind": "sample", "nbest": 2}, {"nbest": 3}):
-        records = system.predict(some, avoid=["THE", "CAT"], details=True, **how)
+        records = system.predict(some, exclude=["THE", "CAT"], details=True, **how)
         assert not any(
             word in each["text"] for record in records for each in record["nbest"] for word in ("THE", "CAT")
         )
     own = [["THE"], [], *[["RED"]] * 8]
-    found = system.predict(some, avoid=own)
+    found = system.predict(some, exclude=own)
     assert "THE" not in found[0] and found[1] == plain[1] and not any("RED" in text for text in found[2:])
-    assert "RED" in system.predict(LOW[0], avoid=["THE"], must=["RED"])
-    assert not set(system.predict(LOW[0], avoid=list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))) & set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert "RED" in system.predict(LOW[0], exclude=["THE"], include=["RED"])
+    assert not set(system.predict(LOW[0], exclude=list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))) & set(
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    )
 
 
 def test_ensembles_of_people(system, runs, capsys):
@@ -489,7 +511,14 @@ def test_ensembles_of_people(system, runs, capsys):
         pairs = zip(one[i]["logprobs"], two[i]["logprobs"], strict=True)
         assert score == pytest.approx(sum(math.log((math.exp(p) + math.exp(q)) / 2) for p, q in pairs), abs=1e-3)
     some = LOW[:9]
-    for how in ({}, {"kind": "greedy"}, {"kind": "sample"}, {"must": "BIRD"}, {"prefix": "THE "}, {"avoid": "THE"}):
+    for how in (
+        {},
+        {"kind": "greedy"},
+        {"kind": "sample"},
+        {"include": "BIRD"},
+        {"prefix": "THE "},
+        {"exclude": "THE"},
+    ):
         found = both.predict(some, **how)
         assert found == both.predict(some, batch=4, **how)
         record = both.predict(some[4], details=True, **how)
@@ -562,36 +591,36 @@ def test_long_texts_are_split_only_if_asked(system):
         ({"length_penalty": -1e30}, "decode.length_penalty is -1e+30; expected at least -10"),
         ({"nbest": 6}, "decode.nbest is 6, above decode.beam=5; raise the beam"),
         ({"nbest": 2, "split": True}, "decode.nbest is 2 and decode.split joins one"),
-        ({"must": ["A LONG PHRASE"], "max_tokens": 5}, "decode.must takes "),
-        ({"must": ["THE RED CAT"], "avoid": ["RED"]}, "decode.must 'THE RED CAT' says 'RED', which decode.avoid forbids"),
-        ({"prefix": "THE RED", "avoid": ["HE R"]}, "decode.prefix 'THE RED' says 'HE R', which decode.avoid forbids"),
-        ({"must": ["A"], "kind": "greedy"}, "decode.must needs a beam and decode.kind is greedy"),
-        ({"must": [["A"], []], "kind": "sample"}, "decode.must needs a beam and decode.kind is sample"),
-        ({"must": ["A"], "split": True}, "decode.must cannot say which sentence"),
-        ({"must": ["A", " "]}, "decode.must: a phrase of it is empty"),
-        ({"must": [["A"]]}, "decode.must has 1 entries and there are 2 texts"),
-        ({"must": [["A"], [3]]}, "decode.must has the entry [3]; expected text"),
+        ({"include": ["A LONG PHRASE"], "max_tokens": 5}, "decode.include takes "),
+        ({"include": ["THE RED CAT"], "exclude": ["RED"]}, "decode.include 'THE RED CAT' says 'RED', which decode.exclude forbids"),
+        ({"prefix": "THE RED", "exclude": ["HE R"]}, "decode.prefix 'THE RED' says 'HE R', which decode.exclude forbids"),
+        ({"include": ["A"], "kind": "greedy"}, "decode.include needs a beam and decode.kind is greedy"),
+        ({"include": [["A"], []], "kind": "sample"}, "decode.include needs a beam and decode.kind is sample"),
+        ({"include": ["A"], "split": True}, "decode.include cannot say which sentence"),
+        ({"include": ["A", " "]}, "decode.include: a phrase of it is empty"),
+        ({"include": [["A"]]}, "decode.include has 1 entries and there are 2 texts"),
+        ({"include": [["A"], [3]]}, "decode.include has the entry [3]; expected text"),
         ({"prefix": ["A"]}, "decode.prefix has 1 entries and there are 2 texts"),
         ({"prefix": ["A", None]}, "decode.prefix has the entry None; expected text"),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_cannot_be_asked(system, how, sentence):
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         system.predict(LOW[:2], **how)
     assert str(error.value).startswith(sentence) and "\n" not in str(error.value)
 
 
 def test_a_vocabulary_that_cannot_spell_a_phrase(tmp_path, runs):
     settings = {"data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 1}
-    for kind, how in (("char", {"must": "Ж"}), ("word", {"prefix": "Zürich"})):
+    for kind, how in (("char", {"include": "Ж"}), ("word", {"prefix": "Zürich"})):
         small = regard.train(
             "translate", settings | {"tokenizer.kind": kind, "train.tensorboard": False}, out=tmp_path / kind
         )
-        with pytest.raises(Mistake, match="that the target's vocabulary cannot spell; ask for another"):
+        with pytest.raises(UserError, match="that the target's vocabulary cannot spell; ask for another"):
             small.predict(LOW[0], **how)
-        assert "BIRD THE" in small.predict(LOW[0], must="BIRD THE") and "BIRD" not in small.predict(
-            LOW[0], avoid=["BIRD", "Ж"]
+        assert "BIRD THE" in small.predict(LOW[0], include="BIRD THE") and "BIRD" not in small.predict(
+            LOW[0], exclude=["BIRD", "Ж"]
         )
         assert small.predict(LOW[0], prefix="THE ").startswith("THE ")
 
@@ -619,9 +648,9 @@ def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
         each.data = each.data * 3
     source, limits = torch.randint(3, 37, (rows, 5)), torch.tensor([9, 4, 7, 12, 3, 6])
     reads = hasattr(model, "encode")
-    settings, found = Settings(2, beam, 1.0, nbest, stop, (Suppress([0, 1]),)), []
+    settings, found = SearchSettings(2, beam, 1.0, nbest, stop, (Suppress([0, 1]),)), []
     for early in (False, True):
-        monkeypatch.setattr(Plain, "early", early)
+        monkeypatch.setattr(EagerStep, "early", early)
         for capacity in (None, 24):
             cache = model.start(source, capacity=capacity) if reads else model.start(rows, capacity)
             first = torch.arange(3, 3 + rows)[:, None]
@@ -634,18 +663,18 @@ def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
 
 def test_what_looks_at_the_first_token_needs_a_step_of_its_own():
     def early(*filters: Filter) -> bool:
-        return Beams(Settings(2, 3, filters=filters), Bundle([]), torch.tensor([5])).early
+        return BeamSearch(SearchSettings(2, 3, filters=filters), CacheBundle([]), torch.tensor([5])).early
 
     assert early() and early(Suppress([0]))
-    assert not early(Suppress([0]), Opening(torch.tensor([True]), torch.ones(9) > 0))
+    assert not early(Suppress([0]), FirstToken(torch.tensor([True]), torch.ones(9) > 0))
 
 
 def test_phrases_of_which_a_vocabulary_leaves_nothing(tmp_path, runs):
     settings = {"data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 1}
     settings |= {"tokenizer.kind": "wordpiece", "tokenizer.vocab": 300, "train.tensorboard": False}
     small = regard.train("translate", settings, out=tmp_path / "run")
-    for name in ("must", "avoid"):
-        with pytest.raises(Mistake, match=f"decode.{name}: nothing is left of '.u200b' in the target's vocabulary"):
+    for name in ("include", "exclude"):
+        with pytest.raises(UserError, match=f"decode.{name}: nothing is left of '.u200b' in the target's vocabulary"):
             small.predict(LOW[0], **{name: "\u200b"})
 
 
@@ -661,14 +690,14 @@ def test_learned_places_have_an_end(tmp_path, runs):
         found = small.predict(short, max_tokens=99, details=True, **how)
         assert found["ended"] or len(found["pieces"]) == 39
     for refused in (lambda: small.predict(long), lambda: small.score(short, long), lambda: small.look(long)):
-        with pytest.raises(Mistake, match="a text has 100 tokens, END counted, and the model has places for 40"):
+        with pytest.raises(UserError, match="a text has 100 tokens, END counted, and the model has places for 40"):
             refused()
     (tmp_path / "long").write_text(f"{long}\n")
     valid = {"data.valid": f"{tmp_path}/long,{tmp_path}/long"}
-    with pytest.raises(Mistake, match="a text of data.valid has 100 tokens, END counted"):
+    with pytest.raises(UserError, match="a text of data.valid has 100 tokens, END counted"):
         regard.train("translate", settings | valid, out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(Mistake, match="decode.prefix, with one token more, has 101 tokens, END counted"):
+    with pytest.raises(UserError, match="decode.prefix, with one token more, has 101 tokens, END counted"):
         small.predict(short, prefix=long.strip() + "s")
 
 

@@ -7,16 +7,16 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from regard.decode import ForcedEnd, Renormalise, Settings, Suppress, search
+from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
 from regard.decode.pool import largest, top
 from regard.families import transformer
 from regard.formats.huggingface.weight_names import load
-from regard.parts import Cache, Mask, Memory
+from regard.parts import Cache, LayerCache, Mask
 
 END = 0
 
 
-class Last(Memory):
+class Last(LayerCache):
     def __init__(self, now: Tensor) -> None:
         self.now = now  # (rows,) the token before
 
@@ -37,7 +37,7 @@ class Chain:
         row, before = cache.layers[0].now, cache.layers[1].now
         flat = tokens.reshape(-1)
         cache.layers[1].now = flat.clone()
-        cache.open(cache.ahead(tokens))
+        cache.advance(cache.next_mask(tokens))
         return self.table[row, before, flat].view(*tokens.shape, -1)
 
     def logprob(self, row: int, said: tuple[int, ...]) -> float:
@@ -50,7 +50,7 @@ class Chain:
 
 def run(chain: Chain, rows: list[int], limits: list[int], **how) -> list:
     prompt = torch.ones(len(rows), 1, dtype=torch.long)
-    return search(chain, chain.start(rows), prompt, torch.tensor(limits), Settings(END, **how))
+    return search(chain, chain.start(rows), prompt, torch.tensor(limits), SearchSettings(END, **how))
 
 
 def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
@@ -69,7 +69,7 @@ def test_exact_equals_exhaustive_search(alpha):
     """With a beam that holds every prefix, the n-best list is that of trying everything."""
     vocab, limits = 4, [5, 3, 1]
     chain = Chain(3, vocab, spread=2.5)
-    found = run(chain, [0, 1, 2], limits, beam=3**5, nbest=9, length_penalty=alpha, stop="exact")
+    found = run(chain, [0, 1, 2], limits, beam=3**5, nbest=9, length_penalty=alpha, early_stopping="exact")
     for row, limit in enumerate(limits):
         every = everything(chain, row, vocab, limit, alpha)
         best = sorted(every.items(), key=lambda each: -each[1])[:9]
@@ -81,7 +81,7 @@ def test_exact_equals_exhaustive_search(alpha):
 def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_the_best_each_time():
     chain = Chain(8, 6)
     rows, limits = list(range(8)), [9] * 8
-    greedy = run(chain, rows, limits, beam=1, stop="first")
+    greedy = run(chain, rows, limits, beam=1, early_stopping="first")
     for row in rows:
         said, before, last = [], 0, 1
         while len(said) < 9:
@@ -91,31 +91,31 @@ def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_t
             said.append(token)
             before, last = last, token
         assert greedy[row][0].tokens == said
-    whole = run(chain, rows, limits, beam=400, stop="exact")
+    whole = run(chain, rows, limits, beam=400, early_stopping="exact")
     assert all(whole[row][0].score >= greedy[row][0].score - 1e-6 for row in rows)
     assert any(whole[row][0].tokens != greedy[row][0].tokens for row in rows)
 
 
 def test_greedy_is_a_beam_of_one():
     """A rule of its own, which finds what the general one finds: rows end early, late, by the limit or not at all."""
-    from regard.decode.beam import Beams
-    from regard.decode.greedy import Greedy
+    from regard.decode.beam import BeamSearch
+    from regard.decode.greedy import GreedySearch
     from regard.decode.search import rule
 
     chain, limits = Chain(40, 5, spread=1.5), [1 + i % 12 for i in range(40)]
     chain.table[8, :, :, 3] = chain.table[8, :, :, 1]  # ties
     for suppressed in ([], [END], [2, 3], [0, 1, 2, 3, 4]):
-        how = Settings(END, 1, 0.7, stop="first", filters=(Suppress(suppressed),) if suppressed else ())
+        how = SearchSettings(END, 1, 0.7, early_stopping="first", filters=(Suppress(suppressed),) if suppressed else ())
         found = []
-        for kind in (Greedy, Beams):
+        for kind in (GreedySearch, BeamSearch):
             walk = kind(how, Nothing(), torch.tensor(limits))
             tokens, state = torch.ones(40, 1, dtype=torch.long), torch.zeros(40, dtype=torch.long)
             while tokens is not None:
                 row, last = walk.row, tokens[:, 0]
-                tokens = walk.advance(chain.table[row, state[row], last][:, None])
+                tokens = walk.step_and_drop(chain.table[row, state[row], last][:, None])
                 state[row] = last
             found.append(walk.results())
-        assert type(rule(how, Nothing(), torch.tensor(limits))) is Greedy
+        assert type(rule(how, Nothing(), torch.tensor(limits))) is GreedySearch
         assert [[(each.tokens, each.ended) for each in some] for some in found[0]] == [
             [(each.tokens, each.ended) for each in some] for some in found[1]
         ]
@@ -137,14 +137,14 @@ def test_a_search_puts_back_what_it_took(monkeypatch):
     from regard.decode.search import steps
 
     back = []
-    monkeypatch.setattr(cuda_graph.Plain, "put_back", lambda self: back.append(self))
+    monkeypatch.setattr(cuda_graph.EagerStep, "put_back", lambda self: back.append(self))
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
     source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
     with torch.no_grad():
-        search(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        search(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
         assert len(back) == 1
-        walks = steps(model, model.start(source), prompt, limits, Settings(2, 1, stop="first"))
+        walks = steps(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
         next(walks)
         walks.close()
     assert len(back) == 2
@@ -154,7 +154,7 @@ def test_a_search_puts_back_what_it_took(monkeypatch):
 def test_a_row_does_not_know_its_neighbours(stop):
     """Alone, in any company, in any order and with limits of its own: the same n-best list."""
     chain, limits = Chain(24, 7), [3 + i % 9 for i in range(24)]
-    how = {"beam": 4, "nbest": 3, "stop": stop, "length_penalty": 0.8}
+    how = {"beam": 4, "nbest": 3, "early_stopping": stop, "length_penalty": 0.8}
     alone = [run(chain, [row], [limits[row]], **how)[0] for row in range(24)]
     for order in (list(range(24)), list(range(23, -1, -1)), [5, 5, 7, 20], torch.randperm(24).tolist()):
         found = run(chain, order, [limits[row] for row in order], **how)
@@ -187,15 +187,17 @@ def test_the_largest_by_way_of_blocks(size, count):
 
 def test_filters():
     chain = Chain(4, 6)
-    plain = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, stop="exact")
+    plain = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, early_stopping="exact")
     common = max(range(1, 6), key=lambda token: sum(each[0].tokens.count(token) for each in plain))
-    found = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, stop="exact", filters=(Suppress([common]),))
+    found = run(chain, [0, 1, 2, 3], [6] * 4, beam=3, early_stopping="exact", filters=(Suppress([common]),))
     assert all(common not in each[0].tokens for each in found) and any(common in each[0].tokens for each in plain)
-    forced = run(chain, [0, 1, 2, 3], [2] * 4, beam=3, stop="heuristic", filters=(Suppress([END]), ForcedEnd(END)))
+    forced = run(
+        chain, [0, 1, 2, 3], [2] * 4, beam=3, early_stopping="heuristic", filters=(Suppress([END]), ForcedEnd(END))
+    )
     assert all(each[0].ended and len(each[0].tokens) == 1 for each in forced)
-    cut = run(chain, [0], [2], beam=3, stop="heuristic", filters=(Suppress([END]),))
+    cut = run(chain, [0], [2], beam=3, early_stopping="heuristic", filters=(Suppress([END]),))
     assert not cut[0][0].ended and len(cut[0][0].tokens) == 2
-    even = run(chain, [0], [1], beam=1, stop="first", filters=(Suppress([1, 2, 3, 4, 5]), Renormalise()))
+    even = run(chain, [0], [1], beam=1, early_stopping="first", filters=(Suppress([1, 2, 3, 4, 5]), Renormalize()))
     assert even[0][0].logprob == pytest.approx(0.0, abs=1e-6)
 
 
@@ -237,11 +239,11 @@ def test_beams_of_transformers(marian, beams, early, alpha):
         early_stopping=early, length_penalty=alpha, bad_words_ids=[[60]], forced_eos_token_id=0, do_sample=False,
         return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    settings = Settings(
+    settings = SearchSettings(
         0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0))
     )
     with torch.no_grad():
-        cache = ours.start(source, Mask(keys=real))
+        cache = ours.start(source, Mask(key_valid=real))
     found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
     texts = [[token for token in row[1:] if token not in (0, 60)] for row in out.sequences.tolist()]
     assert [each.tokens for best in found for each in best] == texts
@@ -257,7 +259,7 @@ def test_growing_and_preallocated_caches_give_the_same_beams(marian):
     with torch.no_grad():
         caches = [ours.start(source), ours.start(source, capacity=32)]
     prompt, limits = torch.full((4, 1), 60), torch.tensor([20, 12, 7, 30])
-    found = [search(ours, cache, prompt, limits, Settings(0, 4, nbest=4)) for cache in caches]
+    found = [search(ours, cache, prompt, limits, SearchSettings(0, 4, nbest=4)) for cache in caches]
     assert [[each.tokens for each in best] for best in found[0]] == [
         [each.tokens for each in best] for best in found[1]
     ]
@@ -267,20 +269,24 @@ def test_growing_and_preallocated_caches_give_the_same_beams(marian):
 @torch.no_grad()
 def test_a_step_can_be_recorded(stop):
     """From the second step of a shape on, everything that lives between steps stays where it is in memory."""
-    from regard.decode import Draw
+    from regard.decode import SamplingSettings
     from regard.decode.search import rule
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
     cache, limits = model.start(torch.randint(3, 31, (4, 5)), capacity=30), torch.tensor([12, 12, 12, 12])
-    draw = Draw(torch.arange(12).view(4, 3)) if stop == "samples" else None
-    walk = rule(Settings(2, 3, stop="exact" if draw else stop, filters=(Suppress([2]),), draw=draw), cache, limits)
+    draw = SamplingSettings(torch.arange(12).view(4, 3)) if stop == "samples" else None
+    walk = rule(
+        SearchSettings(2, 3, early_stopping="exact" if draw else stop, filters=(Suppress([2]),), sampling=draw),
+        cache,
+        limits,
+    )
     scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
     cache.branch(3, 12)
-    tokens, seen = walk.take(scores), []
+    tokens, seen = walk.step_and_drop(scores), []
 
     def held() -> dict[str, int]:
-        owners = {"walk": walk, "pool": getattr(walk, "pool", None), "cache": cache, "book": cache.books[0]}
+        owners = {"walk": walk, "pool": getattr(walk, "pool", None), "cache": cache, "book": cache.layouts[0]}
         owners |= {f"layer {i}": layer for i, layer in enumerate(cache.layers)}
         return {
             f"{owner}.{name}": value.data_ptr()
@@ -289,34 +295,36 @@ def test_a_step_can_be_recorded(stop):
         }  # fmt: skip
 
     for _ in range(6):
-        tokens = walk.take(model.step(tokens, cache))
+        tokens = walk.step_and_drop(model.step(tokens, cache))
         seen.append(held())
-    assert walk.recordable and {"walk.open", "walk.said", "walk.going", "walk.now", "book.kin"} <= set(seen[0])
+    assert walk.recordable and {"walk.logprobs", "walk.tokens", "walk.active", "walk.now", "book.beam_ancestry"} <= set(
+        seen[0]
+    )
     assert all(each == seen[0] for each in seen)
     assert int(walk.now) == walk.step == 7
 
 
 def test_nothing_that_a_walk_reads_is_left_behind():
     """A later search brings every tensor of its walk to the recording, whatever the rule."""
-    from regard.decode import Draw
-    from regard.decode.cuda_graph import hanging
+    from regard.decode import SamplingSettings
+    from regard.decode.cuda_graph import collect_state
     from regard.decode.search import rule
 
     for settings in (
-        Settings(2, 1, stop="first"),
-        Settings(2, 3),
-        Settings(2, nbest=2, draw=Draw(torch.arange(8).view(4, 2))),
+        SearchSettings(2, 1, early_stopping="first"),
+        SearchSettings(2, 3),
+        SearchSettings(2, nbest=2, sampling=SamplingSettings(torch.arange(8).view(4, 2))),
     ):
         walk = rule(settings, Nothing(), torch.full((4,), 9))
         held = {name for name, each in vars(walk).items() if isinstance(each, Tensor)}
-        found = {place.name for place in hanging({"walk": walk}) if place.path.count(".") == 2}
+        found = {place.name for place in collect_state({"walk": walk}) if place.path.count(".") == 2}
         assert held <= found, held - found
 
 
 @torch.no_grad()
 def test_another_search_takes_the_place_of_a_recorded_one():
     """What a search works on can be moved to the tensors of another one of the same shapes, and it goes on as it was."""
-    from regard.decode.cuda_graph import bring, hanging, outline
+    from regard.decode.cuda_graph import collect_state, copy_into, outline
     from regard.decode.search import rule
 
     torch.manual_seed(0)
@@ -325,26 +333,33 @@ def test_another_search_takes_the_place_of_a_recorded_one():
     limits = torch.tensor([9, 12, 7, 3])
 
     def begun(source: Tensor):
-        cache = model.start(source, Mask(keys=torch.ones_like(source, dtype=torch.bool)), capacity=30)
-        walk = rule(Settings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
+        cache = model.start(source, Mask(key_valid=torch.ones_like(source, dtype=torch.bool)), capacity=30)
+        walk = rule(SearchSettings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
         scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
         cache.branch(3, walk.longest)
-        tokens = walk.advance(scores)
-        return walk, cache, walk.advance(model.step(tokens, cache))
+        tokens = walk.step_and_drop(scores)
+        return walk, cache, walk.step_and_drop(model.step(tokens, cache))
 
     def ended(walk, cache, tokens):
         while tokens is not None:
-            tokens = walk.advance(model.step(tokens, cache))
+            tokens = walk.step_and_drop(model.step(tokens, cache))
         return walk.results()
 
     wanted = ended(*begun(sources[1]))
     first, second = begun(sources[0]), begun(sources[1])
-    places = [[*hanging({"walk": walk, "cache": cache})] for walk, cache, _ in (first, second)]
+    places = [[*collect_state({"walk": walk, "cache": cache})] for walk, cache, _ in (first, second)]
     assert [outline(place) for place in places[0]] == [outline(place) for place in places[1]]
     before, after = ([place for place in some if isinstance(place.value, Tensor)] for some in places)
     paths = {place.path for place in before}
-    assert {".walk.open", ".walk.said", ".walk.now", ".walk.row", ".walk.pool.tokens", ".walk.cache.lengths"} <= paths
+    assert {
+        ".walk.logprobs",
+        ".walk.tokens",
+        ".walk.now",
+        ".walk.row",
+        ".walk.pool.tokens",
+        ".walk.cache.lengths",
+    } <= paths
     assert sum(path.endswith((".k", ".v")) for path in paths) == 8  # of two layers, their own and the source's
-    bring(after, [place.value for place in before])
-    assert second[0].said is first[0].said and second[1].layers[0].k is first[1].layers[0].k
+    copy_into(after, [place.value for place in before])
+    assert second[0].tokens is first[0].tokens and second[1].layers[0].k is first[1].layers[0].k
     assert ended(*second) == wanted and ended(*begun(sources[0])) != wanted

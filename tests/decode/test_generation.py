@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from test_decode import END, Chain, run
 
 from regard.config import run as config
-from regard.decode import MinP, RepetitionPenalty, Settings, Stops, TopP, search
-from regard.decode.filters import NOTHING, Moment
-from regard.decode.sample import Draw, keys
+from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, search
+from regard.decode.filters import NOTHING, StepContext
+from regard.decode.sample import SamplingSettings, keys
 from regard.decode.stop_strings import cut, held
 from regard.decode.texts import added
-from regard.processors.tokenizers import Text, learn
-from regard.tasks.prompt_generator import Teller
+from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
+from regard.tasks.prompt_generator import IncrementalDetokenizer
 
 TEXTS = [
     "Käse 🧀 und naïve Ideen",
@@ -27,10 +27,10 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> dict[str, Text]:
+def tokenizers() -> dict[str, TrainedTokenizer]:
     sizes = {"bpe": 300, "unigram": 300, "word": 40, "space": 40, "char": 80, "byte": 260}
     return {
-        kind: learn(config.Tokenizer(kind=kind, vocab=vocab, symbols=("<sep>",)), TEXTS)
+        kind: train_tokenizer(config.TokenizerConfig(kind=kind, vocab=vocab, symbols=("<sep>",)), TEXTS)
         for kind, vocab in sizes.items()
     }
 
@@ -38,8 +38,8 @@ def tokenizers() -> dict[str, Text]:
 # --- shapes of the distribution --------------------------------------------------------------------------------------
 
 
-def moment(said: torch.Tensor, rows: list[int]) -> Moment:
-    return Moment(said.size(2), torch.ones(len(rows), dtype=torch.long), said, torch.tensor(rows))
+def moment(said: torch.Tensor, rows: list[int]) -> StepContext:
+    return StepContext(said.size(2), torch.ones(len(rows), dtype=torch.long), said, torch.tensor(rows))
 
 
 @pytest.mark.parametrize("penalty", [0.7, 1.3, 5.0])
@@ -71,7 +71,7 @@ def test_raw_filters_come_before_the_probabilities():
     """Scores weakened afterwards would be no distribution, and a positive one cannot be told from a negative."""
     chain = Chain(1, 9, spread=4.0)
     given = torch.ones(1, 1, dtype=torch.long)
-    found = run(chain, [0], [5], beam=1, stop="first", raw=(RepetitionPenalty(3.0, given),))[0][0]
+    found = run(chain, [0], [5], beam=1, early_stopping="first", raw=(RepetitionPenalty(3.0, given),))[0][0]
     said, total, before, last = [1], 0.0, 0, 1
     for token in [*found.tokens, *[END] * found.ended]:
         logits = hf.RepetitionPenaltyLogitsProcessor(3.0)(
@@ -97,14 +97,18 @@ def test_a_row_ends_with_the_first_stop_string_and_the_others_go_on(kind):
     vocab, rows, limits = 6, list(range(8)), [12] * 8
     chain = Chain(8, vocab, seed=3, spread=3.0)
     chain.table[..., END] -= 4.0  # texts go on
-    how = {"beam": 1, "stop": "first"} if kind == "greedy" else {"beam": 4, "stop": "exact" if kind == "beam" else kind}
+    how = (
+        {"beam": 1, "early_stopping": "first"}
+        if kind == "greedy"
+        else {"beam": 4, "early_stopping": "exact" if kind == "beam" else kind}
+    )
     if kind == "sample":
-        how = {"draw": Draw(keys([str(row) for row in rows], 3, 5, torch.device("cpu")))}
+        how = {"sampling": SamplingSettings(keys([str(row) for row in rows], 3, 5, torch.device("cpu")))}
     free = run(chain, rows, limits, nbest=1 if kind != "sample" else 3, **how)
     texts = [letters([each.tokens])[0] for some in free for each in some]
     long = [text for text in texts if len(text) >= 5]
     strings = (long[0][2:4], long[1][3:5])  # what is said somewhere
-    stops = Stops(strings, letters, [[1]] * 8)
+    stops = StopStrings(strings, letters, [[1]] * 8)
     found = run(chain, rows, limits, nbest=1 if kind != "sample" else 3, stops=stops, **how)
     stopped = 0
     for row, (some, before) in enumerate(zip(found, free, strict=True)):
@@ -118,9 +122,9 @@ def test_a_row_ends_with_the_first_stop_string_and_the_others_go_on(kind):
             if kind in ("greedy", "sample"):  # what is chosen does not depend on the strings
                 assert letters([before[place].tokens])[0].startswith(text)
                 assert there or before[place].tokens == each.tokens
-        alone = search(chain, chain.start([row]), torch.ones(1, 1, dtype=torch.long), torch.tensor([12]), Settings(
-            END, nbest=1 if kind != "sample" else 3, stops=Stops(strings, letters, [[1]]),
-            **how | ({"draw": Draw(keys([str(row)], 3, 5, torch.device("cpu")))} if kind == "sample" else {}),
+        alone = search(chain, chain.start([row]), torch.ones(1, 1, dtype=torch.long), torch.tensor([12]), SearchSettings(
+            END, nbest=1 if kind != "sample" else 3, stops=StopStrings(strings, letters, [[1]]),
+            **how | ({"sampling": SamplingSettings(keys([str(row)], 3, 5, torch.device("cpu")))} if kind == "sample" else {}),
         ))  # fmt: skip
         assert [each.tokens for each in alone[0]] == [each.tokens for each in some]
     assert stopped >= 2
@@ -138,7 +142,9 @@ def test_a_beam_whose_hypotheses_have_all_stopped_is_done():
     chain.step = step  # type: ignore[method-assign]
     for stop in ("exact", "first", "heuristic"):
         steps[0] = 0
-        found = run(chain, [0], [50], beam=5, nbest=3, stop=stop, stops=Stops(("b", "c", "d"), letters, [[1]]))[0]
+        found = run(
+            chain, [0], [50], beam=5, nbest=3, early_stopping=stop, stops=StopStrings(("b", "c", "d"), letters, [[1]])
+        )[0]
         assert [len(each.tokens) for each in found] == [1, 1, 1] and steps[0] == 1
 
 
@@ -148,7 +154,7 @@ def test_stop_strings_are_found_however_they_are_spelt(tokenizers):
         tokenizer = tokenizers[kind]
         ids = tokenizer.encode([TEXTS[0]])[0]
         for string in strings:
-            stops = Stops((string,), tokenizer.decode, [[tokenizer.start]])
+            stops = StopStrings((string,), tokenizer.decode, [[tokenizer.start]])
             asked = torch.ones(1, 1, dtype=torch.bool)
             ends = [
                 bool(stops(torch.tensor([[ids[:end]]]), torch.tensor([0]), asked)) for end in range(1, len(ids) + 1)
@@ -164,10 +170,12 @@ def test_a_stop_string_in_the_prompt_does_not_count(tokenizers):
     ids = tokenizer.encode(["und naïve"])[0]
     more = tokenizer.encode(["und Ideen"])[0]
     asked = torch.ones(1, 1, dtype=torch.bool)
-    stops = Stops(("und",), tokenizer.decode, [ids])
+    stops = StopStrings(("und",), tokenizer.decode, [ids])
     assert not stops(torch.tensor([[more[1:]]]), torch.tensor([0]), asked)
     assert stops(torch.tensor([[more]]), torch.tensor([0]), asked)
-    assert Stops((" und",), tokenizer.decode, [ids])(torch.tensor([[more]]), torch.tensor([0]), asked)  # with its space
+    assert StopStrings((" und",), tokenizer.decode, [ids])(
+        torch.tensor([[more]]), torch.tensor([0]), asked
+    )  # with its space
 
 
 def test_cut_and_held():
@@ -193,7 +201,7 @@ def test_the_pieces_of_a_text_are_the_text(kind, tokenizers):
             before = tokenizer.decode([given])[0]
             if before.endswith("\ufffd"):
                 continue  # no prompt ends within a character
-            teller = Teller(tokenizer.decode, given, ())
+            teller = IncrementalDetokenizer(tokenizer.decode, given, ())
             pieces = [teller.hear(token) for token in ids[first:]]
             assert not any("\ufffd" in piece for piece in pieces)
             assert before + "".join(pieces) == whole
@@ -204,10 +212,10 @@ def test_the_pieces_of_a_text_are_the_text(kind, tokenizers):
 @settings(max_examples=150, deadline=None)
 def test_nothing_is_told_that_later_tokens_change(tokens, seed):
     """Any bytes, valid or not, with strings that stop."""
-    tokenizer = learn(config.Tokenizer(kind="byte", vocab=260), ["x"])
+    tokenizer = train_tokenizer(config.TokenizerConfig(kind="byte", vocab=260), ["x"])
     whole = tokenizer.decode([tokens])[0]
     stops = tuple({whole[i : i + 2] for i in (seed, 3 * seed + 5)} - {"", whole[:1]})
-    teller = Teller(tokenizer.decode, [tokenizer.start], stops)
+    teller = IncrementalDetokenizer(tokenizer.decode, [tokenizer.start], stops)
     told = "".join(teller.hear(token) for token in tokens)
     wanted, _ = cut(whole, stops)
     assert wanted.startswith(told) and len(told) == teller.told

@@ -9,7 +9,7 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
-from regard.decode import Settings, search
+from regard.decode import SearchSettings, search
 
 END = "<|endoftext|>"
 TEXTS = [
@@ -98,7 +98,9 @@ def ragged(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
 def greedy(model: Any, rows: list[list[int]], steps: int, end: int, left: bool = False) -> list[list[int]]:
     tokens, real = ragged(rows, left)
     limits = torch.full((len(rows),), steps)
-    found = search(model, model.start(len(rows)), tokens, limits, Settings(end, beam=1, stop="first"), real)
+    found = search(
+        model, model.start(len(rows)), tokens, limits, SearchSettings(end, beam=1, early_stopping="first"), real
+    )
     return [best[0].tokens for best in found]
 
 

@@ -51,7 +51,7 @@ class DecoderOnly:
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         """Texts of any lengths in one batch, padded with `fill`."""
         tokens, real = padded(texts, fill)
-        found = self.model(tokens, Mask(keys=real))
+        found = self.model(tokens, Mask(key_valid=real))
         return [found[i, : len(text)] for i, text in enumerate(texts)]
 
     def alone(self, text: list[int], row: int) -> Tensor:
@@ -61,7 +61,7 @@ class DecoderOnly:
     def packed(self, texts: Texts) -> list[Tensor]:
         """The same in one row."""
         tokens, at, segments = row(texts)
-        found = self.model.logits(self.model.decode(tokens, Mask(at=at, segments=segments)))
+        found = self.model.logits(self.model.decode(tokens, Mask(positions=at, segments=segments)))
         return list(found[0].split([len(text) for text in texts]))
 
     def start(self, rows: int, capacity: int | None) -> Cache:
@@ -92,7 +92,7 @@ class EncoderDecoder:
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         tokens, real = padded(texts, fill)
-        return list(self.model(tokens, self.target[: len(texts)], Mask(keys=real)))
+        return list(self.model(tokens, self.target[: len(texts)], Mask(key_valid=real)))
 
     def alone(self, text: list[int], row: int) -> Tensor:
         return self.model(torch.tensor([text]), self.target[row : row + 1])[0]
@@ -100,9 +100,9 @@ class EncoderDecoder:
     def packed(self, texts: Texts) -> list[Tensor]:
         source, source_at, source_segments = row(texts)
         target, at, segments = row(self.target[: len(texts)].tolist())
-        memory = self.model.encode(source, Mask(at=source_at, segments=source_segments))
-        cross = Cross(memory, Mask(segments=segments, keys_segments=source_segments))
-        found = self.model.logits(self.model.decode(target, cross, Mask(at=at, segments=segments)))
+        memory = self.model.encode(source, Mask(positions=source_at, segments=source_segments))
+        cross = Cross(memory, Mask(segments=segments, key_segments=source_segments))
+        found = self.model.logits(self.model.decode(target, cross, Mask(positions=at, segments=segments)))
         return list(found[0].split(self.target.size(1)))
 
     def start(self, rows: int, capacity: int | None) -> Cache:
@@ -132,7 +132,7 @@ class EncoderOnly:
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         tokens, real = padded(texts, fill)
-        found = self.model(tokens, Mask(keys=real))
+        found = self.model(tokens, Mask(key_valid=real))
         return [found[i, : len(text)] for i, text in enumerate(texts)]
 
     def alone(self, text: list[int], row: int) -> Tensor:
@@ -140,7 +140,7 @@ class EncoderOnly:
 
     def packed(self, texts: Texts) -> list[Tensor]:
         tokens, at, segments = row(texts)
-        return list(self.model(tokens, Mask(at=at, segments=segments))[0].split([len(text) for text in texts]))
+        return list(self.model(tokens, Mask(positions=at, segments=segments))[0].split([len(text) for text in texts]))
 
     def paths(self) -> list[str]:
         return own_attention("encoder", self.model.encoder)
@@ -236,7 +236,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "xl": {
         "paper": {},
-        "same": {"same": True, "memory": 5, "tied": False},
+        "same": {"same_length": True, "memory": 5, "tied": False},
         "prenorm": {"prenorm": True, "norm": "rms", "feed": "gated"},
         "without memory": {"memory": 0},
     },
@@ -250,10 +250,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "cnn": {
         "translator": {},
-        "wide": {"near": 5, "attention": "additive", "tied": False, "target_vocab": 41, "decoder_layers": 2},
+        "wide": {"kernel_size": 5, "attention": "additive", "tied": False, "target_vocab": 41, "decoder_layers": 2},
         "writer": {"head": "next"},
-        "learned": {"head": "next", "near": 1, "positions": {"kind": "learned", "tokens": 64}},
-        "tags": {"head": "tag", "labels": 41, "near": 5},
+        "learned": {"head": "next", "kernel_size": 1, "positions": {"kind": "learned", "tokens": 64}},
+        "tags": {"head": "tag", "labels": 41, "kernel_size": 5},
     },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]

@@ -51,15 +51,15 @@ def cutter(path: Path, texts: list[str], vocab: int) -> list[str]:
 
 def teach(model: torch.nn.Module, tokenizer: Any, steps: int = 100) -> None:
     """A little copying in capitals, so that texts differ and end: random weights say the same whatever they read."""
-    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     texts = sentences(400, seed=2)
     for step in range(steps):
         some = texts[step * 16 % 384 :][:16]
         batch = tokenizer(some, text_target=[text.upper() for text in some], padding=True, return_tensors="pt")
         batch["labels"] = batch.labels.masked_fill(batch.labels == model.config.pad_token_id, -100)
         model(**batch).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def folder(path: Path, separate: bool = False, **config: Any) -> Path:

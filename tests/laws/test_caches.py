@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.parts import Cache, Mask
 from regard.parts.cache import slots
-from regard.parts.efficient import RandomFeatures
+from regard.parts.efficient import RandomFeatureKernel
 
 CAPACITIES = pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
 EVERY = pytest.mark.parametrize("name", STEPPED)
@@ -93,7 +93,7 @@ def test_rows_come_and_go(name: str, capacity: int | None) -> None:
 
 def test_layers_of_one_kind_share_a_book() -> None:
     for name, count in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
-        assert len(set(map(id, stepped(name).start(40).books))) == count
+        assert len(set(map(id, stepped(name).start(40).layouts))) == count
 
 
 @torch.no_grad()
@@ -102,7 +102,7 @@ def test_a_ring_writes_no_slot_twice() -> None:
     it, chunk = stepped("window"), torch.randint(50, (3, 9))
     cache = it.start(None)
     it.model.step(chunk, cache, ragged([9, 3, 6]))
-    for row, length in zip(cache.books[0].to.tolist(), (9, 3, 6), strict=True):
+    for row, length in zip(cache.layouts[0].to.tolist(), (9, 3, 6), strict=True):
         written = [slot for slot in row if slot]  # 0 takes what need not be kept
         assert len(set(written)) == len(written) == min(length, 4)
 
@@ -123,9 +123,9 @@ def test_a_ring_is_no_larger_than_the_text() -> None:
 @torch.no_grad()
 def test_sums_forget_their_units() -> None:
     """Features are kept in units of the largest so far; in an old text's units a new one of small ones would be nothing."""
-    kernel, mask = RandomFeatures(8, 32), Mask(causal=True)
+    kernel, mask = RandomFeatureKernel(8, 32), Mask(causal=True)
     q, k, v = torch.randn(3, 2, 1, 5, 8)
-    fresh, used = (kernel.memory(None, 2, 1, 8, v) for _ in range(2))
+    fresh, used = (kernel.layer_cache(None, 2, 1, 8, v) for _ in range(2))
     kernel(q, k, v, mask, memory=used)
     used.reset(torch.tensor([True, True]))
     far = 30 * k  # the features of a long key are all small
@@ -150,8 +150,8 @@ class Beams(Texts):
             close(logits[row], self.it.full(torch.tensor(beams), self.origin[row])[:, -1])
         assert self.cache.lengths.tolist() == [len(beams[0]) for beams in self.beams]
 
-    def follow(self, origin: Tensor) -> None:
-        self.cache.follow(origin)
+    def reorder(self, origin: Tensor) -> None:
+        self.cache.reorder(origin)
         pairs = zip(self.beams, origin.tolist(), strict=True)
         self.beams = [[list(beams[o]) for o in row] for beams, row in pairs]
 
@@ -176,7 +176,7 @@ def test_beams_are_full(name: str, capacity: int | None) -> None:
             beams.keep([1, 2])
         rows = len(beams.said)
         if i:
-            beams.follow(torch.randint(3, (rows, 3)))
+            beams.reorder(torch.randint(3, (rows, 3)))
         beams.step(torch.randint(50, (rows, 3)))
 
 
@@ -184,11 +184,11 @@ def test_beams_are_full(name: str, capacity: int | None) -> None:
 @torch.no_grad()
 def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then all continue one beam: then little more than its own past is left to read, in every row."""
-    monkeypatch.setattr(slots, "TIDY", 3)
+    monkeypatch.setattr(slots, "COMPACT_EVERY", 3)
     beams = Beams(stepped(name), None)
     beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
     beams.branch(5, steps=24)
-    (book,) = {id(book): book for book in beams.cache.books if isinstance(book, slots.DenseBook)}.values()
+    (book,) = {id(book): book for book in beams.cache.layouts if isinstance(book, slots.DenseLayout)}.values()
     sizes = []
     for i in range(24):
         rows = len(beams.said)
@@ -197,7 +197,7 @@ def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.Monkey
             rows = 2
         if i:
             last = torch.randint(5, (rows, 1)).expand(-1, 5) if i % 4 == 0 else torch.randint(5, (rows, 5))
-            beams.follow(last)
+            beams.reorder(last)
         beams.step(torch.randint(50, (rows, 5)))
         sizes.append(book.size)
     past = max(len(beam[0]) for beam in beams.beams)
@@ -210,10 +210,10 @@ def test_beams_that_follow_nobody_only_grow() -> None:
     beams = Beams(stepped("dense"), None)
     beams.read(torch.randint(50, (3, 2)))
     beams.branch(2, steps=40)
-    before = beams.cache.books[0].slots
+    before = beams.cache.layouts[0].slots
     for _ in range(40):
         beams.step(torch.randint(50, (3, 2)))
-    assert beams.cache.books[0].size == 8 + 80 and before < 8 + 80 <= beams.cache.books[0].slots
+    assert beams.cache.layouts[0].size == 8 + 80 and before < 8 + 80 <= beams.cache.layouts[0].slots
 
 
 @pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])
@@ -226,7 +226,7 @@ def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
     beams.branch(2, steps=6)
     for i in range(6):
         if i:
-            beams.follow(torch.randint(2, (3, 2)))
+            beams.reorder(torch.randint(2, (3, 2)))
         beams.step(torch.randint(50, (3, 2)))
 
 
@@ -241,13 +241,13 @@ def test_beams_share_the_source(name: str) -> None:
     cache.branch(4, steps=5)
     for _ in range(2):
         it.model.step(torch.randint(50, (3, 4)), cache)
-        cache.follow(torch.randint(4, (3, 4)))
+        cache.reorder(torch.randint(4, (3, 4)))
     assert addresses(cache) == before
-    assert all(memory.k.size(0) == 3 and memory.v.size(0) == 3 for memory in cache.cross.memories)
+    assert all(memory.k.size(0) == 3 and memory.v.size(0) == 3 for memory in cache.cross.layer_caches)
 
 
 def addresses(cache: Cache) -> list[int]:
-    return [tensor.data_ptr() for memory in cache.cross.memories for tensor in (memory.k, memory.v)]
+    return [tensor.data_ptr() for memory in cache.cross.layer_caches for tensor in (memory.k, memory.v)]
 
 
 # --- Compiled, and in lower precision --------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
             if i == 3:
                 cache.select(torch.tensor([2, 0, 0]))
             if beams and i:
-                cache.follow(origin)
+                cache.reorder(origin)
         close(step(tokens, caches[0]), it.model.step(tokens, caches[1]))
     return graphs()
 

@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.config.run import family_of
-from regard.data.sampler import pair
-from regard.decode import Draw, Settings, Suppress, TopK, search
-from regard.parts import Feed, Layer, Mask, Residual, Softmax, Stack, slots
-from regard.processors.tokenizers import Text
-from regard.tasks.translate import Lesson, states
+from regard.data.sampler import collate_pairs
+from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
+from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
+from regard.processors.tokenizers import TrainedTokenizer
+from regard.tasks.translate import TranslateObjective, states
 from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -52,7 +52,7 @@ def test_zeros_by_backend(capsys):
         q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
         keys = torch.tensor([[True] * 64, [False] * 64], device="cuda")
         for bias in (None, torch.randn(1, 4, 64, 64, device="cuda", dtype=dtype)):
-            out = Softmax()(q, k, v, Mask(keys=keys), bias)
+            out = SoftmaxKernel()(q, k, v, Mask(key_valid=keys), bias)
             assert out[1].abs().max() == 0 and out[0].abs().max() > 0
             assert all(each.isfinite().all() for each in torch.autograd.grad(out.float().sum(), (q, k, v)))
 
@@ -63,12 +63,12 @@ def test_zeros_by_backend(capsys):
 )
 def test_memory_lapped_in_chunks(slot):
     """Chunks that lap a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
-    layers = [Layer(slot.build(32, 4), Feed(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
+    layers = [Layer(slot.build(32, 4), FeedForward(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
     stack = Stack(layers, causal=True).cuda().eval()
     x = torch.randn(3, 40, 32, device="cuda")
     cache, parts = stack.cache(3), []
     for chunk in x.split([9, 1, 1, 13, 1, 9, 6], 1):
-        parts.append(stack(chunk, cache.ahead(chunk), cache=cache))
+        parts.append(stack(chunk, cache.next_mask(chunk), cache=cache))
     assert (torch.cat(parts, 1) - stack(x, Mask())).abs().max() < 1e-4
 
 
@@ -104,20 +104,23 @@ def test_the_same_texts_as_on_the_cpu(family):
     for device in ("cpu", "cuda"):
         model.to(device)
         with torch.no_grad():
-            cache = model.start(source.to(device), Mask(keys=real.to(device)))
+            cache = model.start(source.to(device), Mask(key_valid=real.to(device)))
         prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
         found.append(
-            [[each.tokens for each in best] for best in search(model, cache, prompt, limits, Settings(2, 4, nbest=2))]
+            [
+                [each.tokens for each in best]
+                for best in search(model, cache, prompt, limits, SearchSettings(2, 4, nbest=2))
+            ]
         )
     assert found[0] == found[1]
 
 
 WAYS = {
-    "greedy": Settings(2, 1, stop="first"),
-    "exact": Settings(2, 4, nbest=2),
-    "heuristic": Settings(2, 5, 0.7, 2, "heuristic", (Suppress([0, 1]),)),
-    "first": Settings(2, 3, stop="first"),
-    "samples": Settings(2, nbest=3),
+    "greedy": SearchSettings(2, 1, early_stopping="first"),
+    "exact": SearchSettings(2, 4, nbest=2),
+    "heuristic": SearchSettings(2, 5, 0.7, 2, "heuristic", (Suppress([0, 1]),)),
+    "first": SearchSettings(2, 3, early_stopping="first"),
+    "samples": SearchSettings(2, nbest=3),
 }
 
 
@@ -132,7 +135,9 @@ def test_recorded_steps_find_the_same_texts(way, family):
         model.to(device)
         settings = WAYS[way]
         if way == "samples":
-            settings = replace(settings, draw=Draw(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),)))
+            settings = replace(
+                settings, sampling=SamplingSettings(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),))
+            )
         with torch.no_grad():
             cache = model.start(source.to(device), capacity=capacity)
         prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
@@ -147,13 +152,13 @@ def test_the_next_search_finds_the_recording(way, monkeypatch):
     from regard.decode import cuda_graph
 
     model, twin, made = a_model().cuda(), a_model(), []
-    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.Recorded.record
+    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.GraphedStep.record
 
     def drawn(place):
-        draws = Draw(torch.arange(36, device=place).view(12, 3), (TopK(20),))
-        return replace(how, draw=draws) if way == "samples" else how
+        draws = SamplingSettings(torch.arange(36, device=place).view(12, 3), (TopK(20),))
+        return replace(how, sampling=draws) if way == "samples" else how
 
-    monkeypatch.setattr(cuda_graph.Recorded, "record", lambda self, *words: made.append(1) or kept(self, *words))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "record", lambda self, *words: made.append(1) or kept(self, *words))
     for seed in range(3):
         source = torch.randint(3, 97, (12, 9), generator=torch.Generator().manual_seed(seed))
         prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
@@ -172,12 +177,12 @@ def test_packed_rows_learn_the_same_when_compiled():
     texts = [
         torch.randint(4, 97, (int(n),), generator=rng).tolist() for n in torch.randint(2, 40, (48,), generator=rng)
     ]
-    batch = pair(texts[:24], texts[24:], Text, Text, 128).to("cuda")
+    batch = collate_pairs(texts[:24], texts[24:], TrainedTokenizer, TrainedTokenizer, 128).to("cuda")
     task = SimpleNamespace(
         translator=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
     )
     model, found = a_model().cuda(), []
-    for loss_of in (Lesson.loss, torch.compile(Lesson.loss, dynamic=False)):
+    for loss_of in (TranslateObjective.loss, torch.compile(TranslateObjective.loss, dynamic=False)):
         model.zero_grad()
         loss = loss_of(task, model, batch)
         loss.backward()
@@ -195,7 +200,11 @@ def test_what_attention_replaced_learns_as_on_the_cpu(family, width, tmp_path):
     draw = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 20, (24,), generator=draw).tolist()
     texts = [torch.randint(4, 97, (length,), generator=draw).tolist() for length in lengths]
-    batch, model, found = pair(texts[:12], texts[12:], Text, Text, width), a_model(family), []
+    batch, model, found = (
+        collate_pairs(texts[:12], texts[12:], TrainedTokenizer, TrainedTokenizer, width),
+        a_model(family),
+        [],
+    )
     for part in model.train().modules():  # cuDNN has gradients only while learning
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -238,7 +247,7 @@ def test_a_captured_step_equals_an_eager_one(beams, family):
         if beams:
             origin = torch.randint(beams, shape, device="cuda")
             for cache in caches:
-                cache.follow(origin)
+                cache.reorder(origin)
         graph.replay()
         wanted = model.step(fed, caches[1])
         assert (logits - wanted).abs().max() < 1e-4, f"step {i}"
@@ -252,7 +261,7 @@ def test_a_masked_step_compiles_to_one_graph():
         torch.randint(3, 97, (3, 9), device="cuda"),
         torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda"),
     )
-    caches = [model.start(source, Mask(keys=real), capacity=32) for _ in range(2)]
+    caches = [model.start(source, Mask(key_valid=real), capacity=32) for _ in range(2)]
     torch._dynamo.utils.counters.clear()
     for cache in caches:
         model.step(torch.ones(3, 1, dtype=torch.long, device="cuda"), cache)
@@ -277,14 +286,16 @@ def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
     """FlexAttention in compiled code, blocks in plain torch, and the CPU: the same numbers and gradients."""
     torch.manual_seed(1)
     layers = [
-        Layer(slots.in_layer(SPARSE[name], i).build(64, 4), Feed(64, 128), lambda: Residual(torch.nn.LayerNorm(64)))
+        Layer(
+            slots.in_layer(SPARSE[name], i).build(64, 4), FeedForward(64, 128), lambda: Residual(torch.nn.LayerNorm(64))
+        )
         for i in range(2)
     ]
     stack, x = Stack(layers).eval(), torch.randn(3, 777, 64)
     real = torch.arange(777)[None] < torch.tensor([[777], [500], [0]])
 
     def read(stack, x, real):
-        return stack(x, Mask(keys=real))
+        return stack(x, Mask(key_valid=real))
 
     def found(stack, x, real, read=read):
         out = read(stack, x, real if padded else None)

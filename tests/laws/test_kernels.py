@@ -14,25 +14,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.parts import (
-    Added,
-    Additive,
+    AddedTerms,
+    AdditiveKernel,
     Attention,
-    Bucketed,
-    Feed,
+    BucketPositions,
+    FeedForward,
     Kernel,
     Layer,
-    Learned,
+    LearnedPositions,
     Mask,
     Positions,
-    Relative,
+    RelativePositions,
     Residual,
-    Rotary,
-    Softmax,
+    RotaryPositions,
+    SoftmaxKernel,
     Stack,
     flex,
     slots,
 )
-from regard.parts.efficient import Band, Blocks, GlobalAttention, LowRank, RandomFeatures
+from regard.parts.efficient import BlockSparseKernel, GlobalAttention, LowRankKernel, RandomFeatureKernel, WindowKernel
 from regard.parts.efficient.blocks import picked
 from regard.parts.efficient.random_features import draw
 
@@ -55,14 +55,16 @@ def naive(scores: Tensor, v: Tensor, seen: Tensor) -> Tensor:
 
 def formula(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
     q, k = q.double(), k.double()
-    if isinstance(kernel, Additive):
+    if isinstance(kernel, AdditiveKernel):
         return torch.tanh(q[:, :, :, None] + k[:, :, None]) @ kernel.score.weight.detach().double()[0]
     return q @ k.transpose(-2, -1) * (8**-0.5 if kernel.scale is None else kernel.scale)
 
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
-@pytest.mark.parametrize("kernel", [Softmax(), Softmax(scale=1.0), Additive(8)], ids=["scaled", "unscaled", "additive"])
+@pytest.mark.parametrize(
+    "kernel", [SoftmaxKernel(), SoftmaxKernel(scale=1.0), AdditiveKernel(8)], ids=["scaled", "unscaled", "additive"]
+)
 @torch.no_grad()
 def test_kernels_are_their_formula(kernel: Kernel, queries: int, keys: int, biased: bool) -> None:
     """In float64, for every word of a mask; and the visible path mixes to what the fused one does."""
@@ -79,14 +81,14 @@ def test_kernels_are_their_formula(kernel: Kernel, queries: int, keys: int, bias
 
 
 KERNELS = {
-    "softmax": Softmax(),
-    "unscaled": Softmax(scale=1.0),
-    "additive": Additive(8),
-    "window": Band(3),
-    "blocked window": Band(3, block=2),
-    "favor": RandomFeatures(8, 32),
-    "blocks": Blocks(2, 1),
-    "lowrank": LowRank(3, 4, 11),
+    "softmax": SoftmaxKernel(),
+    "unscaled": SoftmaxKernel(scale=1.0),
+    "additive": AdditiveKernel(8),
+    "window": WindowKernel(3),
+    "blocked window": WindowKernel(3, block=2),
+    "favor": RandomFeatureKernel(8, 32),
+    "blocks": BlockSparseKernel(2, 1),
+    "lowrank": LowRankKernel(3, 4, 11),
 }
 
 
@@ -97,23 +99,25 @@ def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
     kernel, (q, k, v) = KERNELS[name], three(10, 10, grad=True)
     if causal and not kernel.causal:
         pytest.skip("sees everything")
-    out = kernel(q, k, v, Mask(causal=causal, keys=ragged([10, 0])))
+    out = kernel(q, k, v, Mask(causal=causal, key_valid=ragged([10, 0])))
     grads = torch.autograd.grad(out.square().sum(), [q, k, v, *kernel.parameters()])
     assert out[1].abs().max() == 0
     assert out[0].abs().max() > 0
     assert all(grad.isfinite().all() for grad in grads)
     if name not in ("favor", "blocks", "lowrank"):
-        alone = kernel(q[:, :, :1], k[:, :, :1], v[:, :, :1], Mask(others=True, causal=causal))
+        alone = kernel(q[:, :, :1], k[:, :, :1], v[:, :, :1], Mask(exclude_self=True, causal=causal))
         assert alone.abs().max() == 0
 
 
-@pytest.mark.parametrize("scheme", [Bucketed(3, causal=True), Relative(24, 3)], ids=["buckets", "relative"])
+@pytest.mark.parametrize(
+    "scheme", [BucketPositions(3, causal=True), RelativePositions(24, 3)], ids=["buckets", "relative"]
+)
 def test_seeing_nothing_gives_zeros_under_a_bias(scheme: Positions) -> None:
     """Also through a whole attention, whose positions add to the scores."""
     attention, x = Attention(24, 3), torch.randn(2, 6, 24, requires_grad=True)
     attention.out = nn.Identity()
-    mask = Mask(causal=True, keys=ragged([6, 0]))
-    out = attention(x, x, x, mask, scheme.where(x, mask, mask))
+    mask = Mask(causal=True, key_valid=ragged([6, 0]))
+    out = attention(x, x, x, mask, scheme.terms(x, mask, mask))
     grads = torch.autograd.grad(out.square().sum(), [x, *scheme.parameters(), attention.key.weight])
     assert out[1].abs().max() == 0
     assert all(grad.isfinite().all() for grad in grads)
@@ -123,10 +127,10 @@ def spaced(mask: Mask, tokens: int, radius: int, dilation: int) -> Mask:
     """The same words for a dense kernel: `radius` neighbours on each side, every so manyeth token."""
     gap = torch.arange(tokens)[:, None] - torch.arange(tokens)[None]
     met = (gap % dilation == 0).expand(2, -1, -1)
-    if mask.globals is not None:
-        met = met | mask.marked(tokens)[:, None] | mask.marked(tokens)[:, :, None]
-    reach = radius * dilation if mask.reach is None else min(radius * dilation, mask.reach)
-    return mask.but(reach=reach, kin=met)
+    if mask.global_positions is not None:
+        met = met | mask.is_global(tokens)[:, None] | mask.is_global(tokens)[:, :, None]
+    reach = radius * dilation if mask.window is None else min(radius * dilation, mask.window)
+    return mask.replace(window=reach, beam_ancestry=met)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 5, 23, 48])
@@ -134,15 +138,15 @@ def spaced(mask: Mask, tokens: int, radius: int, dilation: int) -> Mask:
 @torch.no_grad()
 def test_window_is_dense_with_reach(tokens: int, radius: int, dilation: int, block: int) -> None:
     """Also with several query heads to a key head, and with a window larger than the text."""
-    kernel = Band(radius, dilation, block)
+    kernel = WindowKernel(radius, dilation, block)
     for name, mask in masks(tokens, tokens).items():
-        if mask.kin is not None or mask.keys_segments is not None:  # words of a cache and of a cross-attention
+        if mask.beam_ancestry is not None or mask.key_segments is not None:  # words of a cache and of a cross-attention
             continue
-        if dilation > 1 and mask.at is not None and not (mask.at.diff(dim=1) == 1).all():
+        if dilation > 1 and mask.positions is not None and not (mask.positions.diff(dim=1) == 1).all():
             continue
-        mask = mask.but(globals=None)
+        mask = mask.replace(global_positions=None)
         q, k, v = three(tokens, tokens)
-        want = Softmax()(q, k, v, spaced(mask, tokens, radius, dilation))
+        want = SoftmaxKernel()(q, k, v, spaced(mask, tokens, radius, dilation))
         close(kernel(q, k, v, mask), want, 1e-6)
         close(kernel.weights(q, k, mask) @ v, want, 1e-6)
         close(kernel(q, k[:, :1], v[:, :1], mask), kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
@@ -157,10 +161,13 @@ def test_window_with_global_positions_is_dense(causal: bool, dilation: int, bloc
     q, k, v = three(33, 33)
     marks = torch.tensor([[3, 30, 0], [7, -1, -1]])
     segments = torch.tensor([[0] * 11 + [1] * 22, [0] * 33])
-    for words in ({}, {"others": True}, {"keys": ragged([31, 6], 33)}, {"segments": segments}):
-        mask = Mask(causal=causal, globals=marks, **words)
-        rest = ~mask.marked(33)
-        got, want = Band(5, dilation, block)(q, k, v, mask), Softmax()(q, k, v, spaced(mask, 33, 5, dilation))
+    for words in ({}, {"exclude_self": True}, {"key_valid": ragged([31, 6], 33)}, {"segments": segments}):
+        mask = Mask(causal=causal, global_positions=marks, **words)
+        rest = ~mask.is_global(33)
+        got, want = (
+            WindowKernel(5, dilation, block)(q, k, v, mask),
+            SoftmaxKernel()(q, k, v, spaced(mask, 33, 5, dilation)),
+        )
         close(got.transpose(1, 2)[rest], want.transpose(1, 2)[rest], 1e-6)
 
 
@@ -181,13 +188,13 @@ def test_global_positions_see_everything_of_their_text(block: int) -> None:
     """The whole module is then dense attention under the same words."""
     (ours, dense), x = twins(block), torch.randn(2, 23, 24)
     marks, segments = torch.tensor([[3, 20, 0], [7, -1, -1]]), torch.tensor([[0] * 11 + [1] * 12, [0] * 23])
-    for words in ({}, {"others": True}, {"keys": ragged([21, 6], 23)}, {"segments": segments}):
-        mask = Mask(globals=marks, **words)
-        close(ours(x, x, x, mask), dense(x, x, x, mask.but(reach=4)), 1e-6)
-    first = Mask(globals=torch.zeros(2, 1, dtype=torch.long))
+    for words in ({}, {"exclude_self": True}, {"key_valid": ragged([21, 6], 23)}, {"segments": segments}):
+        mask = Mask(global_positions=marks, **words)
+        close(ours(x, x, x, mask), dense(x, x, x, mask.replace(window=4)), 1e-6)
+    first = Mask(global_positions=torch.zeros(2, 1, dtype=torch.long))
     close(ours(x, x, x, Mask()), ours(x, x, x, first), 0)
     ours.first = 0
-    close(ours(x, x, x, Mask()), dense(x, x, x, Mask(reach=4)), 1e-6)
+    close(ours(x, x, x, Mask()), dense(x, x, x, Mask(window=4)), 1e-6)
     with pytest.raises(ValueError, match="cannot pack"):
         twins()[0](x, x, x, Mask(segments=segments))
 
@@ -196,8 +203,8 @@ def test_global_positions_see_everything_of_their_text(block: int) -> None:
 def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
     (ours, dense), x = twins(), torch.randn(2, 17, 24)
     for marks in ([[3, 17, 99], [7, 7, -1]], [[3, 3, 99], [17, 7, 7]]):
-        mask = Mask(globals=torch.tensor(marks))
-        close(ours(x, x, x, mask), dense(x, x, x, Mask(globals=torch.tensor([[3], [7]]), reach=4)), 1e-6)
+        mask = Mask(global_positions=torch.tensor(marks))
+        close(ours(x, x, x, mask), dense(x, x, x, Mask(global_positions=torch.tensor([[3], [7]]), window=4)), 1e-6)
     ours.first = 20  # more than there are tokens: all of them
     close(ours(x, x, x, Mask()), dense(x, x, x, Mask()), 1e-6)
 
@@ -208,21 +215,24 @@ def test_global_positions_know_where_they_are(tokens: int) -> None:
     """With positions that turn heads, or add to inputs, they are still dense attention; one row of them serves all."""
     (ours, dense), x = twins(), torch.randn(2, tokens, 24)
     marks = torch.tensor([[3, tokens - 1]])
-    mask = Mask(keys=ragged([tokens, tokens - 9]))
-    added = Added(torch.randn(1, tokens, 24), torch.randn(1, tokens, 24))
-    for where in (Rotary(8).where(x, mask, mask), added):
-        found = ours(x, x, x, mask.but(globals=marks), where)
-        wanted = dense(x, x, x, mask.but(globals=marks.expand(2, -1), reach=4), where)
-        close(found[mask.keys], wanted[mask.keys], 1e-5)
+    mask = Mask(key_valid=ragged([tokens, tokens - 9]))
+    added = AddedTerms(torch.randn(1, tokens, 24), torch.randn(1, tokens, 24))
+    for where in (RotaryPositions(8).terms(x, mask, mask), added):
+        found = ours(x, x, x, mask.replace(global_positions=marks), where)
+        wanted = dense(x, x, x, mask.replace(global_positions=marks.expand(2, -1), window=4), where)
+        close(found[mask.key_valid], wanted[mask.key_valid], 1e-5)
 
 
 @torch.no_grad()
 def test_words_of_one_row_serve_all() -> None:
     (q, k, v), at, segments = three(41, 41), torch.arange(41)[None], (torch.arange(41) > 20).long()[None]
-    for words in ({"at": at, "keys": ragged([41, 20])}, {"at": at + 5, "segments": segments, "keys": ragged([41, 20])}):
+    for words in (
+        {"positions": at, "key_valid": ragged([41, 20])},
+        {"positions": at + 5, "segments": segments, "key_valid": ragged([41, 20])},
+    ):
         for causal in (False, True):
             mask = Mask(causal, **words)
-            close(Band(5, block=4)(q, k, v, mask), Softmax()(q, k, v, mask.but(reach=5)), 1e-6)
+            close(WindowKernel(5, block=4)(q, k, v, mask), SoftmaxKernel()(q, k, v, mask.replace(window=5)), 1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -234,17 +244,17 @@ def test_window_builds_nothing_of_all_pairs(causal: bool) -> None:
         marks = None if causal else torch.tensor([[0, 700]])
         real = torch.arange(tokens)[None] < tokens - 9
         with Largest() as largest:
-            Band(16)(q, k, v, Mask(causal, globals=marks, keys=real)).square().sum().backward()
+            WindowKernel(16)(q, k, v, Mask(causal, global_positions=marks, key_valid=real)).square().sum().backward()
         sizes.append(largest.elements)
     assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
 
 
 def test_window_has_the_gradient_of_dense() -> None:
-    for kernel in (Band(5, 1, 4), Band(2, 2, 8)):
+    for kernel in (WindowKernel(5, 1, 4), WindowKernel(2, 2, 8)):
         q, k, v = three(41, 41, grad=True)
-        mask = Mask(keys=ragged([41, 20]), globals=torch.tensor([[40], [-1]]))
-        dense = Softmax()(q, k, v, spaced(mask, 41, kernel.radius, kernel.dilation))
-        rest = ~mask.marked(41)
+        mask = Mask(key_valid=ragged([41, 20]), global_positions=torch.tensor([[40], [-1]]))
+        dense = SoftmaxKernel()(q, k, v, spaced(mask, 41, kernel.radius, kernel.dilation))
+        rest = ~mask.is_global(41)
         wanted = torch.autograd.grad(dense.transpose(1, 2)[rest].square().sum(), [q, k, v])
         found = torch.autograd.grad(kernel(q, k, v, mask).transpose(1, 2)[rest].square().sum(), [q, k, v])
         for ours, theirs in zip(found, wanted, strict=True):
@@ -258,13 +268,13 @@ def test_flex_window_is_the_window() -> None:
     keys, texts = ragged([333, 150], 333), torch.tensor([[300, 33], [30, 303]])
     packed = {
         "segments": torch.stack([torch.arange(2).repeat_interleave(each) for each in texts]),
-        "at": torch.stack([torch.cat([torch.arange(n) for n in each.tolist()]) for each in texts]),
+        "positions": torch.stack([torch.cat([torch.arange(n) for n in each.tolist()]) for each in texts]),
     }
-    for words in ({}, {"causal": True}, {"globals": marks}, {"keys": keys, "globals": marks, "others": True},
-                  {"segments": segments}, {"causal": True, "globals": marks, "keys": keys}, packed,
-                  {"causal": True, **packed}, {"causal": True, "at": 2 * torch.arange(333).expand(2, -1)}):  # fmt: skip
+    for words in ({}, {"causal": True}, {"global_positions": marks}, {"key_valid": keys, "global_positions": marks, "exclude_self": True},
+                  {"segments": segments}, {"causal": True, "global_positions": marks, "key_valid": keys}, packed,
+                  {"causal": True, **packed}, {"causal": True, "positions": 2 * torch.arange(333).expand(2, -1)}):  # fmt: skip
         for radius, dilation in ((20, 1), (240, 1), (255, 1), (7, 3)):
-            mask, kernel = Mask(**words), Band(radius, dilation)
+            mask, kernel = Mask(**words), WindowKernel(radius, dilation)
             blocks = kernel._flexed(mask, 333, torch.device("cpu"))
             seen = kernel._dense(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
             flexed(blocks, seen, mask)
@@ -279,7 +289,7 @@ def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
     in_order(blocks)
     for row in range(len(seen)):
         told = blocks.mask_mod(torch.tensor(row), torch.tensor(0), i[:, None], i[None]).expand(tokens, tokens)
-        rest = torch.ones(tokens, dtype=torch.bool) if mask.globals is None else ~mask.marked(tokens)[row]
+        rest = torch.ones(tokens, dtype=torch.bool) if mask.global_positions is None else ~mask.is_global(tokens)[row]
         assert told[rest].equal(seen[row][rest])
         table = F.pad(told, (0, -tokens % 128, 0, -tokens % 128)).unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
         some, count = table.any(3).any(1), blocks.shape[0]
@@ -290,7 +300,7 @@ def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
         )  # fmt: skip
         assert not (part & full).any() and (part | full)[some].all()
         assert table.all(3).all(1)[full].all()
-        if all(word is None for word in (mask.keys, mask.segments)) and not mask.causal:
+        if all(word is None for word in (mask.key_valid, mask.segments)) and not mask.causal:
             assert (part | full).sum() <= some.sum() + len(some)
 
 
@@ -308,7 +318,7 @@ def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
 # --- BigBird's blocks --------------------------------------------------------------------------------------------------
 
 
-def chosen_pairs(kernel: Blocks, length: int, tokens: int, heads: int) -> Tensor:
+def chosen_pairs(kernel: BlockSparseKernel, length: int, tokens: int, heads: int) -> Tensor:
     """(heads, tokens, tokens), as the paper draws it: block by block. -inf, or what is added to the score of a pair."""
     blocks, last = -(-length // kernel.size), -(-length // kernel.size) - 1
     picks = kernel.picks(torch.tensor([blocks]), blocks, heads)[0].tolist()
@@ -329,15 +339,15 @@ def chosen_pairs(kernel: Blocks, length: int, tokens: int, heads: int) -> Tensor
 @torch.no_grad()
 def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
     """Of texts whose lengths no block divides, in one batch: each as if it were alone."""
-    kernel = Blocks(size, random, 5, drawn)
+    kernel = BlockSparseKernel(size, random, 5, drawn)
     for tokens, ends in ((41, None), (40, [40, 23]), (kernel.few + 1, [kernel.few + 1, 0]), (kernel.few, [4, 9])):
         q, k, v = three(tokens, tokens)
-        mask = Mask() if ends is None else Mask(keys=ragged(ends, tokens))
+        mask = Mask() if ends is None else Mask(key_valid=ragged(ends, tokens))
         table = torch.stack([chosen_pairs(kernel, n, tokens, 3) for n in ends or [tokens] * 2])
         scores = q.double() @ k.double().transpose(-2, -1) * 8**-0.5 + table
         blind = scores.amax(-1, keepdim=True) == -torch.inf
         want = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
-        real = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.keys
+        real = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.key_valid
         found = kernel(q, k, v, mask).transpose(1, 2)[real]
         close(found.double(), (want @ v.double()).transpose(1, 2)[real], 1e-6)
         close(kernel.weights(q, k, mask).transpose(1, 2)[real].double(), want.transpose(1, 2)[real], 1e-6)
@@ -346,7 +356,7 @@ def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
 
 
 def test_drawn_blocks_are_others_and_stay() -> None:
-    kernel = Blocks(2, 3, 7)
+    kernel = BlockSparseKernel(2, 3, 7)
     picks = kernel.picks(torch.tensor([12, 40]), 40, 4)
     assert picks[:1].equal(kernel.picks(torch.tensor([12]), 40, 4))  # whoever else is there
     assert picks[:1, :, :12].equal(kernel.picks(torch.tensor([12]), 12, 4))
@@ -355,8 +365,10 @@ def test_drawn_blocks_are_others_and_stay() -> None:
             some = picks[row, head, i].tolist()
             assert len({*some} - {0, blocks - 1, i - 1, i, i + 1}) == 3 and 0 < min(some) <= max(some) < blocks
     assert not picks[:, 0].equal(picks[:, 1])
-    assert not picks.equal(Blocks(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
-    spread = torch.bincount(Blocks(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40)[8:39]
+    assert not picks.equal(BlockSparseKernel(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
+    spread = torch.bincount(
+        BlockSparseKernel(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40
+    )[8:39]
     assert (spread > 0).all()  # every other block is drawn by some head
     torch.library.opcheck(picked, (torch.tensor([12, 40]), 40, 4, 3, 7))  # compilers take it as one step
 
@@ -364,16 +376,16 @@ def test_drawn_blocks_are_others_and_stay() -> None:
 @torch.no_grad()
 def test_all_blocks_are_dense() -> None:
     q, k, v = three(30, 30)
-    close(Blocks(2, 5)(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 0)  # few blocks: all of them
+    close(BlockSparseKernel(2, 5)(q, k, v, Mask()), SoftmaxKernel()(q, k, v, Mask()), 0)  # few blocks: all of them
 
 
 def test_blocks_have_the_gradient_of_their_pattern() -> None:
     for drawn in (True, False):
-        kernel, (q, k, v) = Blocks(3, 1, drawn=drawn), three(41, 41, grad=True)
+        kernel, (q, k, v) = BlockSparseKernel(3, 1, drawn=drawn), three(41, 41, grad=True)
         table = torch.stack([chosen_pairs(kernel, n, 41, 3) for n in (41, 30)])
         real = ragged([41, 30])
         dense = (q @ k.transpose(-2, -1) * 8**-0.5 + table.masked_fill(~real[:, None, :, None], 0.0)).softmax(-1) @ v
-        found = kernel(q, k, v, Mask(keys=real))
+        found = kernel(q, k, v, Mask(key_valid=real))
         both = (x.transpose(1, 2)[real].square().sum() for x in (dense, found))
         for wanted, ours in zip(*(torch.autograd.grad(each, [q, k, v]) for each in both), strict=True):
             close(ours, wanted, 1e-5)
@@ -384,7 +396,7 @@ def test_blocks_build_nothing_of_all_pairs() -> None:
     for tokens in (2000, 4000):
         q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
         with Largest() as largest:
-            Blocks(16, 2)(q, k, v, Mask(keys=ragged([tokens - 9], tokens))).square().sum().backward()
+            BlockSparseKernel(16, 2)(q, k, v, Mask(key_valid=ragged([tokens - 9], tokens))).square().sum().backward()
         sizes.append(largest.elements)
     assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
 
@@ -394,24 +406,24 @@ def test_blocks_build_nothing_of_all_pairs() -> None:
     [
         ({"causal": True}, "sees later tokens and cannot be causal"),
         ({"segments": torch.zeros(2, 9)}, "cannot pack"),
-        ({"reach": 3}, "can leave out padding only"),
-        ({"others": True}, "can leave out padding only"),
-        ({"globals": torch.zeros(2, 1)}, "can leave out padding only"),
+        ({"window": 3}, "can leave out padding only"),
+        ({"exclude_self": True}, "can leave out padding only"),
+        ({"global_positions": torch.zeros(2, 1)}, "can leave out padding only"),
     ],
 )
 def test_what_blocks_refuse(words: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Blocks()(*three(9, 9), Mask(**words))
+        BlockSparseKernel()(*three(9, 9), Mask(**words))
 
 
 @torch.no_grad()
 def test_flex_blocks_are_the_blocks() -> None:
     for size, drawn, tokens in ((16, True, 400), (48, False, 700), (150, True, 1300)):
-        kernel, q = Blocks(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
+        kernel, q = BlockSparseKernel(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
         for keys in (None, ragged([tokens, tokens - 130])):
-            blocks, score = kernel._flexed(Mask(keys=keys), q)
+            blocks, score = kernel._flexed(Mask(key_valid=keys), q)
             in_order(blocks)
-            seen, more = kernel._table(Mask(keys=keys), q)
+            seen, more = kernel._table(Mask(key_valid=keys), q)
             i = torch.arange(tokens)
             for row, head in product(range(2), range(2)):
                 at = torch.tensor(row), torch.tensor(head), i[:, None], i[None]
@@ -438,15 +450,15 @@ def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.Mo
     """What a GPU compiles, traced here without a compiler behind it."""
     monkeypatch.setattr(flex, "compiling", lambda device: torch.compiler.is_compiling())
     attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
-    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(keys=real)), backend="eager", fullgraph=True)
-    wanted = [attention(x, x, x, Mask(keys=keys)) for keys in (real, None)]
-    monkeypatch.delattr(Band, "_blocked")
-    monkeypatch.delattr(Blocks, "_row")
+    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(key_valid=real)), backend="eager", fullgraph=True)
+    wanted = [attention(x, x, x, Mask(key_valid=keys)) for keys in (real, None)]
+    monkeypatch.delattr(WindowKernel, "_blocked")
+    monkeypatch.delattr(BlockSparseKernel, "_row")
     close(compiled(x, real)[real], wanted[0][real], 1e-5)
     close(compiled(x, None), wanted[1], 1e-5)
 
 
-def quadratic(kernel: RandomFeatures, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+def quadratic(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     """What favor stands for, in float64: every product of features, one pair after the other."""
     pairs = kernel.log_features(q.double())[:, :, :, None] + kernel.log_features(k.double())[:, :, None]
     scores = pairs.logsumexp(-1).masked_fill(~seen, -torch.inf)
@@ -457,11 +469,11 @@ def quadratic(kernel: RandomFeatures, q: Tensor, k: Tensor, v: Tensor, seen: Ten
 @torch.no_grad()
 def test_favor_is_its_quadratic_form(chunk: int) -> None:
     """At every size of a chunk; 140 tokens are more than a span of the small ones."""
-    kernel, (q, k, v), real = RandomFeatures(8, 30, chunk), three(140, 140), ragged([140, 51])
+    kernel, (q, k, v), real = RandomFeatureKernel(8, 30, chunk), three(140, 140), ragged([140, 51])
     for causal in (False, True):
         seen = real[:, None, None] & (torch.ones(140, 140).tril() if causal else torch.ones(140, 140)).bool()
-        close(kernel(q, k, v, Mask(causal, keys=real)).double(), quadratic(kernel, q, k, v, seen), 1e-5)
-        close(kernel.weights(q, k, Mask(causal, keys=real)) @ v, quadratic(kernel, q, k, v, seen).float(), 1e-5)
+        close(kernel(q, k, v, Mask(causal, key_valid=real)).double(), quadratic(kernel, q, k, v, seen), 1e-5)
+        close(kernel.weights(q, k, Mask(causal, key_valid=real)) @ v, quadratic(kernel, q, k, v, seen).float(), 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 200])
@@ -469,7 +481,7 @@ def test_favor_is_its_quadratic_form(chunk: int) -> None:
 @torch.no_grad()
 def test_favor_keeps_packed_texts_apart(chunk: int, groups: int) -> None:
     """Texts longer and shorter than a chunk, one that ends with a span; the loud one in between changes no unit."""
-    kernel, (q, k, v) = RandomFeatures(8, 30, chunk), three(140, 140)
+    kernel, (q, k, v) = RandomFeatureKernel(8, 30, chunk), three(140, 140)
     k, v = k[:, : 3 // groups], v[:, : 3 // groups]
     lengths = torch.tensor([[5, 107, 2, 26], [112, 1, 20, 7]])
     segments = torch.stack([torch.arange(4).repeat_interleave(row) for row in lengths])
@@ -481,11 +493,11 @@ def test_favor_keeps_packed_texts_apart(chunk: int, groups: int) -> None:
 
 def test_favor_learns_through_every_chunk() -> None:
     """Gradients, too, are those of the quadratic form: queries, keys and values, before and behind a border."""
-    kernel, real = RandomFeatures(8, 30, chunk=3), ragged([60, 41])
+    kernel, real = RandomFeatureKernel(8, 30, chunk=3), ragged([60, 41])
     q, k, v = three(60, 60, grad=True)
     seen = real[:, None, None] & torch.ones(60, 60).tril().bool()
     push = torch.randn(2, 3, 60, 8)
-    ours = torch.autograd.grad((kernel(q, k, v, Mask(True, keys=real)) * push).sum(), [q, k, v])
+    ours = torch.autograd.grad((kernel(q, k, v, Mask(True, key_valid=real)) * push).sum(), [q, k, v])
     want = torch.autograd.grad((quadratic(kernel, q, k, v, seen) * push).sum(), [q, k, v])
     for mine, theirs in zip(ours, want, strict=True):
         close(mine, theirs, 2e-4)
@@ -495,7 +507,7 @@ def estimates(features: int, orthogonal: bool) -> Tensor:
     """Relative errors of exp(q·k/√d) by so many features, (2000 draws, pairs)."""
     torch.manual_seed(3)
     q, k = 0.5 * torch.randn(2, 1, 1, 40, 8)
-    kernel, errors = RandomFeatures(8, features), []
+    kernel, errors = RandomFeatureKernel(8, features), []
     exact = (q * k).sum(-1).div(8**0.5).exp()
     for _ in range(2000):
         kernel.directions.copy_(draw(features, 8, orthogonal=orthogonal))
@@ -516,8 +528,8 @@ def test_favor_estimates_the_kernel_without_bias() -> None:
 @torch.no_grad()
 def test_favor_nears_softmax_with_more_features() -> None:
     q, k, v = three(9, 9)
-    q, k, mask, kernel = q / 2, k / 2, Mask(causal=True), RandomFeatures(8, 2**16)
-    assert (kernel(q, k, v, mask) - Softmax()(q, k, v, mask)).abs().mean() < 0.01
+    q, k, mask, kernel = q / 2, k / 2, Mask(causal=True), RandomFeatureKernel(8, 2**16)
+    assert (kernel(q, k, v, mask) - SoftmaxKernel()(q, k, v, mask)).abs().mean() < 0.01
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -525,7 +537,7 @@ def test_favor_nears_softmax_with_more_features() -> None:
 def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
     """One key whose features are e^100 times the others': it rules what comes behind it, and before it nothing changes,
     be it in the same chunk or not."""
-    kernel, (q, k, v) = RandomFeatures(8, 32, chunk=4), three(23, 23)
+    kernel, (q, k, v) = RandomFeatureKernel(8, 32, chunk=4), three(23, 23)
     for loud in (0, 2, 21):
         big = k.clone()
         big[:, :, loud] = 30 * F.normalize(kernel.directions[0], dim=0)
@@ -541,10 +553,10 @@ def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
 @torch.no_grad()
 def test_favor_sums_up_in_full_under_autocast() -> None:
     """What goes on from span to span is many small numbers, which bf16 would lose."""
-    kernel, sums = RandomFeatures(8, 32, chunk=4), []
+    kernel, sums = RandomFeatureKernel(8, 32, chunk=4), []
     q, k, v = (x.bfloat16() for x in three(150, 150))
     for told in (False, True):
-        memory = kernel.memory(None, 2, k.size(1), 8, v)
+        memory = kernel.layer_cache(None, 2, k.size(1), 8, v)
         with torch.autocast("cpu", torch.bfloat16, enabled=told):
             kernel(q, k, v, Mask(causal=True), memory=memory)
         sums.append(memory.sums)
@@ -554,38 +566,38 @@ def test_favor_sums_up_in_full_under_autocast() -> None:
 
 @torch.no_grad()
 def test_favor_compiles_to_one_graph() -> None:
-    kernel, (q, k, v) = RandomFeatures(8, 30, chunk=3), three(60, 60)
+    kernel, (q, k, v) = RandomFeatureKernel(8, 30, chunk=3), three(60, 60)
     segments = torch.arange(60).div(17, rounding_mode="floor").expand(2, -1)
     compiled = torch.compile(kernel, fullgraph=True, backend="eager")
-    for mask in (Mask(), Mask(True), Mask(True, segments=segments), Mask(True, keys=ragged([60, 41]))):
+    for mask in (Mask(), Mask(True), Mask(True, segments=segments), Mask(True, key_valid=ragged([60, 41]))):
         close(compiled(q, k, v, mask), kernel(q, k, v, mask), 1e-6)
 
 
 def test_favor_directions_are_orthogonal_and_kept() -> None:
-    kernel = RandomFeatures(8, 20)
+    kernel = RandomFeatureKernel(8, 20)
     block = F.normalize(kernel.directions[:8], dim=1)
     close(block @ block.T, torch.eye(8), 1e-5)
     assert "directions" in kernel.state_dict()
     exact = kernel.directions.clone()
     assert kernel.to(torch.bfloat16).directions.equal(exact)
     with pytest.raises(ValueError, match="0 features estimate nothing; use 1 or more"):
-        RandomFeatures(8, 0)
+        RandomFeatureKernel(8, 0)
 
 
 def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
-    one, other = (RandomFeatures(8, 20, redraw=5) for _ in range(2))
+    one, other = (RandomFeatureKernel(8, 20, redraw=5) for _ in range(2))
     before = one.directions.clone()
-    one.renew(4, 7)
+    one.resample(4, 7)
     assert one.directions.equal(before) and not other.directions.equal(before)
     torch.manual_seed(1)
-    one.renew(10, 7)
-    other.renew(5, 7)
+    one.resample(10, 7)
+    other.resample(5, 7)
     assert one.directions.equal(other.directions)
-    other.renew(10, 8)
+    other.resample(10, 8)
     assert not one.directions.equal(other.directions)
-    still = RandomFeatures(8, 20)
+    still = RandomFeatureKernel(8, 20)
     before = still.directions.clone()
-    still.renew(1000, 7)
+    still.resample(1000, 7)
     assert still.directions.equal(before)
 
 
@@ -595,43 +607,46 @@ def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
 @pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
 @torch.no_grad()
 def test_lowrank_with_identity_is_dense(sharing: str) -> None:
-    kernel, (q, k, v) = LowRank(3, 11, 11, sharing), three(11, 11)
+    kernel, (q, k, v) = LowRankKernel(3, 11, 11, sharing), three(11, 11)
     for places in (kernel.keys, kernel.values):
         close(places.map(11), torch.eye(11).expand_as(places.weight), 1e-6)  # so it begins; with fewer places, as means
-    close(kernel(q, k, v, Mask()), Softmax()(q, k, v, Mask()), 1e-6)
-    close(kernel.weights(q, k, Mask()), Softmax().weights(q, k, Mask()), 1e-6)
-    close(LowRank(3, 2, 5).keys.map(5)[0], torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1.5, 1.5]]) / 3, 1e-6)
+    close(kernel(q, k, v, Mask()), SoftmaxKernel()(q, k, v, Mask()), 1e-6)
+    close(kernel.weights(q, k, Mask()), SoftmaxKernel().weights(q, k, Mask()), 1e-6)
+    close(LowRankKernel(3, 2, 5).keys.map(5)[0], torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1.5, 1.5]]) / 3, 1e-6)
 
 
 @pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
 @torch.no_grad()
 def test_lowrank_is_its_formula(sharing: str) -> None:
     """softmax(q (E k)ᵀ/√d) F v, with what is hidden zero before the maps, and every token at its own place."""
-    kernel, (q, k, v), real = LowRank(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
+    kernel, (q, k, v), real = LowRankKernel(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
     for weight in kernel.parameters():
         weight.normal_(std=13 / 4)
     places = torch.stack([torch.arange(9), torch.randperm(13)[:9]])
     maps = 3 if sharing == "none" else 1
     assert kernel.keys.weight.shape == kernel.values.weight.shape == (maps, 4, 13)
     assert (kernel.keys is kernel.values) == (sharing in ("key-value", "layers"))
-    for mask in (Mask(), Mask(keys=real), Mask(keys=real, at=places)):
-        at = mask.places(9, 9)[0].expand(2, -1)
-        want, shown = torch.zeros(2, 3, 9, 8).double(), torch.ones(2, 9).bool() if mask.keys is None else mask.keys
+    for mask in (Mask(), Mask(key_valid=real), Mask(key_valid=real, positions=places)):
+        at = mask.query_key_positions(9, 9)[0].expand(2, -1)
+        want, shown = (
+            torch.zeros(2, 3, 9, 8).double(),
+            torch.ones(2, 9).bool() if mask.key_valid is None else mask.key_valid,
+        )
         for b, h in product(range(2), range(3)):
             rows = shown[b].nonzero()[:, 0]
             e, f = (m.weight[h % maps][:, at[b, rows]].double() * (4 / 13) for m in (kernel.keys, kernel.values))
             looks = (q[b, h].double() @ (e @ k[b, h, rows].double()).T / 8**0.5).softmax(-1)
             want[b, h] = looks @ (f @ v[b, h, rows].double())
         close(kernel(q, k, v, mask).double(), want, 1e-5)
-        if mask.at is None:
+        if mask.positions is None:
             close((kernel.weights(q, k, mask) @ v).double(), want, 1e-5)
 
 
 def test_lowrank_shares_one_map_among_layers() -> None:
     def stack(sharing: str) -> Stack:
         slot = slots.Lowrank(rank=3, tokens=9, sharing=sharing)
-        layers = [Layer(slot.build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12))) for _ in range(3)]
-        return Stack(layers, positions=Learned(30, 12))
+        layers = [Layer(slot.build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12))) for _ in range(3)]
+        return Stack(layers, positions=LearnedPositions(30, 12))
 
     for sharing, maps in (("none", 6), ("heads", 6), ("key-value", 3), ("layers", 1)):
         made = stack(sharing)
@@ -647,26 +662,26 @@ def test_lowrank_shares_one_map_among_layers() -> None:
 def test_what_lowrank_and_favor_cannot_do_is_refused() -> None:
     q, k, v = three(9, 9)
     packed = Mask(segments=torch.zeros(2, 9, dtype=torch.long))
-    lowrank, favor = LowRank(3, 4, 8), RandomFeatures(8, 4)
+    lowrank, favor = LowRankKernel(3, 4, 8), RandomFeatureKernel(8, 4)
     with pytest.raises(ValueError, match=r"a text of 9 tokens is longer than the 8 places that lowrank attention maps"):
         lowrank(q, k, v, Mask())
     with pytest.raises(ValueError, match=r"lowrank attention .* cannot pack; set data.packed=false"):
-        LowRank(3, 4, 9)(q, k, v, packed)
-    for mask in (Mask(causal=True), Mask(others=True), Mask(reach=3)):
+        LowRankKernel(3, 4, 9)(q, k, v, packed)
+    for mask in (Mask(causal=True), Mask(exclude_self=True), Mask(window=3)):
         with pytest.raises(ValueError, match="lowrank attention maps all positions together and cannot hide some"):
-            LowRank(3, 4, 9)(q, k, v, mask)
+            LowRankKernel(3, 4, 9)(q, k, v, mask)
     with pytest.raises(ValueError, match=r"favor attention .* cannot pack; set data.packed=false"):
         favor(q, k, v, packed)
-    for mask in (Mask(others=True), Mask(reach=3)):
+    for mask in (Mask(exclude_self=True), Mask(window=3)):
         with pytest.raises(ValueError, match="favor attention sums all positions up and cannot leave some out"):
             favor(q, k, v, mask)
-    for slot, name in ((slots.Lowrank(), "LowRank"), (slots.Favor(), "RandomFeatures")):
-        layer = Layer(slot.build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12)))
-        for scheme in (Bucketed(2), Relative(12, 2)):
-            with pytest.raises(ValueError, match=f"{name} has no scores for {type(scheme).__name__} positions"):
+    for slot, name in ((slots.Lowrank(), "LowRankKernel"), (slots.Favor(), "RandomFeatureKernel")):
+        layer = Layer(slot.build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12)))
+        for scheme in (BucketPositions(2), RelativePositions(12, 2)):
+            with pytest.raises(ValueError, match=f"{name} has no scores that {type(scheme).__name__} could add to"):
                 Stack([layer], positions=scheme)
-    layer = Layer(slots.Lowrank().build(12, 2), Feed(12, 12), lambda: Residual(nn.LayerNorm(12)))
-    with pytest.raises(ValueError, match="LowRank sees later tokens and cannot be causal; use it in an encoder"):
+    layer = Layer(slots.Lowrank().build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12)))
+    with pytest.raises(ValueError, match="LowRankKernel sees later tokens and cannot be causal; use it in an encoder"):
         Stack([layer], causal=True)
 
 
@@ -685,14 +700,14 @@ def drawn(draw: st.DrawFn) -> tuple[Mask, int]:
 
     mask = Mask(
         causal=flags["causal"],
-        others=flags["others"],
-        reach=reach,
-        keys=some(2, 2, tokens).bool() if flags["keys"] else None,
+        exclude_self=flags["others"],
+        window=reach,
+        key_valid=some(2, 2, tokens).bool() if flags["keys"] else None,
         segments=some(3, 2, tokens).sort(1).values if flags["segments"] else None,
-        globals=torch.stack([torch.randperm(tokens, generator=generator)[:2] for _ in range(2)])
+        global_positions=torch.stack([torch.randperm(tokens, generator=generator)[:2] for _ in range(2)])
         if flags["globals"]
         else None,
-        at=torch.arange(tokens).expand(2, -1) + some(9, 2, 1) if flags["at"] else None,
+        positions=torch.arange(tokens).expand(2, -1) + some(9, 2, 1) if flags["at"] else None,
     )
     return mask, tokens
 
@@ -704,11 +719,11 @@ def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, plac
     """Changing a key and its value changes no query that does not see it, and whoever sees nothing gets zeros."""
     (mask, tokens), kernel, j = drawn, KERNELS[name], place % drawn[1]
     if name in ("favor", "blocks", "lowrank"):
-        mask = mask.but(others=False, reach=None, segments=None, globals=None)
+        mask = mask.replace(exclude_self=False, window=None, segments=None, global_positions=None)
     if name in ("blocks", "lowrank"):
-        mask = mask.but(causal=False)
+        mask = mask.replace(causal=False)
     if name == "lowrank":
-        mask = mask.but(at=None)
+        mask = mask.replace(positions=None)
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 2, tokens, 8) for _ in range(3))
     other_k, other_v = k.clone(), v.clone()
@@ -716,10 +731,14 @@ def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, plac
     other_v[:, :, j] += 100
     if name == "blocks" and tokens > kernel.few:
         return  # its pattern has a test of its own
-    narrow = mask if "window" not in name else mask.but(reach=min(3, 3 if mask.reach is None else mask.reach))
+    narrow = mask if "window" not in name else mask.replace(window=min(3, 3 if mask.window is None else mask.window))
     seen = seen_by_pairs(narrow, tokens, tokens)[:, 0]  # (rows, queries, keys)
     before, after = (kernel(q, *pair, mask).transpose(1, 2) for pair in ((k, v), (other_k, other_v)))
-    usual = ~mask.marked(tokens) if mask.globals is not None and "window" in name else torch.ones(2, tokens).bool()
+    usual = (
+        ~mask.is_global(tokens)
+        if mask.global_positions is not None and "window" in name
+        else torch.ones(2, tokens).bool()
+    )
     assert (before[~seen.any(-1) & usual] == 0).all()
     unmoved = ~seen[:, :, j] & usual
     assert torch.allclose(before[unmoved], after[unmoved], atol=1e-5 if name == "favor" else 1e-6)

@@ -6,7 +6,7 @@ from helpers.families import CASES, LOOSE, config, ids, kind, loud, some
 
 from regard.config.run import family_of
 from regard.look import recording
-from regard.parts.losses import smoothed
+from regard.parts.losses import smoothed_cross_entropy
 from regard.training.checkpoint import load_model, save_model
 
 CLOSE = 1e-4
@@ -65,7 +65,7 @@ def test_cached_is_uncached(writer, capacity):
             said[row] += tokens[row, :length].tolist()
             wanted = writer.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]
             assert length == 0 or (found[row, :length] - wanted[-length:]).abs().max() < CLOSE
-    assert (cache.lengths - cache.front).tolist() == [10, 5, 8]  # not counting what stands before every text
+    assert (cache.lengths - cache.prefix_length).tolist() == [10, 5, 8]  # not counting what stands before every text
 
 
 @torch.no_grad()
@@ -96,12 +96,12 @@ def test_overfits_one_batch_and_a_seed_repeats(case):
     for _ in range(2):
         torch.manual_seed(5)
         model = family_of(case[0]).Model(config(*case, dropout=0.1))
-        it, optimiser = kind(*case)(model), torch.optim.Adam(model.parameters(), 3e-3)
+        it, optimizer = kind(*case)(model), torch.optim.Adam(model.parameters(), 3e-3)
         for _ in range(80):
-            loss = smoothed(it.read(told), asked) / asked.numel()
-            optimiser.zero_grad()
+            loss = smoothed_cross_entropy(it.read(told), asked) / asked.numel()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         finals.append([each.detach().clone() for each in model.parameters()])
         model.eval()
         with torch.no_grad():

@@ -51,7 +51,7 @@ def test_lm_is_torch_s_encoder(tied):
     wanted = theirs(embedded(ours, tokens), mask=causal)
     assert (ours.decode(tokens) - wanted).abs().max() <= 1e-5
     padded = theirs(embedded(ours, tokens), mask=causal, src_key_padding_mask=~real)
-    assert (ours.decode(tokens, Mask(keys=real)) - padded)[real].abs().max() <= 1e-5
+    assert (ours.decode(tokens, Mask(key_valid=real)) - padded)[real].abs().max() <= 1e-5
     head = ours.embed.weight if tied else ours.head.weight
     assert (ours(tokens) - (wanted @ head.T + ours.head.bias)).abs().max() <= 1e-4
     assert (ours.head.weight is ours.embed.weight) == tied
@@ -64,7 +64,7 @@ def test_dropout_is_where_torch_has_it():
     mine = [part.p for part in layer.modules() if isinstance(part, nn.Dropout)]
     assert mine == [part.p for part in theirs.modules() if isinstance(part, nn.Dropout)] == [0.3] * 3
     assert ours.dropout.p == 0.3
-    assert ours.context is None and ours.recall(2) is None
+    assert ours.context is None and ours.new_memory(2) is None
 
 
 def test_sizes_and_what_cannot_be():

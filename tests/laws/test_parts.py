@@ -16,9 +16,19 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.whisper.modeling_whisper import sinusoids
 
-from regard.parts import Attention, Cross, Dropout, Feed, Gated, Layer, Mask, Residual, Stack, slots
-from regard.parts.init import glorot, initialise, normal, ones, zeros
-from regard.parts.positions import NOWHERE, Bucketed, Grid, Learned, Positions, Relative, Rotary, Sinusoid, shift
+from regard.parts import Attention, Cross, Dropout, FeedForward, GatedFeedForward, Layer, Mask, Residual, Stack, slots
+from regard.parts.init import glorot, initialize, normal, ones, zeros
+from regard.parts.positions import (
+    NO_POSITIONS,
+    BucketPositions,
+    GridPositions,
+    LearnedPositions,
+    Positions,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidPositions,
+    shift,
+)
 
 # --- Masks -----------------------------------------------------------------------------------------------------------
 
@@ -32,24 +42,24 @@ def test_a_mask_says_what_its_words_say(queries: int, keys: int) -> None:
 
 
 def test_a_mask_needs_a_tensor_only_for_more_than_causal() -> None:
-    assert Mask(causal=True).flag
-    assert not Mask().flag
+    assert Mask(causal=True).causal_only
+    assert not Mask().causal_only
     assert Mask().visible(3, 3) is None
     for name, mask in masks(5, 5).items():
-        assert mask.but(causal=True).flag == (name in ("nothing", "causal"))
+        assert mask.replace(causal=True).causal_only == (name in ("nothing", "causal"))
 
 
 def test_rows_of_a_mask() -> None:
-    mask = Mask(causal=True, at=torch.arange(4)[None], keys=ragged([4, 2, 3]))
+    mask = Mask(causal=True, positions=torch.arange(4)[None], key_valid=ragged([4, 2, 3]))
     picked = mask.select(torch.tensor([2, 0]))
-    assert picked.keys.equal(ragged([3, 4], 4))
-    assert picked.at.equal(mask.at)  # one row that serves all
+    assert picked.key_valid.equal(ragged([3, 4], 4))
+    assert picked.positions.equal(mask.positions)  # one row that serves all
     assert picked.causal
 
 
 def test_a_sight_builds_each_form_once_and_a_mask_none() -> None:
-    mask = Mask(others=True)
-    sight = mask.once()
+    mask = Mask(exclude_self=True)
+    sight = mask.memoized()
     assert sight.visible(4, 4) is sight.visible(4, 4)
     assert mask.visible(4, 4) is not mask.visible(4, 4)
 
@@ -58,7 +68,7 @@ def test_a_sight_builds_each_form_once_and_a_mask_none() -> None:
 
 
 def test_sinusoid_is_the_paper_s() -> None:
-    table = Sinusoid(32).vectors(torch.arange(600))
+    table = SinusoidPositions(32).vectors(torch.arange(600))
     for place, pair in product((0, 1, 7, 599), range(16)):
         angle = place / 10000 ** (2 * pair / 32)
         want = torch.tensor([math.sin(angle), math.cos(angle)])
@@ -68,34 +78,37 @@ def test_sinusoid_is_the_paper_s() -> None:
 def test_sinusoid_in_halves_is_marian_s() -> None:
     theirs = MarianSinusoidalPositionalEmbedding(600, 32)
     theirs.weight.data.copy_(theirs.create_weight())
-    close(Sinusoid(32, "halves").vectors(torch.arange(600)), theirs.weight)
+    close(SinusoidPositions(32, "halves").vectors(torch.arange(600)), theirs.weight)
 
 
 def test_sinusoid_stretched_is_whisper_s() -> None:
-    close(Sinusoid(32, "whisper").vectors(torch.arange(1500)), sinusoids(1500, 32), 1e-6)
+    close(SinusoidPositions(32, "whisper").vectors(torch.arange(1500)), sinusoids(1500, 32), 1e-6)
 
 
-@pytest.mark.parametrize("scheme", [Sinusoid(8), Rotary(8)])
+@pytest.mark.parametrize("scheme", [SinusoidPositions(8), RotaryPositions(8)])
 def test_rates_survive_a_cast(scheme: Positions) -> None:
     """A model in bfloat16 still knows exactly where it is."""
     before = scheme.rate.clone()
     assert nn.Sequential(scheme).bfloat16()[0].rate.equal(before)
-    assert scheme.place(torch.zeros(1, 3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert scheme.add_to_input(torch.zeros(1, 3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("scheme", [Sinusoid(8), Sinusoid(8, "halves"), Learned(20, 8), Learned(20, 8, skip=3)])
+@pytest.mark.parametrize(
+    "scheme",
+    [SinusoidPositions(8), SinusoidPositions(8, "halves"), LearnedPositions(20, 8), LearnedPositions(20, 8, skip=3)],
+)
 def test_places_by_index_are_places_in_order(scheme: Positions) -> None:
     x, at = torch.randn(2, 6, 8), torch.tensor([[3, 1, 0, 2, 7, 7], [0, 1, 2, 3, 4, 5]])
     with torch.no_grad():
-        whole = scheme.place(torch.zeros(1, 20, 8))[0]
-        close(scheme.place(x, at), x + whole[at], 1e-6)
-        close(scheme.place(x)[1], scheme.place(x, at)[1], 1e-6)
+        whole = scheme.add_to_input(torch.zeros(1, 20, 8))[0]
+        close(scheme.add_to_input(x, at), x + whole[at], 1e-6)
+        close(scheme.add_to_input(x)[1], scheme.add_to_input(x, at)[1], 1e-6)
 
 
 def test_skipped_rows_of_a_table_are_never_used() -> None:
-    learned = Learned(5, 8, skip=2)
+    learned = LearnedPositions(5, 8, skip=2)
     assert learned.table.weight.shape == (7, 8)
-    close(learned.place(torch.zeros(1, 5, 8))[0], learned.table.weight[2:], 0)
+    close(learned.add_to_input(torch.zeros(1, 5, 8))[0], learned.table.weight[2:], 0)
 
 
 def test_rotary_is_llama_s() -> None:
@@ -103,19 +116,19 @@ def test_rotary_is_llama_s() -> None:
     at, x = torch.tensor([[0, 1, 2, 50, 599], [7, 7, 3, 0, 1]]), torch.randn(2, 5, 32)
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)
     cos, sin = LlamaRotaryEmbedding(config)(x, at)
-    mask = Mask(at=at)
-    ours = Rotary(8).where(x, mask, mask).rotate(q, k)
+    mask = Mask(positions=at)
+    ours = RotaryPositions(8).terms(x, mask, mask).rotate(q, k)
     for got, want in zip(ours, apply_rotary_pos_emb(q, k, cos, sin), strict=True):
         close(got, want)
 
 
 def test_rotary_turns_queries_and_keys_by_their_own_places() -> None:
     """Only the distance counts, also when the keys stand elsewhere than the queries."""
-    rotary, x, q, k = Rotary(8), torch.randn(1, 3, 32), torch.randn(1, 4, 3, 8), torch.randn(1, 4, 5, 8)
+    rotary, x, q, k = RotaryPositions(8), torch.randn(1, 3, 32), torch.randn(1, 4, 3, 8), torch.randn(1, 4, 5, 8)
     scores = []
     for by in (0, 40):
-        mask = Mask(at=torch.tensor([[4, 5, 6]]) + by, keys_at=torch.arange(5)[None] + by)
-        turned_q, turned_k = rotary.where(x, mask, mask).rotate(q, k)
+        mask = Mask(positions=torch.tensor([[4, 5, 6]]) + by, key_positions=torch.arange(5)[None] + by)
+        turned_q, turned_k = rotary.terms(x, mask, mask).rotate(q, k)
         scores.append(turned_q @ turned_k.transpose(-2, -1))
     close(*scores)
     assert (scores[0] - q @ k.transpose(-2, -1)).abs().max() > 0.1
@@ -126,24 +139,24 @@ def test_rotary_turns_queries_and_keys_by_their_own_places() -> None:
 def test_buckets_are_t5_s(causal: bool, buckets: int, far: int) -> None:
     gap = torch.arange(-400, 401)
     want = T5Attention._relative_position_bucket(gap, not causal, buckets, far)
-    assert Bucketed(4, buckets, far, causal)._bucket(gap).equal(want)
+    assert BucketPositions(4, buckets, far, causal)._bucket(gap).equal(want)
 
 
 def test_buckets_hide_what_the_mask_hides() -> None:
-    scheme, x = Bucketed(4, causal=True), torch.randn(2, 5, 32)
-    mask = Mask(causal=True, keys=ragged([5, 3]))
-    where = scheme.where(x, mask, mask)
+    scheme, x = BucketPositions(4, causal=True), torch.randn(2, 5, 32)
+    mask = Mask(causal=True, key_valid=ragged([5, 3]))
+    where = scheme.terms(x, mask, mask)
     bias = where.bias(torch.randn(2, 4, 5, 8))
-    assert where.covers
+    assert where.includes_mask
     assert (bias > -torch.inf).equal(seen_by_pairs(mask, 5, 5).expand_as(bias))
 
 
 def test_shift_is_gather() -> None:
     """Regular places need no index: the same scores by one padded copy, wherever the key is not later."""
-    own, x, q = Relative(32, 4), torch.randn(2, 9, 32), torch.randn(2, 4, 9, 8)
+    own, x, q = RelativePositions(32, 4), torch.randn(2, 9, 32), torch.randn(2, 4, 9, 8)
     nn.init.normal_(own.v)
-    plain, told = Mask(causal=True), Mask(causal=True, at=torch.arange(9).expand(2, -1))
-    a, b = own.where(x, plain, plain), own.where(x, told, told)
+    plain, told = Mask(causal=True), Mask(causal=True, positions=torch.arange(9).expand(2, -1))
+    a, b = own.terms(x, plain, plain), own.terms(x, told, told)
     assert a.gap is None
     assert b.gap is not None
     close(a.bias(q).tril(), b.bias(q).tril(), 1e-6)
@@ -155,8 +168,8 @@ def test_grid_counts_real_pixels() -> None:
     """Padding below and to the right does not move what is real."""
     real = torch.zeros(1, 4, 5, dtype=torch.bool)
     real[:, :3, :4] = True
-    small = Grid(16)(torch.ones(1, 3, 4, dtype=torch.bool)).view(1, 3, 4, 16)
-    close(Grid(16)(real).view(1, 4, 5, 16)[:, :3, :4], small, 1e-5)
+    small = GridPositions(16)(torch.ones(1, 3, 4, dtype=torch.bool)).view(1, 3, 4, 16)
+    close(GridPositions(16)(real).view(1, 4, 5, 16)[:, :3, :4], small, 1e-5)
 
 
 # --- Attention, layers and stacks are torch.nn's ---------------------------------------------------------------------
@@ -177,12 +190,14 @@ def test_attention_is_torch_nn_s() -> None:
     real, later = ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
     close(ours(x, y, x, Mask()), theirs(x, y, x)[0], 1e-6)  # three different inputs
     close(ours(x, y[:, :5], y[:, :5], Mask()), theirs(x, y[:, :5], y[:, :5])[0], 1e-6)
-    close(ours(x, x, x, Mask(keys=real)), theirs(x, x, x, key_padding_mask=~real)[0], 1e-6)
+    close(ours(x, x, x, Mask(key_valid=real)), theirs(x, x, x, key_padding_mask=~real)[0], 1e-6)
     close(ours(x, x, x, Mask(causal=True)), theirs(x, x, x, attn_mask=later)[0], 1e-6)
     both = theirs(x, x, x, key_padding_mask=~real, attn_mask=later)[0]
-    close(ours(x, x, x, Mask(causal=True, keys=real)), both, 1e-6)
+    close(ours(x, x, x, Mask(causal=True, key_valid=real)), both, 1e-6)
     close(
-        ours(x, None, None, Mask(keys=real), memory=ours.remember(y)), theirs(x, y, y, key_padding_mask=~real)[0], 1e-6
+        ours(x, None, None, Mask(key_valid=real), memory=ours.project_source(y)),
+        theirs(x, y, y, key_padding_mask=~real)[0],
+        1e-6,
     )
 
 
@@ -206,7 +221,7 @@ def test_an_encoder_and_a_decoder_are_torch_nn_s(first: bool) -> None:
         nn.init.normal_(p, 0.0, 0.3)
 
     def layer(cross: Attention | None = None) -> Layer:
-        return Layer(Attention(32, 4), Feed(32, 64), lambda: Residual(nn.LayerNorm(32), first), cross)
+        return Layer(Attention(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32), first), cross)
 
     encoder = Stack([layer(), layer()], nn.LayerNorm(32))
     decoder = Stack([layer(Attention(32, 4)), layer(Attention(32, 4))], nn.LayerNorm(32), causal=True)
@@ -216,7 +231,7 @@ def test_an_encoder_and_a_decoder_are_torch_nn_s(first: bool) -> None:
             copy_layer(mine, its)
     source, target, real, later = *torch.randn(2, 2, 7, 32), ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
     want = theirs(source, target, None, later, None, ~real, ~real, ~real)  # in training mode: no fast path
-    mask = Mask(keys=real)
+    mask = Mask(key_valid=real)
     close(decoder(target, mask, Cross(encoder(source, mask), mask))[real], want[real], 1e-5)
 
 
@@ -230,14 +245,14 @@ def test_norms_and_gates_are_their_formula() -> None:
         (x - x.mean(-1, keepdim=True)) / (x.var(-1, False, keepdim=True) + 1e-5).sqrt(),
         1e-6,
     )
-    gated = Gated(8, 12, "silu")
+    gated = GatedFeedForward(8, 12, "silu")
     close(gated(x), (F.silu(x @ gated.gate.weight.T) * (x @ gated.into.weight.T)) @ gated.out.weight.T, 1e-6)
     assert gated.into.bias is None
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_activations(act: str) -> None:
-    x, feed = torch.randn(2, 3, 8), Feed(8, 12, act)
+    x, feed = torch.randn(2, 3, 8), FeedForward(8, 12, act)
     h = x @ feed.into.weight.T + feed.into.bias
     cubic = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
     normal_cdf = 0.5 * h * (1 + torch.erf(h / math.sqrt(2)))
@@ -252,20 +267,20 @@ def test_dropout_works_only_in_training() -> None:
         part = attention.build(32, 4)
         assert not part(x, x, x, Mask()).equal(part(x, x, x, Mask()))
         assert part.eval()(x, x, x, Mask()).equal(part(x, x, x, Mask()))
-    for feed in (Feed(32, 64, dropout=0.5), Residual(nn.Identity(), dropout=0.5)):
+    for feed in (FeedForward(32, 64, dropout=0.5), Residual(nn.Identity(), dropout=0.5)):
         change = (lambda y: y,) if isinstance(feed, Residual) else ()
         assert not feed(x, *change).equal(feed(x, *change))
         assert feed.eval()(x, *change).equal(feed(x, *change))
 
 
 def test_a_stack_walks_through_its_layers() -> None:
-    layers = [Layer(Attention(32, 4), Feed(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
+    layers = [Layer(Attention(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
     stack, x = Stack(layers, nn.LayerNorm(32)), torch.randn(2, 5, 32)
-    outs = list(stack.walk(x, Mask()))
+    outs = list(stack.layer_outputs(x, Mask()))
     assert len(outs) == 3
-    close(outs[0], layers[0](x, Mask(), NOWHERE), 0)
+    close(outs[0], layers[0](x, Mask(), NO_POSITIONS), 0)
     close(stack(x, Mask()), stack.norm(outs[-1]), 0)
-    assert stack.place(x).equal(x)
+    assert stack.add_positions(x).equal(x)
 
 
 @pytest.mark.parametrize("attention", [slots.Dense(), slots.Additive(), slots.Window(radius=2)])
@@ -273,9 +288,11 @@ def test_a_stack_builds_each_mask_once(attention: slots.Dense, monkeypatch: pyte
     """However many layers look through it; a padded batch would otherwise pay (batch, n, n) for each of them."""
     built, build = [], Mask._visible
     monkeypatch.setattr(Mask, "_visible", lambda mask, *size: built.append(mask) or build(mask, *size))
-    layers = [Layer(attention.build(32, 4), Feed(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
-    Stack(layers)(torch.randn(2, 5, 32), Mask(keys=ragged([5, 3])))
-    assert len([mask for mask in built if mask.kin is None]) == 1  # `kin` alone is a form that a window had already
+    layers = [Layer(attention.build(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
+    Stack(layers)(torch.randn(2, 5, 32), Mask(key_valid=ragged([5, 3])))
+    assert (
+        len([mask for mask in built if mask.beam_ancestry is None]) == 1
+    )  # `kin` alone is a form that a window had already
 
 
 # --- Slots, beginnings, refusals -------------------------------------------------------------------------------------
@@ -322,14 +339,14 @@ def test_slots_hand_their_settings_on() -> None:
 def test_initial_values_come_from_the_first_line_that_fits() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(400, 50), "out": nn.Linear(200, 300), "norm": nn.LayerNorm(200)})
     lines = {r"table\.weight": normal(0.5), r"norm\.weight": ones, r".*weight": glorot, r".*bias": zeros}
-    initialise(model, lines)
+    initialize(model, lines)
     assert abs(model["table"].weight.std().item() - 0.5) < 0.01
     assert model["norm"].weight.eq(1).all()
     assert model["out"].bias.eq(0).all()
     limit = math.sqrt(6 / (200 + 300))
     assert limit * 0.99 < model["out"].weight.abs().max() <= limit
     with pytest.raises(LookupError, match=r"'norm\.weight'"):
-        initialise(model, {r"table\.weight": ones, r"out\..*": zeros, r"norm": ones})
+        initialize(model, {r"table\.weight": ones, r"out\..*": zeros, r"norm": ones})
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -345,7 +362,7 @@ def test_a_convolutional_feed_is_torch_s(size: int) -> None:
 
     x, real = torch.randn(2, 7, 12), ragged([7, 4])
     close(feed(x), wanted(x), 1e-5)
-    found = feed(x, Mask(keys=real))
+    found = feed(x, Mask(key_valid=real))
     close(found[0], wanted(x[:1])[0], 1e-5)
     close(found[1, :4], wanted(x[1:, :4])[0], 1e-5)
     segments = torch.tensor(
@@ -360,7 +377,7 @@ def test_a_convolutional_feed_is_torch_s(size: int) -> None:
 def a_stack(
     attention: slots.Window | slots.Favor, positions: Positions | list[Positions] | None = None, causal: bool = False
 ) -> Stack:
-    layer = Layer(attention.build(32, 4), Feed(32, 64), lambda: Residual(nn.LayerNorm(32)))
+    layer = Layer(attention.build(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32)))
     return Stack([layer], positions=positions, causal=causal)
 
 
@@ -368,15 +385,21 @@ def a_stack(
     ("build", "message"),
     [
         (lambda: Attention(100, 8), "width 100 does not divide into 8 heads; use 96 or 104"),
-        (lambda: Sinusoid(7), "even width, not 7"),
-        (lambda: Rotary(7), "even head width, not 7"),
-        (lambda: a_stack(slots.Window(), Bucketed(4)), "Band has no scores for Bucketed positions to add to"),
+        (lambda: SinusoidPositions(7), "even width, not 7"),
+        (lambda: RotaryPositions(7), "even head width, not 7"),
+        (
+            lambda: a_stack(slots.Window(), BucketPositions(4)),
+            "WindowKernel has no scores that BucketPositions could add to",
+        ),
         (lambda: slots.Window(radius=(3, 4)).build(32, 4), "a list has a number for each layer"),
         (lambda: slots.refuse_layers(slots.Window(radius=(3, 4)), 3), "model.attention.radius lists 2 numbers for 3"),
         (lambda: slots.refuse_layers(slots.Window(dilation=(3,)), 2), "model.attention.dilation lists 1 numbers for 2"),
         (lambda: slots.Window(dilation=(1, 0)), "model.attention.dilation is 0; expected at least 1"),
         (lambda: slots.refuse_unseemly(slots.Window(named=True), None), "model.attention.named is true"),
-        (lambda: a_stack(slots.Favor(), [Relative(32, 4)]), "RandomFeatures has no scores for Relative positions"),
+        (
+            lambda: a_stack(slots.Favor(), [RelativePositions(32, 4)]),
+            "RandomFeatureKernel has no scores that RelativePositions could add to",
+        ),
         (
             lambda: a_stack(slots.Window(globals=1), causal=True),
             "GlobalAttention sees later tokens and cannot be causal",
@@ -386,7 +409,7 @@ def a_stack(
                 [Layer(Attention(32, 4), slots.Convolution().build(32, 64), lambda: Residual(nn.LayerNorm(32)))],
                 causal=True,
             ),
-            "Convolution sees later tokens and cannot be causal; use it in an encoder",
+            "ConvFeedForward sees later tokens and cannot be causal; use it in an encoder",
         ),
         (lambda: slots.Convolution(size=4), "model.feed.size is 4; expected an odd number"),
         (lambda: slots.Convolution(size=-1), "model.feed.size is -1; expected at least 1"),
@@ -402,7 +425,7 @@ def test_nonsense_that_only_a_call_can_know_is_refused() -> None:
     favor, longformer = slots.Favor().build(32, 4), slots.Window(radius=2, globals=1).build(32, 4)
     with pytest.raises(ValueError, match="cannot pack; set data.packed=false"):
         favor(x, x, x, Mask(segments=segments))
-    for mask in (Mask(others=True), Mask(reach=2)):
+    for mask in (Mask(exclude_self=True), Mask(window=2)):
         with pytest.raises(ValueError, match="cannot leave some out"):
             favor(x, x, x, mask)
     with pytest.raises(ValueError, match="name the global positions"):
@@ -433,7 +456,7 @@ def test_dropout_of_nearly_everything_is_finite():
 
 def test_what_positions_turn_stays_as_precise_as_it_was():
     """Under autocast a stack's input is finer than its heads, and kernels want query, key and value alike."""
-    where = Rotary(8).where(torch.zeros(1, 5, 16), Mask(), Mask())
+    where = RotaryPositions(8).terms(torch.zeros(1, 5, 16), Mask(), Mask())
     q, k = where.rotate(*(torch.randn(1, 2, 5, 8).bfloat16() for _ in range(2)))
     assert q.dtype == k.dtype == torch.bfloat16
 
@@ -443,5 +466,5 @@ def test_a_mask_of_padding_alone_makes_no_table_of_places():
     from prototypes.checks import Largest
 
     with Largest() as seen:
-        Mask(keys=torch.ones(1, 600, dtype=torch.bool)).visible(600, 600)
+        Mask(key_valid=torch.ones(1, 600, dtype=torch.bool)).visible(600, 600)
     assert seen.elements <= 600, seen.elements

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import regard
 from regard.adapt import precision
 from regard.config.run import family_of
-from regard.errors import Mistake
-from regard.metrics.text import text_figures
+from regard.errors import UserError
+from regard.metrics.text import text_metrics
 from regard.parts import Attention, Mask
 
 
@@ -53,7 +53,7 @@ def test_translations_stay_as_good_and_are_computed_so(run):
         system = regard.load(run, precision=name)
         assert system.run.precision == name
         assert set(products(system)) == {kind}  # of every linear map; attention itself is one fused operation
-        found[name] = text_figures(system.predict(texts, kind="greedy"), right, ("bleu",))["bleu"]
+        found[name] = text_metrics(system.predict(texts, kind="greedy"), right, ("bleu",))["bleu"]
         pairs = texts[:50], [text.upper() for text in texts[:50]]
         found[name, "score"] = torch.tensor(system.score(*pairs))
     assert found["fp32"] > 98
@@ -84,7 +84,7 @@ def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
     x = torch.randn(rows, inputs) * 3
     x[0] *= 100
     wanted, found = linear(x), model(x)
-    assert isinstance(model[0], precision.Int8) and found.shape == wanted.shape
+    assert isinstance(model[0], precision.Int8Linear) and found.shape == wanted.shape
     assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.02
     assert (model[0].weight - linear.weight).abs().max() <= linear.weight.abs().max() / 254 + 1e-6
     assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
@@ -119,7 +119,7 @@ def test_maps_side_by_side_are_the_maps(bias):
     """As a GPU has it: the three maps of one input are one, with fewer key heads too, and follow their weights."""
     plain = Attention(24, 4, key_heads=2, bias=bias)
     joined, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
-    joined.__class__ = precision.Joined
+    joined.__class__ = precision.FusedQKVAttention
     with torch.no_grad():
         for _ in range(2):
             for inputs in ((x, x, x), (x, other, other)):
@@ -180,16 +180,18 @@ def test_the_embedding_of_a_tied_table_stays():
     model = transformer.Model(transformer.Config(**transformer.SIZES["tiny"], size="tiny", vocab=60))
     table = model.target.weight.detach().clone()
     precision.apply(model, "int8")
-    assert isinstance(model.head, precision.Int8) and torch.equal(model.target.weight, table)
+    assert isinstance(model.head, precision.Int8Linear) and torch.equal(model.target.weight, table)
     names = {type(part).__name__ for part in model.modules()}
-    assert "Linear" not in names and "Int8" in names
+    assert "Linear" not in names and "Int8Linear" in names
 
 
 def test_what_is_refused(run):
-    with pytest.raises(Mistake, match='precision is "int4"; expected one of fp32, bf16, int8'):
+    with pytest.raises(UserError, match='precision is "int4"; expected one of fp32, bf16, int8'):
         regard.load(run, precision="int4")
     elsewhere = nn.Linear(64, 64, device="meta")
-    with pytest.raises(Mistake, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"):
+    with pytest.raises(
+        UserError, match="precision=int8 runs on the CPU and the model is on meta; use bf16, or set dev"
+    ):
         precision.apply(elsewhere, "int8")
 
 
@@ -198,6 +200,6 @@ def test_an_int8_map_takes_what_autocast_hands_it():
     torch.manual_seed(0)
     for outputs in (96, 5000):
         linear, x = nn.Linear(768, outputs), torch.randn(200, 768)
-        found = precision.Int8(linear)(x.bfloat16())
+        found = precision.Int8Linear(linear)(x.bfloat16())
         assert found.dtype == torch.bfloat16
         assert (found.float() - linear(x.bfloat16().float())).abs().max() < 0.06

@@ -38,7 +38,7 @@ def test_bert_is_transformers() -> None:
     ours = load(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
     ids, real, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
     want = theirs(ids, attention_mask=real.long(), token_type_ids=kinds)
-    x = ours.encode(ids, Mask(keys=real), kinds)
+    x = ours.encode(ids, Mask(key_valid=real), kinds)
     close(x[real], want.last_hidden_state[real])
     close(ours.pooled(x), want.pooler_output)
 
@@ -49,7 +49,7 @@ def longformers() -> tuple[nn.Module, nn.Module]:
         max_position_embeddings=80, attention_window=8, type_vocab_size=1, pad_token_id=1,
     )  # fmt: skip
     theirs = loud(hf.LongformerModel(config))
-    ours = bert.BERT(bert.Config(tokens=78, kinds=1, skip=2, attention=slots.Window(radius=4, globals=1)))
+    ours = bert.BERT(bert.Config(tokens=78, token_types=1, skip=2, attention=slots.Window(radius=4, globals=1)))
     return load(ours, theirs.state_dict(), bert.LONGFORMER), theirs
 
 
@@ -59,18 +59,18 @@ def test_longformer_is_transformers(index: list[list[int]]) -> None:
     ours, theirs = longformers()
     real = ragged([37, 22])
     ids = torch.randint(2, 50, (2, 37)).masked_fill(~real, 1)
-    marks = Mask(globals=torch.tensor(index)).marked(37).long()
+    marks = Mask(global_positions=torch.tensor(index)).is_global(37).long()
     want = theirs(ids, attention_mask=real.long(), global_attention_mask=marks).last_hidden_state
-    close(ours.encode(ids, Mask(keys=real, globals=torch.tensor(index)))[real], want[real])
+    close(ours.encode(ids, Mask(key_valid=real, global_positions=torch.tensor(index)))[real], want[real])
     if index == [[0], [0]]:  # what the slot says by itself
-        close(ours.encode(ids, Mask(keys=real))[real], want[real])
+        close(ours.encode(ids, Mask(key_valid=real))[real], want[real])
 
 
 def test_longformer_packed_is_separate() -> None:
     """Each text has its own global first token, which sees and is seen only in that text."""
     ours, _ = longformers()
     a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
-    places = packed(21, 15).but(globals=torch.tensor([[0, 21]]))
+    places = packed(21, 15).replace(global_positions=torch.tensor([[0, 21]]))
     close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
 
 
@@ -106,7 +106,7 @@ def test_detr_is_transformers() -> None:
 
 def packed(*lengths: int) -> Mask:
     at = torch.cat([torch.arange(length) for length in lengths])[None]
-    return Mask(at=at, segments=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+    return Mask(positions=at, segments=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
 
 
 @pytest.mark.parametrize("name", ["dense", "additive", "sinusoid", "rotary", "buckets", "window", "xl"])
@@ -120,7 +120,7 @@ def test_both_sides_packed_are_separate() -> None:
     a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
     sides, target = packed(9, 6), packed(5, 4)
     memory = model.encode(torch.cat([a, b], 1), sides)
-    cross = Cross(memory, Mask(segments=target.segments, keys_segments=sides.segments))
+    cross = Cross(memory, Mask(segments=target.segments, key_segments=sides.segments))
     close(model.logits(model.decode(torch.cat([c, d], 1), cross, target)), torch.cat([model(a, c), model(b, d)], 1))
 
 
@@ -132,10 +132,10 @@ def test_nat_sees_all_but_itself() -> None:
     attention, values = model.stack.layers[0].attention, torch.randn(1, 6, 32)
     other = values.clone()
     other[0, 2] += 1
-    change = attention(x, x, values, Mask(others=True)) - attention(x, x, other, Mask(others=True))
+    change = attention(x, x, values, Mask(exclude_self=True)) - attention(x, x, other, Mask(exclude_self=True))
     assert change[0, 2].abs().max() == 0
     assert change[0, 3].abs().max() > 0
-    whole = model(x, Mask(keys=ragged([4], 6)), Cross(memory, Mask()))
+    whole = model(x, Mask(key_valid=ragged([4], 6)), Cross(memory, Mask()))
     close(whole[:, :4], model(x[:, :4], Mask(), Cross(memory, Mask())))
 
 
@@ -145,11 +145,11 @@ def test_nat_sees_all_but_itself() -> None:
 def test_training_passes_compile_whole() -> None:
     ids, real = torch.randint(50, (2, 9)), ragged([9, 5])
     whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
-    loss = whole(lambda: model(ids, ids, Mask(keys=real)).square().mean(), backend="aot_eager")()
-    close(loss, model(ids, ids, Mask(keys=real)).square().mean())
+    loss = whole(lambda: model(ids, ids, Mask(key_valid=real)).square().mean(), backend="aot_eager")()
+    close(loss, model(ids, ids, Mask(key_valid=real)).square().mean())
     loss.backward()
     ours, _ = longformers()
-    close(whole(ours.encode, backend="eager")(ids, Mask(keys=real)), ours.encode(ids, Mask(keys=real)))
+    close(whole(ours.encode, backend="eager")(ids, Mask(key_valid=real)), ours.encode(ids, Mask(key_valid=real)))
     words, places = torch.randint(50, (1, 15)), packed(9, 6)
     for name in ("window", "xl"):
         model = stepped(name).model
@@ -159,7 +159,7 @@ def test_training_passes_compile_whole() -> None:
 @pytest.mark.parametrize("name", ["t5", "window", "favor", "xl"])
 def test_checkpointed_gradients_are_the_same(name: str) -> None:
     """Layers recomputed in the backward pass must not trip over what was built once per stack."""
-    model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(keys=ragged([9, 5]))
+    model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(key_valid=ragged([9, 5]))
     grads = []
     for again in (False, True):
         if again:

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import regard
-from regard.decode import Settings, search
+from regard.decode import SearchSettings, search
 from regard.families import cnn, rnn
 from regard.parts import Mask, Stack
 from regard.parts import recurrent as recurrent_part
 from regard.parts.layer import Layer, Residual
-from regard.parts.recurrent import CELLS, Convolved, Recurrence, by_rows, by_texts, convolved, recurrent
+from regard.parts.recurrent import CELLS, GatedConvolution, Recurrence, by_rows, by_texts, convolved, recurrent
 from regard.training.checkpoint import load_model, save_model
 
 EVERY = pytest.mark.parametrize("cell", CELLS)
@@ -48,10 +48,10 @@ def test_recurrence_is_torch_s(cell, both, stretch, monkeypatch):
     close(ours.read(x, Mask()), theirs(x)[0], 1e-6)
     packed = pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
     wanted = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0]
-    close(ours.read(x, Mask(keys=real))[real], wanted[real], 1e-6)
+    close(ours.read(x, Mask(key_valid=real))[real], wanted[real], 1e-6)
     left = real.flip(1)
     other = torch.randn(4, 11, 10).masked_scatter(left[..., None], x[real])
-    close(ours.read(other, Mask(keys=left))[left], wanted[real], 1e-6)
+    close(ours.read(other, Mask(key_valid=left))[left], wanted[real], 1e-6)
 
 
 @EVERY
@@ -63,7 +63,7 @@ def test_texts_that_share_a_row_begin_anew(cell):
     segments = torch.tensor([[0, 0, 0, 0, 1, 2, 2, -1, -1], [5, 5, 5, 5, 5, 5, 3, 3, 3]])
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, [2, 8]] = False  # padding among the tokens of a text
-    found = ours.read(x, Mask(segments=segments, keys=real))
+    found = ours.read(x, Mask(segments=segments, key_valid=real))
     for row in range(2):
         for each in segments[row].unique():
             own = (segments[row] == each) & real[row]
@@ -73,7 +73,7 @@ def test_texts_that_share_a_row_begin_anew(cell):
 def test_padding_and_neighbours_have_no_gradient():
     ours, _ = reader("lstm", both=True)
     x, real = torch.randn(2, 9, 10, requires_grad=True), ragged([9, 5])
-    ours.read(x, Mask(keys=real))[real].square().sum().backward()
+    ours.read(x, Mask(key_valid=real))[real].square().sum().backward()
     assert x.grad[~real].abs().max() == 0 and x.grad[real].abs().amax(-1).min() > 0
     x.grad = None
     segments = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
@@ -99,7 +99,7 @@ def test_how_texts_are_laid_out():
 def test_what_is_carried_is_the_whole_text(cell):
     """Windows of a text, read one after another while learning: the numbers of the whole, no gradient between them."""
     ours, theirs = reader(cell, both=False)
-    x, memory = torch.randn(3, 12, 10), ours.memory(None, 3)
+    x, memory = torch.randn(3, 12, 10), ours.layer_cache(None, 3)
     whole, parts = theirs(x)[0], []
     for part in x.split([5, 1, 6], 1):
         parts.append(ours(part, None, None, Mask(), None, memory))
@@ -116,18 +116,18 @@ def test_what_is_carried_is_the_whole_text(cell):
 def test_a_step_writes_where_the_state_is():
     """A recorded step works on certain addresses."""
     ours, _ = reader("lstm", both=False)
-    memory = ours.memory(None, 3)
+    memory = ours.layer_cache(None, 3)
     places = memory.h.data_ptr(), memory.c.data_ptr()
     for tokens in (4, 1, 1):
-        ours(torch.randn(3, tokens, 10), None, None, Mask(keys=ragged([tokens, 1, tokens])), None, memory)
-    memory.follow(torch.tensor([2, 0, 0]))
+        ours(torch.randn(3, tokens, 10), None, None, Mask(key_valid=ragged([tokens, 1, tokens])), None, memory)
+    memory.reorder(torch.tensor([2, 0, 0]))
     assert (memory.h.data_ptr(), memory.c.data_ptr()) == places and memory.h[1].equal(memory.h[2])
-    layer = Convolved(10, 5, causal=True)
-    last = layer.memory(None, 3)
+    layer = GatedConvolution(10, 5, causal=True)
+    last = layer.layer_cache(None, 3)
     place = last.past.data_ptr()
     for tokens in (4, 1):
-        layer(torch.randn(3, tokens, 10), None, None, Mask(keys=ragged([tokens, 0, 1], tokens)), None, last)
-    last.follow(torch.tensor([2, 0, 0]))
+        layer(torch.randn(3, tokens, 10), None, None, Mask(key_valid=ragged([tokens, 0, 1], tokens)), None, last)
+    last.reorder(torch.tensor([2, 0, 0]))
     assert last.past.data_ptr() == place and last.past.shape == (3, 4, 10)
 
 
@@ -138,7 +138,7 @@ def test_a_step_writes_where_the_state_is():
 @pytest.mark.parametrize("causal", [False, True])
 @torch.no_grad()
 def test_a_gated_convolution_is_torch_s(size, causal):
-    ours, x = Convolved(6, size, causal), torch.randn(3, 9, 6)
+    ours, x = GatedConvolution(6, size, causal), torch.randn(3, 9, 6)
     weight = ours.into.weight.view(12, size, 6).transpose(1, 2)  # (out, in, size)
     sides = (size - 1, 0) if causal else (size // 2, size // 2)
     wanted = F.glu(F.conv1d(F.pad(x.transpose(1, 2), sides), weight, ours.into.bias), 1).transpose(1, 2)
@@ -150,10 +150,10 @@ def test_a_gated_convolution_is_torch_s(size, causal):
 
 def test_what_cannot_be_built():
     with pytest.raises(ValueError, match="a convolution over 4 tokens has no middle; use 3 or 5"):
-        Convolved(6, 4)
+        GatedConvolution(6, 4)
     with pytest.raises(ValueError, match="width 7 cannot be halved between two directions; use 6 or 8"):
         Recurrence(7, both=True)
-    for mixer in (Convolved(8, 3), Recurrence(8, both=True)):
+    for mixer in (GatedConvolution(8, 3), Recurrence(8, both=True)):
         with pytest.raises(ValueError, match="sees later tokens and cannot be causal"):
             Stack([Layer(mixer, None, lambda: Residual(nn.LayerNorm(8)))], causal=True)
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_built():
 @pytest.mark.parametrize("make", [recurrent, convolved])
 def test_alone_for_measuring(make):
     layer, x = make(8), torch.randn(2, 7, 8)
-    close(layer(x, Mask(keys=ragged([7, 3])))[1, :3], layer(x[1:, :3])[0], 1e-6)
+    close(layer(x, Mask(key_valid=ragged([7, 3])))[1, :3], layer(x[1:, :3])[0], 1e-6)
     assert layer(x).shape == x.shape
 
 
@@ -209,7 +209,7 @@ def naive_look(part: nn.Module, x: Tensor, source: Tensor) -> Tensor:
 def test_the_translator_is_its_formulas():
     model = a_model(rnn)
     source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
-    found = model(source, target, Mask(keys=real))
+    found = model(source, target, Mask(key_valid=real))
     for row in range(3):
         x = model.source.weight[source[row, real[row]]]
         for layer in model.encoder.layers:
@@ -228,17 +228,17 @@ def test_the_translator_is_its_formulas():
 @torch.no_grad()
 def test_the_convolutional_translator_is_its_formulas():
     """Attention by torch's own; convolutions by conv1d."""
-    model = a_model(cnn, near=5)
+    model = a_model(cnn, kernel_size=5)
     source, target = torch.randint(47, (3, 9)), torch.randint(41, (3, 6))
 
-    def conv(part: Convolved, x: Tensor, before: int, behind: int) -> Tensor:
+    def conv(part: GatedConvolution, x: Tensor, before: int, behind: int) -> Tensor:
         weight = part.into.weight.view(24, 5, 12).transpose(1, 2)
         return F.glu(F.conv1d(F.pad(x.transpose(1, 2), (before, behind)), weight, part.into.bias), 1).transpose(1, 2)
 
-    x = model.encoder.place(model.source.weight[source] * 12**0.5)
+    x = model.encoder.add_positions(model.source.weight[source] * 12**0.5)
     for layer in model.encoder.layers:
         x = x + conv(layer.attention, layer.attention_residual.norm(x), 2, 2)
-    memory, x = model.encoder.norm(x), model.decoder.place(model.target.weight[target] * 12**0.5)
+    memory, x = model.encoder.norm(x), model.decoder.add_positions(model.target.weight[target] * 12**0.5)
     for layer in model.decoder.layers:
         x = x + conv(layer.attention, layer.attention_residual.norm(x), 4, 0)
         theirs = nn.MultiheadAttention(12, 2, batch_first=True).eval()
@@ -261,13 +261,13 @@ class Uncached:
         new = tokens.reshape(-1, 1)
         self.said = new if self.said is None else torch.cat([self.said, new], 1)
         rows = torch.arange(len(self.source)).repeat_interleave(self.beams)
-        mask = Mask(keys=self.real[rows])
+        mask = Mask(key_valid=self.real[rows])
         return self.model(self.source[rows], self.said, mask)[:, -1].view(*tokens.shape, -1)
 
     def branch(self, beams: int, steps: int) -> None:
         self.beams, self.said = beams, self.said.repeat_interleave(beams, 0)
 
-    def follow(self, origin: Tensor) -> None:
+    def reorder(self, origin: Tensor) -> None:
         self.said = self.said[(torch.arange(len(origin))[:, None] * self.beams + origin).flatten()]
 
     def select(self, rows: Tensor) -> None:
@@ -276,7 +276,9 @@ class Uncached:
 
 
 @pytest.mark.parametrize("family", [rnn, cnn], ids=["rnn", "cnn"])
-@pytest.mark.parametrize("how", [{"beam": 4, "nbest": 3}, {"beam": 1, "stop": "first"}], ids=["beam", "greedy"])
+@pytest.mark.parametrize(
+    "how", [{"beam": 4, "nbest": 3}, {"beam": 1, "early_stopping": "first"}], ids=["beam", "greedy"]
+)
 @torch.no_grad()
 def test_a_search_finds_the_same_without_a_cache(family, how):
     model = a_model(family)
@@ -286,9 +288,11 @@ def test_a_search_finds_the_same_without_a_cache(family, how):
     source, real = torch.randint(47, (6, 8)), ragged([8, 3, 5, 6, 2, 7])
     prompt, limits = torch.ones(6, 1, dtype=torch.long), torch.tensor([12, 5, 9, 14, 3, 8])
     plain = Uncached(model, source, real)
-    wanted = search(plain, plain, prompt, limits, Settings(2, **how))
+    wanted = search(plain, plain, prompt, limits, SearchSettings(2, **how))
     for capacity in (None, 24):
-        found = search(model, model.start(source, Mask(keys=real), capacity), prompt, limits, Settings(2, **how))
+        found = search(
+            model, model.start(source, Mask(key_valid=real), capacity), prompt, limits, SearchSettings(2, **how)
+        )
         assert [[each.tokens for each in some] for some in found] == [[each.tokens for each in some] for some in wanted]
     assert len({len(some[0].tokens) for some in wanted}) > 2
 
@@ -301,7 +305,7 @@ def test_compiled_it_learns_the_same(family):
     grads = []
     for loss_of in (model, torch.compile(model, backend="aot_eager")):
         model.zero_grad()
-        loss_of(source, target, Mask(keys=real)).square().mean().backward()
+        loss_of(source, target, Mask(key_valid=real)).square().mean().backward()
         grads.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
     close(*grads, 1e-5)
 
@@ -346,7 +350,9 @@ def test_int8_leaves_the_recurrence_as_it_is():
 
     model = rnn.Model(rnn.Config(**SHAPE | {"width": 64, "vocab": 200, "target_vocab": 0}))
     precision.apply(model, "int8")
-    assert isinstance(model.decoder.layers[0].cross.query, precision.Int8) and isinstance(model.head, precision.Int8)
+    assert isinstance(model.decoder.layers[0].cross.query, precision.Int8Linear) and isinstance(
+        model.head, precision.Int8Linear
+    )
     assert model.decoder.layers[0].attention.forth.weight_ih_l0.dtype == torch.float32
     other = cnn.Model(cnn.Config(**SHAPE | {"width": 64, "vocab": 200, "target_vocab": 0}))
-    assert isinstance(precision.apply(other, "int8").encoder.layers[0].attention.into, precision.Int8)
+    assert isinstance(precision.apply(other, "int8").encoder.layers[0].attention.into, precision.Int8Linear)

@@ -6,7 +6,7 @@ from helpers.families import ids
 from test_tune_laws import METHODS, attached
 
 from regard.adapt import tune
-from regard.decode import Settings, search
+from regard.decode import SearchSettings, search
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CASE = ("gpt", "gpt2")
@@ -15,7 +15,7 @@ CASE = ("gpt", "gpt2")
 def said(model, device: str) -> list[list[int]]:
     prompt = torch.tensor([[5, 9, 11], [7, 30, 6]], device=device)
     limits = torch.full((2,), 12, device=device)
-    found = search(model, model.start(2, 16), prompt, limits, Settings(end=3, beam=1, stop="first"))
+    found = search(model, model.start(2, 16), prompt, limits, SearchSettings(end=3, beam=1, early_stopping="first"))
     return [best[0].tokens for best in found]
 
 

@@ -9,10 +9,10 @@ from torch import nn
 from regard.adapt import lora, tune
 from regard.config.run import family_of
 from regard.config.schema import Adapter, Lora, Prefix, Prompt
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import FAMILIES
-from regard.parts.cache.slots import DenseSlots
-from regard.parts.losses import smoothed
+from regard.parts.cache.slots import DenseCache
+from regard.parts.losses import smoothed_cross_entropy
 from regard.training.checkpoint import load_model, save_model
 
 EVERY = Lora(rank=3, alpha=5.0, pattern="(?<!score)$")  # every map but that of an additive kernel, of rank 1
@@ -23,7 +23,7 @@ WORDS = [7, 21, 9]
 def sensible(case: tuple[str, str], method: str) -> bool:
     try:
         tune.attach(loud(*case), METHODS[method])
-    except Mistake as mistake:
+    except UserError as mistake:
         if "makes no sense" not in str(mistake):
             raise
         return False
@@ -96,7 +96,7 @@ def test_only_they_learn(pair):
     it = told(pair)
     whole = {name: each.clone() for name, each in it.model.state_dict().items()}
     tokens = ids(2, 6)
-    loss = smoothed(it.read(tokens[:, :-1]), tokens[:, 1:])
+    loss = smoothed_cross_entropy(it.read(tokens[:, :-1]), tokens[:, 1:])
     loss.backward()
     for name, each in it.model.named_parameters():
         learns = name.startswith("tune.")
@@ -181,7 +181,7 @@ def test_a_capacity_is_that_of_the_text(pair):
     it, tokens = told(pair), ids(2, 7)
     with torch.enable_grad():
         cache = it.start(2, 7)
-    dense = [each for each in cache.layers if isinstance(each, DenseSlots)]
+    dense = [each for each in cache.layers if isinstance(each, DenseCache)]
     assert not any(each.k.requires_grad for each in dense)  # nobody learns from writing
     found = it.model.step(tokens, cache)
     assert (found - it.read(tokens)).abs().max() < 1e-4
@@ -227,7 +227,7 @@ def test_they_compile_into_one_graph(method):
 def test_where_they_make_no_sense(case, method):
     model = loud(*case)
     with pytest.raises(
-        Mistake,
+        UserError,
         match=f"tune.kind={method} makes no sense for this model: (its attention|its first token|it has no linear)",
     ):
         tune.attach(model, METHODS[method])
@@ -246,10 +246,12 @@ def test_some_are_refused():
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[1] in ("paper", "gpt2", "later")], ids=" ".join)
 def test_a_pattern_that_fits_nothing_shows_what_there_is(case):
-    with pytest.raises(Mistake, match=r"tune.pattern='qeury' fits no linear map of the model; it has \S+\.\*\.attent"):
+    with pytest.raises(
+        UserError, match=r"tune.pattern='qeury' fits no linear map of the model; it has \S+\.\*\.attent"
+    ):
         tune.attach(loud(*case), Lora(pattern="qeury"))
     model = family_of(case[0]).Model(config(*case))
-    with pytest.raises(Mistake, match="fits no linear map"):  # its table is the embedding's: not its own to change
+    with pytest.raises(UserError, match="fits no linear map"):  # its table is the embedding's: not its own to change
         tune.attach(model, Lora(pattern="^(head|words.out)$")) if case[0] != "t5" else matching_nothing(model)
 
 
@@ -265,16 +267,16 @@ def test_more_mistakes():
         (Lora(rank=129), "tune.rank is 129, above the 128 that stack.layers.0.attention.query (128 × 128) can have"),
     ):
         model = loud(*case)
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             tune.attach(model, settings)
         assert words in str(error.value) and not any(each._forward_hooks for each in model.modules())
-    with pytest.raises(Mistake, match="the model is tuned by lora already; one module takes one method"):
+    with pytest.raises(UserError, match="the model is tuned by lora already; one module takes one method"):
         tune.attach(attached(case, "lora"), Adapter())
-    with pytest.raises(Mistake, match="only LoRA can be folded into a model, and this one has none"):
+    with pytest.raises(UserError, match="only LoRA can be folded into a model, and this one has none"):
         lora.merge(attached(case, "adapter"))
-    with pytest.raises(Mistake, match="makes no sense for this model: nothing that it could stand behind is called"):
+    with pytest.raises(UserError, match="makes no sense for this model: nothing that it could stand behind is called"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Adapter())
-    with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for this model: it has no attention"):
+    with pytest.raises(UserError, match="tune.kind=prefix makes no sense for this model: it has no attention"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Prefix())
 
 
@@ -282,7 +284,7 @@ def test_more_mistakes():
 def test_heads_that_say_labels_are_known(name):
     """They are every data's own, so they are trained whatever is frozen."""
     module = family_of(name)
-    assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABELS", ()))
+    assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABEL_MODULES", ()))
 
 
 def test_a_head_that_is_trained_whole_has_no_path_beside_it():

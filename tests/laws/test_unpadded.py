@@ -5,21 +5,21 @@ import torch
 
 from regard.look import recording
 from regard.parts import (
-    Additive,
+    AdditiveKernel,
     Attention,
-    Bucketed,
-    Convolution,
-    Feed,
-    Gated,
+    BucketPositions,
+    ConvFeedForward,
+    FeedForward,
+    GatedFeedForward,
     Layer,
-    Learned,
+    LearnedPositions,
     Mask,
     Residual,
-    Rotary,
-    Softmax,
+    RotaryPositions,
+    SoftmaxKernel,
     Stack,
 )
-from regard.parts.efficient import Band
+from regard.parts.efficient import WindowKernel
 
 WIDTH, HEADS = 24, 4
 
@@ -32,8 +32,8 @@ def stack(kernel=None, feed=None, positions=None, causal=False, kind=Attention, 
     torch.manual_seed(5)
     layers = [
         Layer(
-            kind(WIDTH, HEADS, kernel() if kernel else Softmax(), **attention),
-            feed or Feed(WIDTH, 40, "gelu"),
+            kind(WIDTH, HEADS, kernel() if kernel else SoftmaxKernel(), **attention),
+            feed or FeedForward(WIDTH, 40, "gelu"),
             lambda: Residual(torch.nn.LayerNorm(WIDTH), False),
         )
         for _ in range(2)
@@ -76,11 +76,11 @@ ROWS = {
 }
 KINDS = {
     "plain": {},
-    "unscaled": {"kernel": lambda: Softmax(scale=1.0)},
+    "unscaled": {"kernel": lambda: SoftmaxKernel(scale=1.0)},
     "shared key heads": {"key_heads": 2},
-    "learned": {"positions": Learned(9, WIDTH)},
-    "rotary": {"positions": Rotary(WIDTH // HEADS)},
-    "convolution": {"feed": Convolution(WIDTH, 40)},
+    "learned": {"positions": LearnedPositions(9, WIDTH)},
+    "rotary": {"positions": RotaryPositions(WIDTH // HEADS)},
+    "convolution": {"feed": ConvFeedForward(WIDTH, 40)},
 }
 
 
@@ -89,48 +89,48 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_flat_is_padded(rows, kind):
     model = stack(**kind)
-    x = model.place(torch.randn(*rows.shape, WIDTH))
-    found, asked = shapes(model, x, Mask(keys=rows))
+    x = model.add_positions(torch.randn(*rows.shape, WIDTH))
+    found, asked = shapes(model, x, Mask(key_valid=rows))
     assert asked == [(1, int(rows.sum()))] * 2
     assert found.shape == x.shape and (found[~rows] == 0).all()
-    assert (found - padded(model, x, Mask(keys=rows)))[rows].abs().max() < 1e-5
+    assert (found - padded(model, x, Mask(key_valid=rows)))[rows].abs().max() < 1e-5
 
 
 @torch.no_grad()
 def test_places_that_are_said_are_kept():
-    rows, model = ROWS["right"], stack(positions=Rotary(WIDTH // HEADS))
+    rows, model = ROWS["right"], stack(positions=RotaryPositions(WIDTH // HEADS))
     x, at = torch.randn(5, 5, WIDTH), torch.randint(0, 50, (5, 5))
     for places in (at, at[:1]):
-        mask = Mask(keys=rows, at=places)
+        mask = Mask(key_valid=rows, positions=places)
         found, asked = shapes(model, x, mask)
         assert asked == [(1, 17)] * 2
         assert (found - padded(model, x, mask))[rows].abs().max() < 1e-5
-    assert (found - model(x, Mask(keys=rows)))[rows].abs().max() > 1e-3
+    assert (found - model(x, Mask(key_valid=rows)))[rows].abs().max() > 1e-3
 
 
 SAID = {
     "causal": {"causal": True},
-    "others": {"others": True},
-    "reach": {"reach": 2},
+    "exclude_self": {"exclude_self": True},
+    "window": {"window": 2},
     "segments": {"segments": torch.zeros(5, 5, dtype=torch.long)},
-    "kin": {"kin": torch.ones(5, 5, 5, dtype=torch.bool)},
-    "nothing": {"keys": None},
-    "padding inside": {"keys": real("xxxxx", "xx.xx", "xxxxx", "x....", "xxx..")},
-    "padding inside, later": {"keys": real("xxxxx", "xxxxx", "xxxxx", "x....", ".x.x.")},
+    "beam_ancestry": {"beam_ancestry": torch.ones(5, 5, 5, dtype=torch.bool)},
+    "nothing": {"key_valid": None},
+    "padding inside": {"key_valid": real("xxxxx", "xx.xx", "xxxxx", "x....", "xxx..")},
+    "padding inside, later": {"key_valid": real("xxxxx", "xxxxx", "xxxxx", "x....", ".x.x.")},
 }
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("words", SAID.values(), ids=SAID)
 def test_where_more_is_said_rows_stay(words):
-    _, asked = shapes(stack(), torch.randn(5, 5, WIDTH), Mask(**{"keys": ROWS["right"], **words}))
+    _, asked = shapes(stack(), torch.randn(5, 5, WIDTH), Mask(**{"key_valid": ROWS["right"], **words}))
     assert asked == [(5, 5)] * 2
 
 
 STAY = {
-    "a bias": {"positions": Bucketed(HEADS)},
-    "another kernel": {"kernel": lambda: Additive(WIDTH // HEADS)},
-    "a window": {"kernel": lambda: Band(3)},
+    "a bias": {"positions": BucketPositions(HEADS)},
+    "another kernel": {"kernel": lambda: AdditiveKernel(WIDTH // HEADS)},
+    "a window": {"kernel": lambda: WindowKernel(3)},
     "somebody's attention": {"kind": Special},
     "a causal stack": {"causal": True},
 }
@@ -139,13 +139,13 @@ STAY = {
 @torch.no_grad()
 @pytest.mark.parametrize("kind", STAY.values(), ids=STAY)
 def test_parts_that_know_rows_alone_get_rows(kind):
-    _, asked = shapes(stack(**kind), torch.randn(5, 5, WIDTH), Mask(keys=ROWS["right"]))
+    _, asked = shapes(stack(**kind), torch.randn(5, 5, WIDTH), Mask(key_valid=ROWS["right"]))
     assert asked == [(5, 5)] * 2
 
 
 def test_learning_is_from_rows():
     x = torch.randn(5, 5, WIDTH)
-    found, asked = shapes(stack(), x, Mask(keys=ROWS["right"]))
+    found, asked = shapes(stack(), x, Mask(key_valid=ROWS["right"]))
     assert asked == [(5, 5)] * 2 and found.requires_grad
 
 
@@ -153,16 +153,16 @@ def test_learning_is_from_rows():
 def test_weights_are_recorded_by_rows():
     model, x, rows = stack(), torch.randn(5, 5, WIDTH), ROWS["right"]
     with recording(model) as maps:
-        model(x, Mask(keys=rows))
+        model(x, Mask(key_valid=rows))
     assert maps["layers.1.attention"].shape == (5, HEADS, 5, 5)
     assert not maps["layers.1.attention"].masked_select(~rows[:, None, None]).any()
     with pytest.raises(RuntimeError, match="mine"), recording(model):
         raise RuntimeError("mine")
-    assert shapes(model, x, Mask(keys=rows))[1] == [(1, 17)] * 2
+    assert shapes(model, x, Mask(key_valid=rows))[1] == [(1, 17)] * 2
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu", "gelu_tanh", "silu"])
-@pytest.mark.parametrize("kind", [Feed, Gated, Convolution])
+@pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward, ConvFeedForward])
 def test_memory_used_again_changes_nothing(kind, act):
     feed, x = kind(WIDTH, 40, act=act), torch.randn(2, 5, WIDTH)
     before, learnt = x.clone(), feed(x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode import Settings, search
+from regard.decode import SearchSettings, search
 from regard.families import xl
 from regard.look import recording
 
@@ -22,15 +22,15 @@ def made(**changes) -> xl.Model:
 
 
 def segments(model: xl.Model, tokens: Tensor, lengths: list[int]) -> Tensor:
-    cache = model.recall(len(tokens))
-    return torch.cat([model(part, cache.ahead(part), cache) for part in tokens.split(lengths, 1)], 1)
+    cache = model.new_memory(len(tokens))
+    return torch.cat([model(part, cache.next_mask(part), cache) for part in tokens.split(lengths, 1)], 1)
 
 
 def near(found: Tensor, wanted: Tensor, bound: float = 1e-4) -> None:
     assert found.shape == wanted.shape and (found - wanted).abs().max() <= bound, (found - wanted).abs().max()
 
 
-FORMS = pytest.mark.parametrize("form", [{}, {"prenorm": True, "norm": "rms", "feed": "gated"}, {"same": True}], ids=["paper", "prenorm", "same"])  # fmt: skip
+FORMS = pytest.mark.parametrize("form", [{}, {"prenorm": True, "norm": "rms", "feed": "gated"}, {"same_length": True}], ids=["paper", "prenorm", "same"])  # fmt: skip
 
 
 @FORMS
@@ -45,9 +45,9 @@ def test_no_gradient_goes_into_the_memory(form):
     """The rows of the table that only the first segment uses get none from the second; its own do, and the keys do."""
     model = made(tied=False, **form)
     first, second = torch.randint(0, 20, (2, 8)), torch.randint(20, 53, (2, 8))
-    cache = model.recall(2)
-    model.decode(first, cache.ahead(first), cache)
-    model(second, cache.ahead(second), cache).square().sum().backward()
+    cache = model.new_memory(2)
+    model.decode(first, cache.next_mask(first), cache)
+    model(second, cache.next_mask(second), cache).square().sum().backward()
     assert model.embed.weight.grad[first.unique()].abs().max() == 0
     assert (model.embed.weight.grad[second.unique()].abs().amax(1) > 0).all()
     assert not any(memory.past.requires_grad for memory in cache.layers)
@@ -99,7 +99,7 @@ def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: b
 @torch.no_grad()
 def test_scores_are_the_paper_s(same):
     """Memory of five tokens and segments of four: what a token sees begins in the middle of a segment."""
-    model, tokens = made(memory=5, same=same), torch.randint(53, (2, 14))
+    model, tokens = made(memory=5, same_length=same), torch.randint(53, (2, 14))
     found = segments(model, tokens, [4, 4, 4, 2])
     for row in range(2):
         near(found[row].double(), naive(model, tokens[row].tolist(), 5, 4, same), 1e-4)
@@ -110,11 +110,11 @@ def test_scores_are_the_paper_s(same):
 
 @torch.no_grad()
 def test_same_length_is_the_same_for_all():
-    model, tokens = made(memory=6, same=True), torch.randint(53, (1, 30))
-    cache = model.recall(1)
+    model, tokens = made(memory=6, same_length=True), torch.randint(53, (1, 30))
+    cache = model.new_memory(1)
     for number, part in enumerate(tokens.split(10, 1)):
         with recording(model) as maps:
-            model(part, cache.ahead(part), cache)
+            model(part, cache.next_mask(part), cache)
         seen = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
         assert seen.tolist() == (min_up_to(6) if number == 0 else [6] * 10)
 
@@ -128,7 +128,7 @@ def min_up_to(most: int) -> list[int]:
 @torch.no_grad()
 def test_generation_is_recall(capacity, same):
     """Far beyond the memory: the cache of keys and values forgets what the memory of inputs forgets."""
-    model, tokens = made(memory=7, same=same), torch.randint(53, (3, 30))
+    model, tokens = made(memory=7, same_length=same), torch.randint(53, (3, 30))
     cache, lengths = model.start(3, capacity), [9, 1, 1, 1, 4, *[1] * 14]
     parts = [model.step(part, cache) for part in tokens.split(lengths, 1)]
     near(torch.cat(parts, 1), segments(model, tokens, lengths))
@@ -143,7 +143,7 @@ def test_ragged_prompts_longer_than_the_memory_go_on():
     model = made(memory=7)
     rows = [torch.randint(53, (length,)).tolist() for length in (20, 3, 11)]
     for beam in (1, 3):
-        settings = Settings(end=52, beam=beam, stop="heuristic")
+        settings = SearchSettings(end=52, beam=beam, early_stopping="heuristic")
         alone = [search(model, model.start(1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows]
         tokens = torch.tensor([row + [0] * (20 - len(row)) for row in rows])
         real = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
@@ -158,10 +158,10 @@ def test_ragged_prompts_longer_than_the_memory_go_on():
 @torch.no_grad()
 def test_a_new_text_forgets_the_old_one():
     model, old, new = made(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 14))
-    cache = model.recall(2)
-    model(old, cache.ahead(old), cache)
+    cache = model.new_memory(2)
+    model(old, cache.next_mask(old), cache)
     cache.reset(torch.tensor([True, False]))
-    found = torch.cat([model(part, cache.ahead(part), cache) for part in new.split([3, 5, 6], 1)], 1)
+    found = torch.cat([model(part, cache.next_mask(part), cache) for part in new.split([3, 5, 6], 1)], 1)
     near(found[0], segments(model, new[:1], [3, 5, 6])[0])
     assert (found[1] - segments(model, new[1:], [3, 5, 6])[0]).abs().max() > 0.1
 
@@ -171,7 +171,7 @@ def test_memory_changes_what_is_said():
     model, tokens = made(memory=16), torch.randint(53, (2, 16))
     with_it, without = segments(model, tokens, [8, 8]), made(memory=0)
     assert (with_it[:, 8:] - model(tokens[:, 8:])).abs().max() > 0.1
-    assert without.recall(2) is None
+    assert without.new_memory(2) is None
     near(without(tokens), model(tokens))
     cache = without.start(2)
     near(torch.cat([without.step(part, cache) for part in tokens.split([9, 1, 6], 1)], 1), without(tokens))
@@ -194,7 +194,7 @@ def test_dropout_and_initial_values():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"memory": 0, "same": True}, "model.memory is 0; set model.memory"),
+        ({"memory": 0, "same_length": True}, "model.memory is 0; set model.memory"),
         ({"attention": {"scaled": False}}, "model.attention.scaled is false"),
         ({"heads": 4}, "width 30 does not divide into 4 heads"),
         ({"memory": -1}, "greater than or equal to 0"),

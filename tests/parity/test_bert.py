@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.cli import app as cli
-from regard.config.schema import Tokenizer
-from regard.errors import Mistake
+from regard.config.schema import TokenizerConfig
+from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface import bert_export
-from regard.formats.huggingface.bert import Folder, read
+from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.folder import first_module
 from regard.formats.huggingface.vocabularies import wordpieces
 from regard.parts import Mask, slots
@@ -30,7 +30,7 @@ KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSente
          "BertForSequenceClassification", "BertForTokenClassification"]  # fmt: skip
 
 
-def opened(path: Path) -> Folder:
+def opened(path: Path) -> EncoderFolder:
     return read(path, json.loads((path / "config.json").read_text()))
 
 
@@ -56,7 +56,7 @@ def compare(model: bert.Model, theirs: Any) -> None:
     ids, real, types = batch()
     for kinds in (types, None):
         found, _ = answers(theirs, kinds is not None)
-        states = model.encode(ids, Mask(keys=real), kinds)
+        states = model.encode(ids, Mask(key_valid=real), kinds)
         seen = set()
         for name, wanted in found.items():
             seen.add(name)
@@ -103,7 +103,7 @@ def test_folders_that_are_no_whole_ones(tmp_path: Path, name: str, change: dict[
     (path / "vocab.txt").unlink(missing_ok=True)
     file = path / name
     file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | change))
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         regard.load(path)
 
 
@@ -144,7 +144,7 @@ def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
     compare(opened(path).model, whole)
     changed(path, architectures=["BertForMaskedLM"])  # as bert-base-uncased says of itself
     folder = opened(path)
-    assert folder.config.follow and folder.config.pooled
+    assert folder.config.next_sentence and folder.config.pooled
     compare(folder.model, whole)
     changed(path, architectures=["BertModel"])
     compare(opened(path).model, hf.BertModel.from_pretrained(path).eval())
@@ -177,7 +177,7 @@ def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
     path = small.folder(tmp_path / "x")
     changed(path, **said)
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         opened(path)
 
 
@@ -210,7 +210,7 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
         assert not {ours.pad, ours.start, ours.end, ours.mask} & {each for row in wanted for each in row}
         assert ours.decode([[2, *wanted[0], 3, 0]]) == [theirs.decode(wanted[0])]
         ours.save(tmp_path / "ours.json")  # as a run keeps it
-        again = tokenizers.load(tmp_path / "ours.json")
+        again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(small.AWKWARD) == wanted
         assert (again.pad, again.unk, again.start, again.end, again.mask) == control
 
@@ -241,37 +241,37 @@ def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> Non
 def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.mkdir()
-    with pytest.raises(Mistake, match="has no vocab.txt; a BERT folder needs its tokenizer"):
+    with pytest.raises(UserError, match="has no vocab.txt; a BERT folder needs its tokenizer"):
         wordpieces(path)
     small.write(path, {"tokenizer_class": "BertJapaneseTokenizer"})
-    with pytest.raises(Mistake, match="has a BertJapaneseTokenizer"):
+    with pytest.raises(UserError, match="has a BertJapaneseTokenizer"):
         wordpieces(path)
     small.write(path, {"tokenizer_class": "PreTrainedTokenizerFast"})
-    with pytest.raises(Mistake, match="has no tokenizer.json"):
+    with pytest.raises(UserError, match="has no tokenizer.json"):
         wordpieces(path)
     small.write(path, {"cls_token": "[BEGIN]"})
-    with pytest.raises(Mistake, match=r"has no '\[BEGIN\]' in its vocabulary"):
+    with pytest.raises(UserError, match=r"has no '\[BEGIN\]' in its vocabulary"):
         wordpieces(path)
     small.write(path)
     (path / "vocab.txt").write_text("\n".join([*small.VOCAB, "<s>"]))
     (path / "tokenizer_config.json").unlink()
-    with pytest.raises(Mistake, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
+    with pytest.raises(UserError, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
         wordpieces(path)
     (path / "vocab.txt").write_bytes(b"\xff\xfe[PAD]")
-    with pytest.raises(Mistake, match="is not UTF-8 text"):
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         wordpieces(path)
     (path / "tokenizer.json").write_text('{"a": 1}')
-    with pytest.raises(Mistake, match="is no tokenizer"):
+    with pytest.raises(UserError, match="is no tokenizer"):
         wordpieces(path)
     names = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
     whole = {"model": {"type": "WordPiece", "vocab": names}, "added_tokens": [], "normalizer": {"type": "odd"}}
     (path / "tokenizer.json").write_text(json.dumps(whole))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    with pytest.raises(Mistake, match="is no whole tokenizer"):
+    with pytest.raises(UserError, match="is no whole tokenizer"):
         wordpieces(path)
     (path / "tokenizer.json").write_text(json.dumps(whole | {"model": {"type": "BPE", "vocab": names}}))
     (path / "tokenizer_config.json").unlink()
-    with pytest.raises(Mistake, match="is of type BPE; a BertTokenizer has WordPiece"):
+    with pytest.raises(UserError, match="is of type BPE; a BertTokenizer has WordPiece"):
         wordpieces(path)
 
 
@@ -282,8 +282,8 @@ def system(c: bert.Config, kind: str = "wordpiece", **symbols: Any) -> SimpleNam
     """What an export needs of one."""
     texts = [text for text in small.AWKWARD if text.strip()] + ["the cat sat unaffable hello world"] * 3
     vocab = 120 if kind == "wordpiece" else 300
-    settings = Tokenizer(kind=kind, vocab=vocab, symbols=("<url>",))
-    text = tokenizers.learn(settings, texts, control=(tokenizers.MASK,) if c.head == "words" else ())
+    settings = TokenizerConfig(kind=kind, vocab=vocab, symbols=("<url>",))
+    text = tokenizers.train_tokenizer(settings, texts, control=(tokenizers.MASK,) if c.head == "words" else ())
     c = c.model_copy(update={"vocab": text.size})
     torch.manual_seed(4)
     model = loud(bert.Model(c), spread=3.0)
@@ -292,13 +292,13 @@ def system(c: bert.Config, kind: str = "wordpiece", **symbols: Any) -> SimpleNam
 
 
 SHAPE: dict[str, Any] = {
-    "width": 36, "heads": 3, "layers": 2, "inner": 50, "kinds": 3, "positions": {"kind": "learned", "tokens": 41},
+    "width": 36, "heads": 3, "layers": 2, "inner": 50, "token_types": 3, "positions": {"kind": "learned", "tokens": 41},
 }  # fmt: skip
 FORMS: dict[str, dict[str, Any]] = {
     "BertModel": {"pooled": True},
-    "BertForNextSentencePrediction": {"follow": True},
+    "BertForNextSentencePrediction": {"next_sentence": True},
     "BertForMaskedLM": {"head": "words", "pooled": True},
-    "BertForPreTraining": {"head": "words", "follow": True, "feed": {"kind": "plain", "act": "gelu_tanh"}},
+    "BertForPreTraining": {"head": "words", "next_sentence": True, "feed": {"kind": "plain", "act": "gelu_tanh"}},
     "BertForSequenceClassification": {"head": "class", "labels": 4, "norm": {"kind": "layer", "eps": 0.2}},
     "BertForTokenClassification": {"head": "tag", "labels": 7, "pooled": True},
 }
@@ -375,11 +375,11 @@ def test_what_is_no_folder_of_theirs() -> None:
     c = bert.Config(
         prenorm=True, positions=slots.Rotary(), attention=slots.Favor(), feed=slots.Convolution(), norm=slots.RMSNorm()
     )
-    words = " ".join(bert_export.misfits(c))
+    words = " ".join(bert_export.unsupported(c))
     for part in ("prenorm=true", "positions.kind=rotary", "attention.kind=favor", "feed.kind=conv", "norm.kind=rms"):
         assert part in words
-    assert "scaled=false" in bert_export.misfits(bert.Config(attention=slots.Dense(scaled=False)))[0]
-    assert bert_export.misfits(bert.Config()) == []
+    assert "scaled=false" in bert_export.unsupported(bert.Config(attention=slots.Dense(scaled=False)))[0]
+    assert bert_export.unsupported(bert.Config()) == []
 
 
 # --- sentence-transformers -------------------------------------------------------------------------------------------
@@ -415,13 +415,13 @@ def vectors(path: Path, texts: list[str], longest: int, how: str, normalised: bo
 
 
 @torch.no_grad()
-def ours_of(folder: Folder, texts: list[str]) -> Any:
+def ours_of(folder: EncoderFolder, texts: list[str]) -> Any:
     """All of them in one ragged batch."""
     text = folder.tokenizer
     rows = [[text.start, *ids[: folder.max_tokens - 2], text.end] for ids in text.encode(texts)]
     real = ragged([len(row) for row in rows])
     tokens = torch.tensor([row + [text.pad] * (real.size(1) - len(row)) for row in rows])
-    states = folder.model.encode(tokens, Mask(keys=real))
+    states = folder.model.encode(tokens, Mask(key_valid=real))
     return pooled(states, real, folder.pooling, folder.normalised).numpy()
 
 
@@ -479,34 +479,34 @@ def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
 def test_files_of_sentences_that_are_something_else(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
     (path / name).write_text(text)
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         regard.load(path)
 
 
 def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
-    with pytest.raises(Mistake, match="pools by mean_tokens and max_tokens; regard pools by one of"):
+    with pytest.raises(UserError, match="pools by mean_tokens and max_tokens; regard pools by one of"):
         opened(path)
     (path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(Mistake, match="1_Pooling/config.json is not there"):
+    with pytest.raises(UserError, match="1_Pooling/config.json is not there"):
         opened(path)
     (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
-    with pytest.raises(Mistake, match="pools by lasttoken"):
+    with pytest.raises(UserError, match="pools by lasttoken"):
         opened(path)
     (path / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
-    with pytest.raises(Mistake, match=r"puts the prompt 'query' before every text \(default_prompt_name\)"):
+    with pytest.raises(UserError, match=r"puts the prompt 'query' before every text \(default_prompt_name\)"):
         opened(path)
     modules = json.loads((path / "modules.json").read_text())
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     (path / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(Mistake, match="modules.json has Dense; regard reads Transformer, Pooling and Normalize"):
+    with pytest.raises(UserError, match="modules.json has Dense; regard reads Transformer, Pooling and Normalize"):
         opened(path)
     (path / "modules.json").write_text(json.dumps([{"idx": 0}]))
-    with pytest.raises(Mistake, match="is no list of modules with type and path"):
+    with pytest.raises(UserError, match="is no list of modules with type and path"):
         opened(path)
     (path / "modules.json").write_text(json.dumps(modules[:1]))
-    with pytest.raises(Mistake, match="has no Transformer or no Pooling"):
+    with pytest.raises(UserError, match="has no Transformer or no Pooling"):
         opened(path)
     (path / "config.json").unlink()
-    with pytest.raises(Mistake, match=r"has a modules.json and no config.json"):
+    with pytest.raises(UserError, match=r"has a modules.json and no config.json"):
         regard.load(path)

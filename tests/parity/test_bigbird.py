@@ -14,7 +14,7 @@ from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAtt
 
 import regard
 from regard.config.run import resolve
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import bigbird
 from regard.formats.huggingface.long_encoders import read
 from regard.formats.huggingface.vocabularies import bigbird_pieces
@@ -42,7 +42,7 @@ def compare(model: Any, fresh: Any) -> None:
     lengths = [101, 36, 37, 98, 5]
     ids, types = torch.randint(4, 120, (len(lengths), 101)), torch.randint(2, (len(lengths), 101))
     for kinds in (types, None):
-        states = model.encode(ids, Mask(keys=ragged(lengths)), kinds)
+        states = model.encode(ids, Mask(key_valid=ragged(lengths)), kinds)
         for row, length in enumerate(lengths):
             alone = slice(row, row + 1), slice(length)
             extra = {} if kinds is None else {"token_type_ids": kinds[alone]}
@@ -79,7 +79,7 @@ def test_padding_inside_the_last_block_is_theirs_too(tmp_path: Path) -> None:
     path = small.bigbird(tmp_path / "x")
     ids, real = torch.randint(4, 120, (3, 99)), ragged([99, 97, 98])
     theirs = hf.BigBirdModel.from_pretrained(path).eval()(ids, attention_mask=real.long()).last_hidden_state
-    close(opened(path).model.encode(ids, Mask(keys=real))[real], theirs[real])
+    close(opened(path).model.encode(ids, Mask(key_valid=real))[real], theirs[real])
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def test_what_people_use(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
     path = small.bigbird(tmp_path / "x")
     changed(path, **said)
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         opened(path)
 
 
@@ -154,16 +154,16 @@ def test_tokens_are_transformers(tmp_path: Path) -> None:
         odd = ours.encode(["[CLS] the <s> </s>[SEP] <pad> [MASK]"])[0]
         assert not {ours.pad, ours.start, ours.end, ours.mask} & {*odd}  # no text is control
         ours.save(tmp_path / "ours.json")  # as a run keeps it
-        again = tokenizers.load(tmp_path / "ours.json")
+        again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(plain) == wanted and (again.start, again.end) == (ours.start, ours.end)
 
 
 def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    with pytest.raises(Mistake, match=r"has neither tokenizer.json nor spiece.model"):
+    with pytest.raises(UserError, match=r"has neither tokenizer.json nor spiece.model"):
         bigbird_pieces(tmp_path / "x")
     (tmp_path / "x" / "spiece.model").write_bytes(b"\x0a\xff")
-    with pytest.raises(Mistake, match="is no sentencepiece model"):
+    with pytest.raises(UserError, match="is no sentencepiece model"):
         bigbird_pieces(tmp_path / "x")
 
 
@@ -179,5 +179,5 @@ def test_the_settings() -> None:
         ("model.positions.kind", "buckets", 'model.positions.kind is "buckets"; expected one of learned'),
         ("model.attention.kind", "favor", 'model.attention.kind is "favor"; expected one of blocks, dense'),
     ):
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             resolve("classify", base | {key: value})

@@ -15,10 +15,10 @@ from helpers import marian, small
 
 import regard
 from regard.cli import main
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.formats.huggingface import marian_export
 from regard.parts import Mask
-from regard.processors.tokenizers import load as load_tokenizer
+from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
 TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩‍👧 </s> <unk>!", "cat", "  the   cat  "]
 
@@ -45,7 +45,7 @@ def said(capsys, *arguments) -> tuple[int, str, str]:
 
 
 def refused(words: str, *arguments, **named) -> None:
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.convert(*arguments, **named)
     assert words in str(error.value) and "\n" not in str(error.value)
 
@@ -88,7 +88,7 @@ def test_huggingface(run, tmp_path, capsys):
         assert again.predict(TEXTS, **how) == ours.predict(TEXTS, **how)
     some = [text for text in TEXTS if text.strip() == text]
     limit = 60
-    for words, how in (({"num_beams": 1}, {"kind": "greedy"}), ({}, {"stop": "heuristic"})):
+    for words, how in (({"num_beams": 1}, {"kind": "greedy"}), ({}, {"early_stopping": "heuristic"})):
         found = generated(out, some, max_new_tokens=limit, **words)
         assert found == ours.predict(some, max_tokens=limit, **how)
     assert len(set(found)) > 10
@@ -110,8 +110,8 @@ def test_huggingface(run, tmp_path, capsys):
         {"model__tied": False, "model__biased": True, "model__positions__layout": "halves", "model__scaled": False,
          "tokenizer__kind": "unigram", "model__feed__act": "gelu_tanh", "decode__kind": "sample", "decode__temperature": 0.7,
          "decode__top_k": 5},
-        {"model__tied": False, "tokenizer__joint": False, "tokenizer__kind": "char", "tokenizer__normalise": "nfkc+lower",
-         "model__feed__act": "gelu", "decode__max_tokens": 30, "decode__stop": "first"},
+        {"model__tied": False, "tokenizer__joint": False, "tokenizer__kind": "char", "tokenizer__normalize": "nfkc+lower",
+         "model__feed__act": "gelu", "decode__max_tokens": 30, "decode__early_stopping": "first"},
     ],
     ids=["separate", "untied", "both"],
 )  # fmt: skip
@@ -134,7 +134,7 @@ def test_every_form_that_fits(settings, tmp_path):
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     target = torch.randint(4, ours.target.size, (len(texts), 6))
     with torch.no_grad():
-        wanted = ours.model(batch.input_ids, target, Mask(keys=batch.attention_mask.bool()))
+        wanted = ours.model(batch.input_ids, target, Mask(key_valid=batch.attention_mask.bool()))
         assert (theirs(**batch, decoder_input_ids=target).logits - wanted).abs().max() <= 1e-4
 
 
@@ -174,7 +174,7 @@ def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
     path = out / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 2, "max_length": 9}))
     decode = regard.load(out).run.decode
-    assert (decode.beam, decode.max_tokens, decode.stop) == (2, 8, "heuristic")
+    assert (decode.beam, decode.max_tokens, decode.early_stopping) == (2, 8, "heuristic")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
     assert regard.load(out).run.decode.length_penalty == 0.0
 
@@ -184,7 +184,7 @@ def test_folders_of_ours_that_lost_something(run, tmp_path):
     regard.convert(run, to="huggingface", out=out)
 
     def broken(words: str) -> None:
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             regard.load(out)
         assert words in str(error.value)
 
@@ -232,7 +232,7 @@ def test_ctranslate2(run, tmp_path, capsys):
     assert code == 0 and re.search(r"\b(1[56]) of \1 texts equal", told)  # one may not end
     ours, texts = regard.load(run), [text for text in TEXTS if text.strip()]
     for beam, penalty in ((1, 1.0), (5, 1.0), (3, 0.6)):
-        how = {"kind": "greedy"} if beam == 1 else {"beam": beam, "stop": "first", "length_penalty": penalty}
+        how = {"kind": "greedy"} if beam == 1 else {"beam": beam, "early_stopping": "first", "length_penalty": penalty}
         wanted = ours.predict(texts, max_tokens=60, **how)
         assert translated(out, ours, texts, beam_size=beam, length_penalty=penalty) == wanted
     assert (

@@ -10,7 +10,7 @@ from helpers.causal import END, TEXTS
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import gpt
 from regard.files import read_json
 from regard.formats.huggingface import gpt2, llama
@@ -26,7 +26,7 @@ def same(ours, theirs, rows=ROWS, exact=1e-4):
     tokens, real = causal.ragged(rows)
     with torch.no_grad():
         wanted = theirs(tokens, attention_mask=real.long()).logits
-        found = ours(tokens, Mask(keys=real))
+        found = ours(tokens, Mask(key_valid=real))
         assert (found - wanted)[real].abs().max() <= exact
         assert wanted[real].std() > 0.3
         assert (ours.step(tokens, ours.start(len(rows), 30), real) - wanted)[real].abs().max() <= exact
@@ -145,7 +145,7 @@ def test_a_tokenizer_that_opens_a_text(tmp_path):
     assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
     other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
     assert not other.opens
-    with pytest.raises(Mistake, match="half a surrogate pair"):
+    with pytest.raises(UserError, match="half a surrogate pair"):
         ours.encode(["a", "\ud800"])
 
 
@@ -164,11 +164,11 @@ def test_configs_that_are_refused(tmp_path):
         ({"n_embd": None}, "has a value of the wrong type"),
         ({"n_embd": 72}, "'transformer.wte.weight' of the checkpoint has shape (300, 36)"),
     ):  # fmt: skip
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             gpt2.read(path, config | change)
         assert words in str(error.value) and "\n" not in str(error.value)
     del config["n_embd"]
-    with pytest.raises(Mistake, match="config.json has no 'n_embd'; fetch the folder again"):
+    with pytest.raises(UserError, match="config.json has no 'n_embd'; fetch the folder again"):
         gpt2.read(path, config)
     path, _ = causal.llama(tmp_path / "llama")
     config = read_json(path / "config.json")
@@ -181,7 +181,7 @@ def test_configs_that_are_refused(tmp_path):
         ({"num_key_value_heads": 4}, "6 heads cannot share 4 key heads evenly"),
         ({"attention_bias": True}, "the checkpoint has no 'model.layers.0.self_attn.q_proj.bias'"),
     ):
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             llama.read(path, config | change)
         assert words in str(error.value) and "\n" not in str(error.value)
 
@@ -191,7 +191,7 @@ def test_folders_that_lost_something(tmp_path):
     config, whole = read_json(path / "config.json"), (path / "tokenizer.json").read_text()
 
     def refused(words):
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             tokenizer(path, config)
         assert words in str(error.value) and "\n" not in str(error.value)
 
@@ -210,10 +210,10 @@ def test_folders_that_lost_something(tmp_path):
     refused("are no byte-level vocabulary")
     tensors = load_file(path / "model.safetensors")
     save_file({**tensors, "score.weight": torch.zeros(2)}, path / "model.safetensors")
-    with pytest.raises(Mistake, match="1 tensors of the checkpoint have no place in the model: score.weight"):
+    with pytest.raises(UserError, match="1 tensors of the checkpoint have no place in the model: score.weight"):
         gpt2.read(path, config)
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
-    with pytest.raises(Mistake, match="a pickle, which regard never opens.*GPT2LMHeadModel.from_pretrained"):
+    with pytest.raises(UserError, match="a pickle, which regard never opens.*GPT2LMHeadModel.from_pretrained"):
         gpt2.read(path, config)
 
 
@@ -224,9 +224,9 @@ def test_folders_that_lost_something(tmp_path):
         ({"max_new_tokens": 7, "repetition_penalty": 1.2}, {"kind": "greedy", "max_tokens": 7, "repetition_penalty": 1.2}),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": None},
          {"kind": "sample", "temperature": 0.6, "top_p": 0.9, "top_k": 50}),
-        ({"num_beams": 4, "early_stopping": True}, {"kind": "beam", "beam": 4, "stop": "first", "length_penalty": 1.0}),
-        ({"num_beams": 4, "length_penalty": None}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 1.0}),
-        ({"num_beams": 4, "length_penalty": 0.0}, {"kind": "beam", "beam": 4, "stop": "heuristic", "length_penalty": 0.0}),
+        ({"num_beams": 4, "early_stopping": True}, {"kind": "beam", "beam": 4, "early_stopping": "first", "length_penalty": 1.0}),
+        ({"num_beams": 4, "length_penalty": None}, {"kind": "beam", "beam": 4, "early_stopping": "heuristic", "length_penalty": 1.0}),
+        ({"num_beams": 4, "length_penalty": 0.0}, {"kind": "beam", "beam": 4, "early_stopping": "heuristic", "length_penalty": 0.0}),
     ],
 )  # fmt: skip
 def test_generation_settings(theirs, ours):
@@ -248,7 +248,7 @@ def test_files_that_say_what_cannot_be(file, said, words, tmp_path):
     path, _ = causal.gpt2(tmp_path / "folder")
     before = json.loads((path / file).read_text())
     (path / file).write_text(json.dumps(before | said if isinstance(said, dict) else said))
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.load(path)
     assert str(error.value).startswith(str(path / file)) and words in str(error.value) and "\n" not in str(error.value)
 
@@ -330,7 +330,7 @@ def test_grouped_heads_are_heads_with_the_same_keys(attention):
             state[name] = heads.flatten(0, 1)
     many.load_state_dict(state)
     tokens, real = causal.ragged([[5, 9, 31, 44, 3], [40, 41], [7]])
-    assert (few(tokens, Mask(keys=real)) - many(tokens, Mask(keys=real)))[real].abs().max() < 1e-5
+    assert (few(tokens, Mask(key_valid=real)) - many(tokens, Mask(key_valid=real)))[real].abs().max() < 1e-5
     assert (few(tokens) - many(tokens)).abs().max() < 1e-5
     caches = few.start(3), many.start(3)
     for step in range(4):
@@ -411,7 +411,7 @@ def test_a_folder_writes_as_transformers_does(kind, tmp_path):
     made = theirs.generate(**batch, max_new_tokens=8, do_sample=False, pad_token_id=text.pad_token_id)
     said = text.batch_decode(made[:, batch.input_ids.size(1) :], skip_special_tokens=True)
     assert ours.predict(prompts) == said and len(set(said)) == 3
-    assert (ours.run.decode.kind, ours.run.decode.begin) == ("greedy", kind == "llama")
+    assert (ours.run.decode.kind, ours.run.decode.add_start) == ("greedy", kind == "llama")
     (found,) = ours.score([prompts[0]], details=True)
     ids = torch.tensor(
         [[ours.tokenizer.start, *text(prompts[0], add_special_tokens=False).input_ids, ours.tokenizer.end]]

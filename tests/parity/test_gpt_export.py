@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.cli import main
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.formats.huggingface import gpt2_export
 from regard.parts import Mask
 
@@ -58,7 +58,7 @@ def same(run: Path, out: Path) -> tuple[object, object]:
     assert tokenizer.batch_decode(tokenizer(TEXTS).input_ids) == ours.tokenizer.decode(ours.tokenizer.encode(TEXTS))
     tokens, real = causal.ragged(rows)
     with torch.no_grad():
-        wanted = ours.model(tokens, Mask(keys=real))[real]
+        wanted = ours.model(tokens, Mask(key_valid=real))[real]
         assert (theirs(tokens, attention_mask=real.long()).logits[real] - wanted).abs().max() <= 1e-4
     return ours, theirs
 
@@ -97,11 +97,11 @@ def test_gpt2_folder(run, tmp_path, capsys):
 
 FORMS = {
     "no bias": {"model__biased": False, "model__tied": False, "model__feed__act": "silu", "tokenizer__kind": "char",
-                "model__attention__scaled": False, "decode__kind": "sample", "decode__top_p": 0.8, "decode__begin": False},
+                "model__attention__scaled": False, "decode__kind": "sample", "decode__top_p": 0.8, "decode__add_start": False},
     "modern": {"model__size": "modern-tiny", "model__key_heads": 2, "model__positions__base": 500.0, "model__head_width": 10,
                "tokenizer__kind": "word", "tokenizer__symbols": "<café>,<url>", "decode__repetition_penalty": 1.3},
     "modern with bias": {"model__size": "modern-tiny", "model__biased": True, "model__tied": False, "model__norm__eps": 1e-3,
-                         "model__feed__act": "gelu_tanh", "tokenizer__kind": "unigram", "decode__kind": "beam", "decode__stop": "first"},
+                         "model__feed__act": "gelu_tanh", "tokenizer__kind": "unigram", "decode__kind": "beam", "decode__early_stopping": "first"},
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_what_does_not_fit(run, tmp_path):
     from regard.families import gpt
 
     def words(**changes):
-        return gpt2_export.misfits(gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes}))
+        return gpt2_export.unsupported(gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes}))
 
     assert words() == [] == words(**gpt.SIZES["modern-tiny"])
     assert words(attention={"kind": "window", "radius": 4}) == ["model.attention.kind=window (GPT-2's is dense)"]
@@ -144,11 +144,11 @@ def test_what_does_not_fit(run, tmp_path):
         "model.attention.scaled=false (Llama's scores are scaled)"
     ]
     other = trained(tmp_path / "xl", model__family="xl", train__steps=1)
-    with pytest.raises(Mistake, match="cannot become --to huggingface: model.family is xl; expected transformer, "):
+    with pytest.raises(UserError, match="cannot become --to huggingface: model.family is xl; expected transformer, "):
         regard.convert(other, to="huggingface", out=tmp_path / "out")
     window = trained(tmp_path / "window", model__attention__kind="window", train__steps=1)
     with pytest.raises(
-        Mistake, match="cannot become a GPT-2 or Llama folder; what does not fit: model.attention.kind="
+        UserError, match="cannot become a GPT-2 or Llama folder; what does not fit: model.attention.kind="
     ):
         regard.convert(window, to="huggingface", out=tmp_path / "out")
 
@@ -176,5 +176,5 @@ def test_a_folder_whose_tokenizer_is_another_s(run, tmp_path):
     text["added_tokens"] += [{"id": 300 + i, "content": f"<new {i}>", "special": False, "single_word": False, "lstrip": False,
                               "rstrip": False, "normalized": False} for i in range(3)]  # fmt: skip
     (out / "tokenizer.json").write_text(json.dumps(text))
-    with pytest.raises(Mistake, match="the tokenizer has 303 entries and the model only 300"):
+    with pytest.raises(UserError, match="the tokenizer has 303 entries and the model only 300"):
         regard.load(out)

@@ -10,7 +10,7 @@ from helpers import marian
 import regard
 from regard.cli import main
 from regard.config.run import resolve
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import bert, lm
 from regard.parts import Mask
 
@@ -58,7 +58,7 @@ def test_language_models_train_and_write(kind: str, family: str, files, tmp_path
     for name in (
         "model.safetensors",
         "checkpoints/step-6/model.safetensors",
-        "checkpoints/step-6/optimiser.safetensors",
+        "checkpoints/step-6/optimizer.safetensors",
     ):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes(), name
     capsys.readouterr()
@@ -95,7 +95,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name: str) -> None:
     recipe, settings, sentence = MISTAKES[name]
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         resolve(recipe, settings)
     assert sentence in str(caught.value)
 
@@ -119,5 +119,5 @@ def test_a_window_larger_than_the_text_is_dense(kind: dict[str, object]) -> None
         weights[name] = weights[plain]
     near.load_state_dict({name: weights[name] for name in near.state_dict()})
     tokens, real = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
-    found, wanted = (model.encode(tokens, Mask(keys=real))[real] for model in (near, dense))
+    found, wanted = (model.encode(tokens, Mask(key_valid=real))[real] for model in (near, dense))
     assert (found - wanted).abs().max() < 1e-5

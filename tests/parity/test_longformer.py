@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.config.run import resolve
-from regard.config.schema import Tokenizer
-from regard.errors import Mistake
+from regard.config.schema import TokenizerConfig
+from regard.errors import UserError
 from regard.families import longformer
 from regard.formats.huggingface import longformer_export
 from regard.formats.huggingface.long_encoders import read
@@ -45,8 +45,8 @@ def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
     ids = ids.masked_fill(~real, 1)
     marks = torch.tensor([[0, 50, tokens - 1], [9, 40, -1], [1, -1, -1]])
     for named in (None, marks):
-        mask = Mask(keys=real, globals=named)
-        wide = None if named is None else mask.marked(tokens).long()
+        mask = Mask(key_valid=real, global_positions=named)
+        wide = None if named is None else mask.is_global(tokens).long()
         found = theirs(ids, attention_mask=real.long(), global_attention_mask=wide)
         states = model.encode(ids, mask)
         if model.head == "none":
@@ -117,7 +117,7 @@ def test_what_people_use(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path, kind: str, said: dict[str, Any], words: str) -> None:
     path = small.longformer(tmp_path / "x", f"Longformer{kind}")
     changed(path, **said)
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         opened(path)
 
 
@@ -132,7 +132,7 @@ def test_extra_heads_and_fewer_tokens(tmp_path: Path) -> None:
     bare = {name: tensor for name, tensor in bare.items() if "lm_head" not in name}
     save_file(bare, path / "model.safetensors")
     changed(path, vocab_size=200)
-    with pytest.raises(Mistake, match="has 300 tokens and its model 200; they belong to two models"):
+    with pytest.raises(UserError, match="has 300 tokens and its model 200; they belong to two models"):
         opened(path)
 
 
@@ -158,21 +158,21 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (1, 3, 0, 2, theirs.mask_token_id)
         ours.save(tmp_path / "ours.json")  # as a run keeps it
-        again = tokenizers.load(tmp_path / "ours.json")
+        again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(small.AWKWARD) == wanted and again.mask == ours.mask
         assert ours.decode([[0, *wanted[0], 2, 1]]) == ["Hello the cat sat."] or said == SAID[2]
 
 
 def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    with pytest.raises(Mistake, match=r"has neither tokenizer.json nor vocab.json and merges.txt"):
+    with pytest.raises(UserError, match=r"has neither tokenizer.json nor vocab.json and merges.txt"):
         byte_pairs(tmp_path / "x")
     small.pairs(tmp_path / "x", {"tokenizer_class": "CLIPTokenizer"})
-    with pytest.raises(Mistake, match="has a CLIPTokenizer"):
+    with pytest.raises(UserError, match="has a CLIPTokenizer"):
         byte_pairs(tmp_path / "x")
     small.pairs(tmp_path / "x", {})
     (tmp_path / "x" / "merges.txt").write_text("#version: 0.2\nnot a merge\n")
-    with pytest.raises(Mistake, match="are no byte-level vocabulary"):
+    with pytest.raises(UserError, match="are no byte-level vocabulary"):
         byte_pairs(tmp_path / "x")
 
 
@@ -190,7 +190,7 @@ def test_the_settings(tmp_path: Path) -> None:
         ("model.attention.radius", "0", "model.attention.radius is 0; expected at least 1"),
         ("model.attention.kind", "dense", "model.attention.kind is"),
     ):
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             resolve("classify", base | {key: value})
     assert longformer.Config(size="tiny", family="longformer").attention.globals == 1
 
@@ -224,14 +224,14 @@ def test_a_run_from_the_front_door(tmp_path: Path, task: str, family: str) -> No
 )
 def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
     """`check` compares with our reader and with transformers; a long text is compared here."""
-    text = tokenizers.learn(Tokenizer(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
+    text = tokenizers.train_tokenizer(TokenizerConfig(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
     shape = {"vocab": text.size, "width": 36, "heads": 3, "layers": 2, "inner": 50, "attention": {"radius": 2}}
     c = longformer.Config.model_validate(shape | {"positions": {"kind": "learned", "tokens": 150}} | settings)
     torch.manual_seed(4)
     model = loud(longformer.Model(c), spread=3.0)
     labels = [f"label {i}" for i in range(c.labels)]
     system = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
-    assert longformer_export.misfits(c) == []
+    assert longformer_export.unsupported(c) == []
     longformer_export.write(system, tmp_path / "x", "fp32")
     assert "tokens equal, outputs apart by" in longformer_export.check(system, tmp_path / "x", "fp32")
     theirs = getattr(hf, longformer_export.architecture(c)).from_pretrained(tmp_path / "x").eval()
@@ -240,7 +240,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     wide[:, : c.attention.globals] = 1
     with torch.no_grad():
         found = theirs(ids.masked_fill(~real, text.pad), attention_mask=real.long(), global_attention_mask=wide)
-        own = model(ids, Mask(keys=real))
+        own = model(ids, Mask(key_valid=real))
     wanted = found.last_hidden_state if c.head == "none" else found.logits
     close(own if c.head == "class" else own[real], wanted if c.head == "class" else wanted[real])
     again = opened(tmp_path / "x")
@@ -252,7 +252,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     ("said", "words"),
     [
         ({"prenorm": True}, "norms come last"),
-        ({"follow": True}, "no such head"),
+        ({"next_sentence": True}, "no such head"),
         ({"positions": "rotary"}, "model.positions.kind=rotary"),
         ({"attention": {"dilation": [1, 2]}}, "model.attention.dilation"),
         ({"attention": {"globals": 2}}, "model.attention.globals=2"),
@@ -268,7 +268,7 @@ def test_what_no_folder_can_be(said: dict[str, Any], words: str) -> None:
     }
     if "feed" in values:
         values["feed"] = {"kind": "plain"} | values["feed"]
-    (told,) = longformer_export.misfits(
+    (told,) = longformer_export.unsupported(
         longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values)
     )
     assert words in told

@@ -9,7 +9,7 @@ import transformers as hf
 from helpers import marian
 
 import regard
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.formats.huggingface.weight_names import export
 from regard.parts import Mask
 
@@ -41,7 +41,7 @@ def test_tokens_and_logits(both):
     target = torch.randint(1, 40, (len(TEXTS), 7))
     with torch.no_grad():
         wanted = theirs(**batch, decoder_input_ids=target).logits
-        found = ours.model(batch.input_ids, target, Mask(keys=batch.attention_mask.bool()))
+        found = ours.model(batch.input_ids, target, Mask(key_valid=batch.attention_mask.bool()))
     assert (found - wanted).abs().max() <= 1e-4
 
 
@@ -67,7 +67,7 @@ def test_weights_go_back_as_they_came(both):
 
 
 def refused(path, words):
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.load(path)
     assert words in str(error.value) and "\n" not in str(error.value)
 
@@ -150,13 +150,13 @@ def test_what_may_be_asked_of_a_marian_folder(both):
     *_, ours = both
     some = TEXTS[:6]
     assert all(text.startswith("THE OLD ") for text in ours.predict(some, prefix="THE OLD "))
-    for text in ours.predict(some, must=["RED HOUSE", "BIRD"], max_tokens=60):
+    for text in ours.predict(some, include=["RED HOUSE", "BIRD"], max_tokens=60):
         assert "RED HOUSE" in text and "BIRD" in text
     plain = ours.predict(some)
     word = plain[0].split()[0][:4]
-    assert not any(word in text for text in ours.predict(some, avoid=[word]))
+    assert not any(word in text for text in ours.predict(some, exclude=[word]))
     assert ours.predict(some, kind="sample", nbest=2) == [ours.predict(text, kind="sample", nbest=2) for text in some]
-    both_of_them = type(ours).together({"a": ours, "b": ours})
+    both_of_them = type(ours).ensemble({"a": ours, "b": ours})
     assert both_of_them.predict(some) == plain
 
 

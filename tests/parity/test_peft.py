@@ -14,8 +14,8 @@ from test_t5 import folder as t5_folder
 
 import regard
 from regard.adapt import tune
-from regard.adapt.precision import Int8
-from regard.errors import Mistake
+from regard.adapt.precision import Int8Linear
+from regard.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 # peft 0.21 takes hold of a method that transformers 5 no longer has; only generation would call it.
@@ -185,7 +185,7 @@ def test_heads_stay_exact_over_a_base_in_8_bits(bases, tmp_path):
     assert 0 < (said_here(coarse, "bert") - wanted).abs().max() < 0.05
     for name in ("weight", "bias"):
         assert getattr(coarse.model.pooler, name).equal(getattr(whole.model.pooler, name))
-    assert isinstance(coarse.model.encoder.layers[0].attention.query, Int8)
+    assert isinstance(coarse.model.encoder.layers[0].attention.query, Int8Linear)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
     config = json.loads((good / "adapter_config.json").read_text()) | change
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").write_bytes((good / "adapter_model.safetensors").read_bytes())
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.load(bases["bert"], tune=tmp_path)
     assert words in str(error.value)
 
@@ -231,7 +231,7 @@ def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
     key = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
 
     def refused(words: str) -> None:
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             regard.load(bases["bert"], tune=tmp_path)
 
     refused("has no weights; save it with peft as adapter_model.safetensors")
@@ -246,7 +246,7 @@ def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
     heads = {name: each for name, each in tensors.items() if "lora" not in name}
     save_file(heads, tmp_path / "adapter_model.safetensors")
     refused("has no LoRA for any map of this model; is it for another base")
-    with pytest.raises(Mistake, match="for which this base has no place|has no LoRA for any map"):
+    with pytest.raises(UserError, match="for which this base has no place|has no LoRA for any map"):
         regard.load(bases["gpt"], tune=good)
 
 
@@ -254,7 +254,7 @@ def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
     theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
     with pytest.raises(
-        Mistake, match="by itself, and this base has one table for words in and out; merge it with peft"
+        UserError, match="by itself, and this base has one table for words in and out; merge it with peft"
     ):
         regard.load(bases["gpt"], tune=tmp_path / "theirs")
 
@@ -263,10 +263,10 @@ def test_a_prompt_that_does_not_fit(bases, tmp_path):
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     theirs(bases["gpt"], "gpt", config, tmp_path)
     save_file({"prompt_embeddings": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(Mistake, match="prompt_embeddings is 35 wide and this base needs 36; it is for another"):
+    with pytest.raises(UserError, match="prompt_embeddings is 35 wide and this base needs 36; it is for another"):
         regard.load(bases["gpt"], tune=tmp_path)
     save_file({"other": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(Mistake, match="holds other; expected prompt_embeddings alone"):
+    with pytest.raises(UserError, match="holds other; expected prompt_embeddings alone"):
         regard.load(bases["gpt"], tune=tmp_path)
 
 
@@ -276,7 +276,7 @@ def test_what_has_no_form_there(tmp_path, home):
     base = reads.trained("classify", tmp_path / "reads", train__steps=2)
     parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "tune.kind": "prompt", "train.steps": 1}
     regard.train("classify", {**parts, "train.tensorboard": False, "device": "cpu"}, out=tmp_path / "run")
-    with pytest.raises(Mistake, match="prompt of the family bert has no form in PEFT that says the same"):
+    with pytest.raises(UserError, match="prompt of the family bert has no form in PEFT that says the same"):
         regard.convert(tmp_path / "run", out=tmp_path / "x", to="peft")
-    with pytest.raises(Mistake, match="has nothing beside its weights; --to peft is for what tuning has learnt"):
+    with pytest.raises(UserError, match="has nothing beside its weights; --to peft is for what tuning has learnt"):
         regard.convert(base, out=tmp_path / "x", to="peft")

@@ -13,12 +13,12 @@ from helpers import marian, small
 from prototypes.checks import close, ragged
 
 import regard
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.families import t5
 from regard.formats.huggingface import t5_export
 from regard.formats.huggingface.vocabularies import sentencepieces
 from regard.parts import Mask, slots
-from regard.processors.tokenizers import load as load_tokenizer
+from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
 EXTRA = 7
 FIRST = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
@@ -70,7 +70,7 @@ def test_logits_are_transformers(folders: dict[str, Path], name: str) -> None:
     assert (theirs.lm_head.weight is theirs.shared.weight) == (name == "first")
     source, target, real = torch.randint(60, (3, 41)), torch.randint(60, (3, 33)), ragged([41, 12, 23])
     want = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
-    close(ours.model(source, target, Mask(keys=real)), want)
+    close(ours.model(source, target, Mask(key_valid=real)), want)
     assert ours.target.start == ours.target.pad == 0
 
 
@@ -80,10 +80,13 @@ def test_generation_is_transformers(folders: dict[str, Path], name: str) -> None
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
     for beams, how in (
         (1, {"kind": "greedy"}),
-        (4, {"kind": "beam", "beam": 4, "stop": "heuristic"}),
-        (3, {"kind": "beam", "beam": 3, "stop": "first", "length_penalty": 0.4}),
+        (4, {"kind": "beam", "beam": 4, "early_stopping": "heuristic"}),
+        (3, {"kind": "beam", "beam": 3, "early_stopping": "first", "length_penalty": 0.4}),
     ):
-        words = {"early_stopping": how.get("stop") == "first", "length_penalty": how.get("length_penalty", 1.0)}
+        words = {
+            "early_stopping": how.get("early_stopping") == "first",
+            "length_penalty": how.get("length_penalty", 1.0),
+        }
         made = theirs.generate(
             **batch, num_beams=beams, max_new_tokens=17, do_sample=False, **(words if beams > 1 else {})
         ).tolist()
@@ -167,7 +170,7 @@ def test_what_is_refused(folders: dict[str, Path], tmp_path: Path, said: dict[st
     shutil.copytree(folders["first"], path)
     (path / "generation_config.json").unlink()
     (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | said))
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         regard.load(path)
 
 
@@ -177,14 +180,14 @@ def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path
     whole = (path / "spiece.model").read_bytes()
     for data in (whole[: len(whole) // 2], b"not one", b"", whole[:1]):
         (path / "spiece.model").write_bytes(data)
-        with pytest.raises(Mistake, match="spiece.model is no"):
+        with pytest.raises(UserError, match="spiece.model is no"):
             regard.load(path)
     (path / "spiece.model").unlink()
-    with pytest.raises(Mistake, match="has neither tokenizer.json nor spiece.model"):
+    with pytest.raises(UserError, match="has neither tokenizer.json nor spiece.model"):
         regard.load(path)
     shutil.copy(folders["first"] / "spiece.model", path)
     (path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 200}))
-    with pytest.raises(Mistake, match="tokens and its model"):
+    with pytest.raises(UserError, match="tokens and its model"):
         regard.load(path)
 
 
@@ -219,11 +222,11 @@ def test_what_is_no_folder_of_theirs() -> None:
         vocab=9, decoder_layers=9, target_vocab=9, positions=slots.Sinusoid(), attention=slots.Additive(),
         norm=slots.LayerNorm(), feed=slots.Gated(act="gelu"),
     )  # fmt: skip
-    words = " ".join(t5_export.misfits(c))
+    words = " ".join(t5_export.unsupported(c))
     for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "joint=false",
                  "more model.decoder_layers"):  # fmt: skip
         assert part in words
-    assert t5_export.misfits(t5.Config(attention=slots.Dense())) == [
+    assert t5_export.unsupported(t5.Config(attention=slots.Dense())) == [
         "model.attention.scaled=true (T5's scores are not)"
     ]
-    assert t5_export.misfits(t5.Config()) == []
+    assert t5_export.unsupported(t5.Config()) == []

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.formats.huggingface.weight_names import under
-from regard.parts import Feed, Layer, Learned, Mask, Residual, Stack, slots
+from regard.parts import FeedForward, Layer, LearnedPositions, Mask, Residual, Stack, slots
 
 
 @dataclass(frozen=True)
 class Config:
     vocab: int = 50
     tokens: int = 40
-    kinds: int = 2
+    token_types: int = 2
     width: int = 32
     layers: int = 2
     heads: int = 4
@@ -27,12 +27,12 @@ class BERT(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         norm = partial(nn.LayerNorm, c.width, 1e-12)
-        self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.kinds, c.width)
-        self.positions, self.norm = Learned(c.tokens, c.width, c.skip), norm()
+        self.embed, self.kinds = nn.Embedding(c.vocab, c.width), nn.Embedding(c.token_types, c.width)
+        self.positions, self.norm = LearnedPositions(c.tokens, c.width, c.skip), norm()
         layers: list[nn.Module] = [
             Layer(
                 c.attention.build(c.width, c.heads),
-                Feed(c.width, c.inner, "gelu"),
+                FeedForward(c.width, c.inner, "gelu"),
                 lambda: Residual(norm(), first=False),
             )
             for _ in range(c.layers)
@@ -41,7 +41,7 @@ class BERT(nn.Module):
 
     def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
         x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))
-        return self.stack(self.norm(self.positions.place(x, mask.at)), mask)  # (batch, tokens, width)
+        return self.stack(self.norm(self.positions.add_to_input(x, mask.positions)), mask)  # (batch, tokens, width)
 
     def pooled(self, x: Tensor) -> Tensor:
         return torch.tanh(self.pool(x[:, 0]))

@@ -75,7 +75,7 @@ ALONE = {  # fillings of gpt, half of them with key heads that are shared
 OLDER = {  # what attention replaced, with a source and alone
     "rnn": (rnn, {"layers": 2}),
     "gru": (rnn, {"cell": "gru", "head": "next", "layers": 2}),
-    "cnn": (cnn, {"near": 5, "layers": 2}),
+    "cnn": (cnn, {"kernel_size": 5, "layers": 2}),
     "cnn alone": (cnn, {"head": "next", "layers": 3}),
 }
 STEPPED = (*ALONE, *OLDER, "mixed", "xl", "t5", "whisper")
@@ -123,9 +123,9 @@ def stepped(name: str) -> Stepped:
     source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:
-        return model(source[row].expand(len(ids), -1), ids, Mask(keys=real[row].expand(len(ids), -1)))
+        return model(source[row].expand(len(ids), -1), ids, Mask(key_valid=real[row].expand(len(ids), -1)))
 
-    return Stepped(model, lambda capacity: model.start(source, Mask(keys=real), capacity), full)
+    return Stepped(model, lambda capacity: model.start(source, Mask(key_valid=real), capacity), full)
 
 
 def alone(model: nn.Module) -> Stepped:

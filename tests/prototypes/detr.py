@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.parts import Added, Attention, Cross, Feed, Grid, Layer, Mask, Residual, Stack
+from regard.parts import AddedTerms, Attention, Cross, FeedForward, GridPositions, Layer, Mask, Residual, Stack
 
 from .names import bart
 
@@ -22,24 +22,26 @@ class Config:
 class DETR(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.queries, self.grid = nn.Embedding(c.queries, c.width), Grid(c.width)
+        self.queries, self.grid = nn.Embedding(c.queries, c.width), GridPositions(c.width)
 
         def attend() -> Attention:
             return Attention(c.width, c.heads)
 
         def layer(cross: Attention | None = None) -> nn.Module:
-            return Layer(attend(), Feed(c.width, c.inner), lambda: Residual(nn.LayerNorm(c.width), first=False), cross)
+            return Layer(
+                attend(), FeedForward(c.width, c.inner), lambda: Residual(nn.LayerNorm(c.width), first=False), cross
+            )
 
         self.encoder = Stack([layer() for _ in range(c.layers)])
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], nn.LayerNorm(c.width))
 
     def forward(self, features: Tensor, real: Tensor) -> list[Tensor]:
         """(batch, width, rows, columns), real (batch, rows, columns) -> every layer's (batch, queries, width)."""
-        x, mask, places = features.flatten(2).transpose(1, 2), Mask(keys=real.flatten(1)), self.grid(real)
-        memory = self.encoder(x, mask, where=Added(places, places))
+        x, mask, places = features.flatten(2).transpose(1, 2), Mask(key_valid=real.flatten(1)), self.grid(real)
+        memory = self.encoder(x, mask, where=AddedTerms(places, places))
         asked = self.queries.weight.expand(len(x), -1, -1)  # (batch, queries, width)
-        cross = Cross(memory, mask, Added(asked, places))
-        walk = self.decoder.walk(torch.zeros_like(asked), Mask(), cross, where=Added(asked, asked))
+        cross = Cross(memory, mask, AddedTerms(asked, places))
+        walk = self.decoder.layer_outputs(torch.zeros_like(asked), Mask(), cross, where=AddedTerms(asked, asked))
         return [self.decoder.norm(y) for y in walk]
 
 

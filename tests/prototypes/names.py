@@ -1,8 +1,8 @@
 """BART's way of naming an encoder's and a decoder's layers, which Whisper and DETR follow."""
 
-from regard.formats.huggingface.weight_names import Rule, under
+from regard.formats.huggingface.weight_names import WeightRule, under
 
-Names = dict[str, str | Rule]
+Names = dict[str, str | WeightRule]
 
 
 def bart(prefix: str, out: str = "out_proj", feed: str = "") -> Names:

@@ -2,7 +2,18 @@
 
 from torch import Tensor, nn
 
-from regard.parts import Attention, Cross, Feed, Layer, Mask, Memory, Residual, Sinusoid, Stack, Where
+from regard.parts import (
+    Attention,
+    Cross,
+    FeedForward,
+    Layer,
+    LayerCache,
+    Mask,
+    PositionTerms,
+    Residual,
+    SinusoidPositions,
+    Stack,
+)
 
 
 class OrderLayer(Layer):
@@ -12,21 +23,21 @@ class OrderLayer(Layer):
         def residual() -> Residual:
             return Residual(nn.LayerNorm(width), first=False)
 
-        super().__init__(Attention(width, heads), Feed(width, inner), residual, Attention(width, heads))
-        self.order, self.order_residual, self.sinusoid = Attention(width, heads), residual(), Sinusoid(width)
+        super().__init__(Attention(width, heads), FeedForward(width, inner), residual, Attention(width, heads))
+        self.order, self.order_residual, self.sinusoid = Attention(width, heads), residual(), SinusoidPositions(width)
 
     def forward(
         self,
         x: Tensor,
         mask: Mask,
-        where: Where,
-        memory: Memory | None = None,
+        where: PositionTerms,
+        memory: LayerCache | None = None,
         cross: Cross | None = None,
         number: int = 0,
     ) -> Tensor:
-        others = mask.but(others=True)
+        others = mask.replace(exclude_self=True)
         x = self.attention_residual(x, lambda y: self.attention(y, y, y, others, where))
-        place = self.sinusoid.vectors(mask.places(x.size(1), x.size(1), x.device)[0]).expand(x.shape)
+        place = self.sinusoid.vectors(mask.query_key_positions(x.size(1), x.size(1), x.device)[0]).expand(x.shape)
         x = self.order_residual(x, lambda y: self.order(place, place, y, mask))
         x = self.cross_residual(x, lambda y: self.look(y, cross, number))
         return self.feed_residual(x, self.feed)

@@ -6,7 +6,18 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.parts import Attention, Cache, Cross, Feed, Layer, Learned, Mask, Residual, Sinusoid, Stack
+from regard.parts import (
+    Attention,
+    Cache,
+    Cross,
+    FeedForward,
+    Layer,
+    LearnedPositions,
+    Mask,
+    Residual,
+    SinusoidPositions,
+    Stack,
+)
 
 from .names import bart
 
@@ -25,24 +36,24 @@ class Whisper(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.first, self.second = nn.Conv1d(c.mels, c.width, 3, padding=1), nn.Conv1d(c.width, c.width, 3, 2, 1)
-        self.embed, self.positions = nn.Embedding(c.vocab, c.width), Learned(c.tokens, c.width)
+        self.embed, self.positions = nn.Embedding(c.vocab, c.width), LearnedPositions(c.tokens, c.width)
         norm = partial(nn.LayerNorm, c.width)
 
         def attend() -> Attention:
             return Attention(c.width, c.heads, key_bias=False)
 
         def layer(cross: Attention | None = None) -> nn.Module:
-            return Layer(attend(), Feed(c.width, 4 * c.width, "gelu"), lambda: Residual(norm()), cross)
+            return Layer(attend(), FeedForward(c.width, 4 * c.width, "gelu"), lambda: Residual(norm()), cross)
 
-        self.encoder = Stack([layer() for _ in range(c.layers)], norm(), Sinusoid(c.width, "whisper"))
+        self.encoder = Stack([layer() for _ in range(c.layers)], norm(), SinusoidPositions(c.width, "whisper"))
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], norm(), causal=True)
 
     def encode(self, mels: Tensor) -> Tensor:
         x = F.gelu(self.second(F.gelu(self.first(mels)))).transpose(1, 2)  # (batch, frames / 2, width)
-        return self.encoder(self.encoder.place(x), Mask())
+        return self.encoder(self.encoder.add_positions(x), Mask())
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.positions.place(self.embed(target), mask.at)
+        x = self.positions.add_to_input(self.embed(target), mask.positions)
         return self.decoder(x, mask, cross, cache) @ self.embed.weight.T
 
     def forward(self, mels: Tensor, target: Tensor) -> Tensor:
@@ -52,7 +63,7 @@ class Whisper(nn.Module):
         return self.decoder.cache(len(mels), capacity, self.encode(mels))
 
     def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.decode(tokens, None, cache.ahead(tokens, real), cache)
+        return self.decode(tokens, None, cache.next_mask(tokens, real), cache)
 
 
 NAMES = bart("model.") | {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.parts import Mask
-from regard.parts.masks import FAR
+from regard.parts.masks import ABSENT
 
 from .checks import ragged
 
@@ -19,17 +19,17 @@ def sees(mask: Mask, row: int, i: int, j: int) -> bool:
     def pick(tensor: Tensor | None, place: int) -> int:
         return place if tensor is None else int(tensor[min(row, len(tensor) - 1), place])
 
-    at, key_at = pick(mask.at, i), pick(mask.at if mask.keys_at is None else mask.keys_at, j)
-    marked = [] if mask.globals is None else mask.globals[row].tolist()
-    far = mask.reach is not None and abs(at - key_at) > mask.reach and i not in marked and j not in marked
-    segments = mask.segments if mask.keys_segments is None else mask.keys_segments
+    at, key_at = pick(mask.positions, i), pick(mask.positions if mask.key_positions is None else mask.key_positions, j)
+    marked = [] if mask.global_positions is None else mask.global_positions[row].tolist()
+    far = mask.window is not None and abs(at - key_at) > mask.window and i not in marked and j not in marked
+    segments = mask.segments if mask.key_segments is None else mask.key_segments
     return not (
         (mask.causal and key_at > at)
-        or (mask.others and key_at == at)
+        or (mask.exclude_self and key_at == at)
         or far
-        or (mask.keys is not None and not mask.keys[row, j])
+        or (mask.key_valid is not None and not mask.key_valid[row, j])
         or (mask.segments is not None and mask.segments[row, i] != segments[row, j])
-        or (mask.kin is not None and not mask.kin[row, i, j])
+        or (mask.beam_ancestry is not None and not mask.beam_ancestry[row, i, j])
     )
 
 
@@ -44,20 +44,26 @@ def masks(queries: int, keys: int) -> dict[str, Mask]:
     words = {
         "nothing": Mask(),
         "causal": Mask(causal=True),
-        "others": Mask(others=True),
-        "reach": Mask(reach=2),
-        "keys": Mask(keys=ragged([keys, max(keys // 2, 1)])),
-        "no keys": Mask(keys=ragged([keys, 0], keys)),
-        "keys_at": Mask(causal=True, at=torch.randint(9, (2, queries)), keys_at=torch.randint(9, (2, keys))),
-        "far": Mask(causal=True, at=torch.randint(9, (1, queries)), keys_at=torch.tensor([[FAR] * keys])),
-        "both segments": Mask(segments=torch.randint(2, (2, queries)), keys_segments=torch.randint(2, (2, keys))),
-        "kin": Mask(kin=torch.rand(2, queries, keys) > 0.4),
+        "exclude_self": Mask(exclude_self=True),
+        "window": Mask(window=2),
+        "keys": Mask(key_valid=ragged([keys, max(keys // 2, 1)])),
+        "no keys": Mask(key_valid=ragged([keys, 0], keys)),
+        "key_positions": Mask(
+            causal=True, positions=torch.randint(9, (2, queries)), key_positions=torch.randint(9, (2, keys))
+        ),
+        "far": Mask(
+            causal=True, positions=torch.randint(9, (1, queries)), key_positions=torch.tensor([[ABSENT] * keys])
+        ),
+        "both segments": Mask(segments=torch.randint(2, (2, queries)), key_segments=torch.randint(2, (2, keys))),
+        "beam_ancestry": Mask(beam_ancestry=torch.rand(2, queries, keys) > 0.4),
     }
     if square:
         words |= {
             "segments": Mask(causal=True, segments=torch.randint(2, (2, keys)).sort(1).values),
-            "at": Mask(causal=True, at=torch.stack([torch.arange(keys), torch.arange(keys).flip(0)])),
-            "globals": Mask(reach=1, globals=torch.tensor([[0, keys - 1], [keys // 2, -1]])),
-            "all": Mask(True, True, 3, keys=ragged([keys, max(keys - 1, 1)]), segments=torch.randint(2, (2, keys))),
+            "at": Mask(causal=True, positions=torch.stack([torch.arange(keys), torch.arange(keys).flip(0)])),
+            "globals": Mask(window=1, global_positions=torch.tensor([[0, keys - 1], [keys // 2, -1]])),
+            "all": Mask(
+                True, True, 3, key_valid=ragged([keys, max(keys - 1, 1)]), segments=torch.randint(2, (2, keys))
+            ),
         }
     return words

@@ -14,8 +14,8 @@ import regard
 from regard import api
 from regard.api import compare
 from regard.cli import main
-from regard.errors import Mistake
-from regard.metrics.text import paired
+from regard.errors import UserError
+from regard.metrics.text import paired_bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_equals_sacrebleu(tmp_path):
         float(number) for three in re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)", done.stdout) for number in three
     ]
     chances = [float(number) for number in re.findall(r"p = ([\d.]+)", done.stdout)]
-    signatures, found = paired(systems, [list(both) for both in zip(right, other, strict=True)])
+    signatures, found = paired_bootstrap(systems, [list(both) for both in zip(right, other, strict=True)])
     figures = [system[name][key] for system in found for name in ("bleu", "chrf", "ter") for key in ("score", "mean", "interval")]  # fmt: skip
     assert figures == pytest.approx(wanted, abs=0.051) and len(wanted) == 27  # they round
     assert [system[name]["p"] for system in found[1:] for name in system] == pytest.approx(chances, abs=1e-4)
@@ -86,10 +86,10 @@ def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
     about = json.loads((copy / "run.json").read_text())
     about["config"]["data"]["test"] = about["config"]["data"]["valid"]
     (copy / "run.json").write_text(json.dumps(about))
-    with monkeypatch.context() as patch, pytest.raises(Mistake, match="missing is not there; give a run folder"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="missing is not there; give a run folder"):
         patch.setattr(api, "load", None)  # before any work
         compare([one, f"{one},{tmp_path}/missing"])
-    with pytest.raises(Mistake, match="have different test data; name one for all with --data"):
+    with pytest.raises(UserError, match="have different test data; name one for all with --data"):
         compare([one, copy])
     assert compare([one, other])["systems"][1]["examples"] == 60
     assert main(["eval", str(one), "nowhere", "--data", data]) == 2

@@ -16,13 +16,13 @@ from torch.nn import functional as F
 import regard
 from regard.cli import app as cli
 from regard.config.run import resolve
-from regard.config.schema import LabelData, Tokenizer, Train
+from regard.config.schema import LabelData, TokenizerConfig, Train
 from regard.data import rows
-from regard.data.rows import TextUpdates, room
-from regard.errors import Mistake
-from regard.processors.tokenizers import MASK, learn
-from regard.synthetic.dates import Made
-from regard.synthetic.language_id import LOCALES, phrases
+from regard.data.rows import LabeledTextSampler, room
+from regard.errors import UserError
+from regard.processors.tokenizers import MASK, train_tokenizer
+from regard.synthetic.dates import InMemoryExamples
+from regard.synthetic.language_id import LOCALES, make_phrases
 from regard.tasks import classify
 from regard.tasks.encoder import states
 
@@ -109,17 +109,17 @@ def test_a_long_text_is_cut_and_that_is_said(system):
 
 
 def test_mistakes_in_python(system):
-    with pytest.raises(Mistake, match="'angry' is no label of this run; it has glad, sad"):
+    with pytest.raises(UserError, match="'angry' is no label of this run; it has glad, sad"):
         system.score(["a"], ["angry"])
-    with pytest.raises(Mistake, match="as many labels as texts"):
+    with pytest.raises(UserError, match="as many labels as texts"):
         system.score(["a"], ["glad", "sad"])
-    with pytest.raises(Mistake, match="decode.top is -1"):
+    with pytest.raises(UserError, match="decode.top is -1"):
         system.predict("a", top=-1)
-    with pytest.raises(Mistake, match="cannot be asked together"):
-        system.together({"a": system, "b": system})
-    with pytest.raises(Mistake, match="writes nothing"):
+    with pytest.raises(UserError, match="cannot be asked together"):
+        system.ensemble({"a": system, "b": system})
+    with pytest.raises(UserError, match="writes nothing"):
         system.look("a", "b")
-    with pytest.raises(Mistake, match="empty text"):
+    with pytest.raises(UserError, match="empty text"):
         system.look(" ")
 
 
@@ -131,7 +131,7 @@ def test_the_attention_is_drawn(system, tmp_path):
 def test_labels_of_another_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "x")
     (tmp_path / "x/labels.json").write_text('{"labels": {"a": 1, "b": 2, "c": 3}}')
-    with pytest.raises(Mistake, match="labels.json has 3 labels and the model 2; it belongs to another run"):
+    with pytest.raises(UserError, match="labels.json has 3 labels and the model 2; it belongs to another run"):
         regard.load(tmp_path / "x")
 
 
@@ -172,7 +172,7 @@ def test_labels_that_training_never_saw(run, system, tmp_path):
     figures = system.evaluate(((str(path),),))
     assert figures["unseen labels"] == "angry (2)" and figures["accuracy"] <= 0.5
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
-    with pytest.raises(Mistake, match=r"data\.valid: .*a\.tsv:2 has the label 'angry', which data\.train never has"):
+    with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'angry', which data\.train never has"):
         regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     lesson = classify.prepare(
@@ -196,7 +196,7 @@ def test_labels_that_training_never_saw(run, system, tmp_path):
 def test_what_is_refused(run, tmp_path, settings, words):
     lines = [f"{text}{number}\t{label}\n" for number, (text, label) in enumerate(reads.moods(300, 0))]
     (tmp_path / "a.tsv").write_text("".join(lines))
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.train("classify", {**reads.TINY, "data.train": str(tmp_path / "a.tsv"), **settings}, out=tmp_path / "x")
     assert words in str(error.value) and not (tmp_path / "x").exists()
 
@@ -204,7 +204,7 @@ def test_what_is_refused(run, tmp_path, settings, words):
 def test_no_test_data(tmp_path, run):
     bare = json.loads((run / "run.json").read_text())
     assert bare["config"]["model"]["labels"] == 2 and bare["config"]["model"]["head"] == "class"
-    with pytest.raises(Mistake, match="this run has no test data; name some, such as --data test.tsv"):
+    with pytest.raises(UserError, match="this run has no test data; name some, such as --data test.tsv"):
         regard.load(run, {"data.test": ""}).evaluate()
 
 
@@ -212,32 +212,34 @@ def test_no_test_data(tmp_path, run):
 
 
 def updates(examples, train=None, **data):
-    tokenizer = learn(Tokenizer(kind="byte"), [], control=(MASK,) if data.get("hide") else ())
-    labels = rows.Labels({"x": 1, "y": 1})
-    return TextUpdates(Made("made", examples), tokenizer, labels, LabelData(**data), train or Train(tokens=60), None)
+    tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,) if data.get("token_masking") else ())
+    labels = rows.LabelSet({"x": 1, "y": 1})
+    return LabeledTextSampler(
+        InMemoryExamples("made", examples), tokenizer, labels, LabelData(**data), train or Train(tokens=60), None
+    )
 
 
 def test_updates_hold_every_text_once_and_go_on_where_they_stopped():
     examples = [("a" * (1 + i % 7), "xy"[i % 2]) for i in range(50)]
     made = updates(examples)
-    all_of = list(made.updates(0))
+    all_of = list(made.steps(0))
     assert sorted(i for update in all_of for i in update.examples) == list(range(50))
     assert all(update.count == len(update.examples) and update.tokens <= 60 for update in all_of)
     for update in all_of:
-        (piece,) = update.pieces
+        (piece,) = update.micro_batches
         for row, real, label, i in zip(piece.tokens, piece.real, piece.labels, update.examples, strict=True):
             text, name = examples[i]
             assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
             assert (row[~real] == 0).all()
-    rest = list(updates(examples).updates(0, all_of[2].index))
+    rest = list(updates(examples).steps(0, all_of[2].index))
     assert [update.examples for update in rest] == [update.examples for update in all_of[3:]]
-    assert [update.examples for update in made.updates(1)] != [update.examples for update in all_of]
+    assert [update.examples for update in made.steps(1)] != [update.examples for update in all_of]
 
 
 def test_long_texts_are_cut_counted_and_told():
     made = updates([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
-    (update,) = made.updates(0)
-    assert max(piece.tokens.size(1) for piece in update.pieces) == 11 and made.cut == {2}
+    (update,) = made.steps(0)
+    assert max(piece.tokens.size(1) for piece in update.micro_batches) == 11 and made.cut == {2}
     assert made.report() == [
         "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and what the model has positions for), "
         "such as made, example 3"
@@ -247,11 +249,11 @@ def test_long_texts_are_cut_counted_and_told():
 
 def test_pieces_are_hidden_anew_in_every_epoch():
     texts = [("abcdefgh" * 5, "x"), ("b", "y"), ("c", "x")] * 40
-    made = updates(texts, hide=0.25)
+    made = updates(texts, token_masking=0.25)
     mask, epochs = made.mask, []
     for epoch in range(2):
-        found = {i: row[real].tolist() for update in made.updates(epoch) for row, real, i in
-                 zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+        found = {i: row[real].tolist() for update in made.steps(epoch) for row, real, i in
+                 zip(update.micro_batches[0].tokens, update.micro_batches[0].real, update.examples, strict=True)}  # fmt: skip
         for i, row in found.items():
             own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
             assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
@@ -260,11 +262,13 @@ def test_pieces_are_hidden_anew_in_every_epoch():
         assert pieces.count(mask) / len(pieces) == pytest.approx(0.25, abs=0.03)
         epochs.append(found)
     assert epochs[0] != epochs[1]
-    again = {i: row[real].tolist() for update in updates(texts, hide=0.25).updates(1) for row, real, i in
-             zip(update.pieces[0].tokens, update.pieces[0].real, update.examples, strict=True)}  # fmt: skip
+    again = {i: row[real].tolist() for update in updates(texts, token_masking=0.25).steps(1) for row, real, i in
+             zip(update.micro_batches[0].tokens, update.micro_batches[0].real, update.examples, strict=True)}  # fmt: skip
     assert again == epochs[1]  # by seed and epoch alone, so a resumed run agrees
-    with pytest.raises(Mistake, match="data.hide puts pieces behind <mask> and the tokenizer has none"):
-        TextUpdates(made.examples, learn(Tokenizer(kind="byte"), []), made.labels, made.data, made.train, None)
+    with pytest.raises(UserError, match="data.token_masking puts pieces behind <mask> and the tokenizer has none"):
+        LabeledTextSampler(
+            made.examples, train_tokenizer(TokenizerConfig(kind="byte"), []), made.labels, made.data, made.train, None
+        )
 
 
 def test_two_readings_are_to_agree(run):
@@ -275,9 +279,9 @@ def test_two_readings_are_to_agree(run):
 
     losses = {}
     for weight in (0.0, 1.0, 3.0):
-        run = resolve("classify", {**settings, "data.agree": weight}).run
+        run = resolve("classify", {**settings, "data.rdrop": weight}).run
         lesson = classify.prepare(run, None, torch.device("cpu"))[0]
-        model, piece = lesson.model, next(lesson.updates(0, 0)).pieces[0]
+        model, piece = lesson.model, next(lesson.steps(0, 0)).micro_batches[0]
         torch.manual_seed(5)
         losses[weight] = float(lesson.loss(model.train(), piece).detach())
         torch.manual_seed(5)
@@ -303,9 +307,9 @@ def test_accumulation_gives_the_gradients_of_one_batch(run):
     for pieces in (1, 3):
         settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "train.accumulate": pieces}
         lesson = classify.prepare(resolve("classify", settings).run, None, torch.device("cpu"))[0]
-        update = next(lesson.updates(0, 0))
-        assert len(update.pieces) == pieces
-        for piece in update.pieces:
+        update = next(lesson.steps(0, 0))
+        assert len(update.micro_batches) == pieces
+        for piece in update.micro_batches:
             (lesson.loss(lesson.model, piece) / update.count).backward()
         found.append({name: each.grad for name, each in lesson.model.named_parameters() if each.grad is not None})
     for name, each in found[0].items():
@@ -317,7 +321,7 @@ def test_accumulation_gives_the_gradients_of_one_batch(run):
 
 @pytest.fixture(scope="module")
 def made():
-    return phrases((), 3000, seed=1)
+    return make_phrases((), 3000, seed=1)
 
 
 def test_there_are_many_languages_with_close_relatives(made):
@@ -337,17 +341,17 @@ def test_the_phrase_decides_the_language(made):
 def test_parts_are_apart_and_valid_is_the_same_for_every_seed(made):
     texts = {name: {text for text, _ in part} for name, part in made.items()}
     assert not texts["train"] & texts["test"] and not texts["valid"] & texts["test"]
-    other = phrases((), 100, seed=2)
+    other = make_phrases((), 100, seed=2)
     assert list(other["valid"]) == list(made["valid"]) and list(other["train"]) != list(made["train"])[:100]
     assert len(made["valid"]) == len(made["test"]) == 1000
-    assert made["train"].fingerprint() == phrases((), 3000, seed=1)["train"].fingerprint()
+    assert made["train"].fingerprint() == make_phrases((), 3000, seed=1)["train"].fingerprint()
 
 
 def test_other_locales():
-    assert {label for _, label in phrases(("da", "nb"), 200, 1)["train"]} == {"da", "nb"}
-    with pytest.raises(Mistake, match="names one language"):
-        phrases(("da",), 200, 1)
-    with pytest.raises(Mistake, match="'xx' is not a locale that Babel knows"):
-        phrases(("da", "xx"), 200, 1)
-    with pytest.raises(Mistake, match="writes every date like another language"):
-        phrases(("da", "da_DK"), 200, 1)
+    assert {label for _, label in make_phrases(("da", "nb"), 200, 1)["train"]} == {"da", "nb"}
+    with pytest.raises(UserError, match="names one language"):
+        make_phrases(("da",), 200, 1)
+    with pytest.raises(UserError, match="'xx' is not a locale that Babel knows"):
+        make_phrases(("da", "xx"), 200, 1)
+    with pytest.raises(UserError, match="writes every date like another language"):
+        make_phrases(("da", "da_DK"), 200, 1)

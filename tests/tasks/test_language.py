@@ -13,15 +13,15 @@ from helpers import causal, marian
 from torch.nn import functional as F
 
 import regard
-from regard.config.run import change, resolve
+from regard.config.run import change_settings, resolve
 from regard.data.corpus import Corpus, evaluation
-from regard.errors import Mistake
-from regard.tasks.language import Lesson, Writer, part, prepare
-from regard.tasks.lm_scoring import figures, measured, spans
+from regard.errors import UserError
+from regard.tasks.language import LanguageObjective, LanguagePredictor, part, prepare
+from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
 
 SMALL: dict[str, Any] = {
     "model.size": "tiny", "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "model.dropout": 0.0, "device": "cpu",
-    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 16, "train.tensorboard": False, "train.smoothing": 0.0, "decode.begin": True,
+    "tokenizer.vocab": 300, "data.max_tokens": 24, "train.batch": 16, "train.tensorboard": False, "train.smoothing": 0.0, "decode.add_start": True,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "learned": {"model.positions.tokens": 24},
@@ -52,9 +52,9 @@ def cache(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def lessons(files, cache):
     """Lessons by family and settings, made once. Their models have learnt a little."""
-    made: dict[Any, Lesson] = {}
+    made: dict[Any, LanguageObjective] = {}
 
-    def lesson(family: str = "learned", **changes: Any) -> Lesson:
+    def lesson(family: str = "learned", **changes: Any) -> LanguageObjective:
         key = family, tuple(sorted(changes.items()))
         if key not in made:
             own = {name.replace("__", "."): value for name, value in changes.items()}
@@ -67,14 +67,14 @@ def lessons(files, cache):
     return lesson
 
 
-def teach(lesson: Lesson, epochs: int = 6) -> None:
+def teach(lesson: LanguageObjective, epochs: int = 6) -> None:
     """So that what is written are words, and depends on what was read."""
-    optimiser = torch.optim.Adam(lesson.model.parameters(), 5e-3)
-    for update in chain(*(lesson.updates(100 + epoch, 0) for epoch in range(epochs))):
-        for piece in update.pieces:
+    optimizer = torch.optim.Adam(lesson.model.parameters(), 5e-3)
+    for update in chain(*(lesson.steps(100 + epoch, 0) for epoch in range(epochs))):
+        for piece in update.micro_batches:
             (lesson.loss(lesson.model, piece) / update.count).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 PROMPTS = ["the cat", "", "a bird sees the old tree.", "x", "the dog and the red house", "ü"]
@@ -109,13 +109,13 @@ def test_a_stream_gives_the_same_text_in_pieces(family, how, lessons):
     writer = lessons(family).writer
     for prompt in PROMPTS[:4:2] + PROMPTS[5:]:
         for until in ((), ("e", "zz"), ("the",)):
-            asked = {"max_tokens": 14, "until": until, **HOW[how]}
+            asked = {"max_tokens": 14, "stop": until, **HOW[how]}
             pieces = list(writer.stream(prompt, **asked))
             assert "".join(pieces) == writer.predict(prompt, **asked)
             assert all(pieces) and (how != "beam" or len(pieces) <= 1)
     many = list(writer.stream("the cat", max_tokens=14, kind="greedy"))
     assert len(many) > 1
-    with pytest.raises(Mistake, match=r"decode.nbest is 2 and a stream is of one text"):
+    with pytest.raises(UserError, match=r"decode.nbest is 2 and a stream is of one text"):
         writer.stream("x", kind="sample", nbest=2)
 
 
@@ -181,7 +181,7 @@ def test_details_tell_all(lessons):
     json.dumps(one)
 
 
-def end_soon(writer: Writer, bonus: float) -> Any:
+def end_soon(writer: LanguagePredictor, bonus: float) -> Any:
     """A filter under which END comes sooner or never."""
 
     def filter(scores: torch.Tensor, moment: Any) -> torch.Tensor:
@@ -207,7 +207,7 @@ def test_how_a_text_ends(lessons, monkeypatch):
     assert found["ended"] == "max"
     text = writer.predict(prompt, kind="greedy", max_tokens=12)
     string = text[5:8]
-    found = writer.predict(prompt, details=True, kind="greedy", max_tokens=12, until=[string])
+    found = writer.predict(prompt, details=True, kind="greedy", max_tokens=12, stop=[string])
     assert found["ended"] == "stop" and found["text"] == text[: text.index(string)]
     assert len(found["pieces"]) < 12
     monkeypatch.setattr(writer, "filters", (*writer.filters, end_soon(writer, 2e9)))
@@ -220,11 +220,11 @@ def test_what_is_longer_than_the_context(lessons):
     writer = lessons("learned").writer
     count = len(writer.tokenizer.encode([long])[0]) + 1
     sentence = f"prompt 2 has {count} tokens and the model's context is 24; shorten it, or train with a longer"
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         writer.predict(["x", long])
-    with pytest.raises(Mistake, match="prompt 1 has"):
+    with pytest.raises(UserError, match="prompt 1 has"):
         writer.stream(long)
-    with pytest.raises(Mistake, match="the text has"):
+    with pytest.raises(UserError, match="the text has"):
         writer.look(long)
     (ids,) = writer.tokenizer.encode([long])
     full = writer.tokenizer.decode([ids[:23]])[0]
@@ -238,9 +238,9 @@ def test_what_is_longer_than_the_context(lessons):
 
 def test_a_prompt_begins_a_text_or_comes_from_its_middle(lessons):
     writer = lessons("rotary").writer
-    begun, inner = (writer.predict("the cat", details=True, kind="greedy", begin=begin) for begin in (True, False))
+    begun, inner = (writer.predict("the cat", details=True, kind="greedy", add_start=begin) for begin in (True, False))
     assert begun["prompt_pieces"] == ["<s>", *inner["prompt_pieces"]] and begun["text"] != inner["text"]
-    empty = [writer.predict("", details=True, kind="greedy", begin=begin) for begin in (True, False)]
+    empty = [writer.predict("", details=True, kind="greedy", add_start=begin) for begin in (True, False)]
     assert empty[0] == empty[1] and empty[0]["prompt_pieces"] == ["<s>"]
 
 
@@ -308,15 +308,15 @@ def test_figures_over_documents_are_those_of_their_scores(lessons, files):
     total = sum(writer.score(lines))
     size = len("".join(lines))
     assert told["tokens"] == sum(map(len, writer.tokenizer.encode(lines))) + len(lines)
-    run = change(writer.run, {"data.max_tokens": 10**5})
-    whole = Writer(run, writer.model, writer.tokenizer, writer.device).evaluate(((f"{files}/test.txt",),))
+    run = change_settings(writer.run, {"data.max_tokens": 10**5})
+    whole = LanguagePredictor(run, writer.model, writer.tokenizer, writer.device).evaluate(((f"{files}/test.txt",),))
     assert whole["loss"] * whole["tokens"] == pytest.approx(-total, rel=1e-5)
     assert whole["bits_per_byte"] == pytest.approx(-total / math.log(2) / size, rel=1e-5) and whole["bytes"] == size
     assert whole["perplexity"] == pytest.approx(math.exp(whole["loss"]))
     assert told["policy"] == "non-overlapping 200" and "word_perplexity" not in told
 
 
-def texts(lesson: Lesson, name: str = "valid", **changes: Any) -> Corpus:
+def texts(lesson: LanguageObjective, name: str = "valid", **changes: Any) -> Corpus:
     run = lesson.run.model_copy(update={"data": lesson.run.data.model_copy(update=changes)})
     return part(run, name, lesson.writer.tokenizer, None)
 
@@ -324,8 +324,8 @@ def texts(lesson: Lesson, name: str = "valid", **changes: Any) -> Corpus:
 def test_words_of_a_stream_are_counted_as_distributed(lessons, files):
     lesson = lessons("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30)
     lines = (files / "valid.txt").read_text().splitlines()
-    told = figures(
-        measured(lesson.model, lesson.parts["valid"], lesson.run.data, 30, torch.device("cpu")), texts(lesson)
+    told = lm_metrics(
+        corpus_nll(lesson.model, lesson.parts["valid"], lesson.run.data, 30, torch.device("cpu")), texts(lesson)
     )
     words = sum(len(line.split()) + 1 for line in lines)
     assert told["word_perplexity"] == pytest.approx(
@@ -336,8 +336,8 @@ def test_words_of_a_stream_are_counted_as_distributed(lessons, files):
         scores = lesson.model(torch.tensor([[lesson.writer.tokenizer.end]]))[0, 0].log_softmax(-1)
     assert one == pytest.approx(float(scores[lesson.writer.tokenizer.encode(["the"])[0][0]]), abs=1e-5)
     pieces = lessons("rotary", data__document="stream")
-    found = measured(pieces.model, pieces.parts["valid"], pieces.run.data, 300, torch.device("cpu"))
-    own = figures(found, pieces.parts["valid"])
+    found = corpus_nll(pieces.model, pieces.parts["valid"], pieces.run.data, 300, torch.device("cpu"))
+    own = lm_metrics(found, pieces.parts["valid"])
     assert own["word_perplexity"] == pytest.approx(math.exp(found.nats / words)) and found.tokens > words
 
 
@@ -346,7 +346,7 @@ def test_windows_that_overlap_see_more(stride, lessons):
     """Every token once: the first window whole, of each later one the last `stride` tokens."""
     lesson = lessons("learned")
     corpus, data = lesson.parts["valid"], lesson.run.data.model_copy(update={"stride": stride})
-    found = measured(lesson.model, corpus, data, 300, torch.device("cpu"))
+    found = corpus_nll(lesson.model, corpus, data, 300, torch.device("cpu"))
     ids = torch.tensor([corpus.start, *corpus.ids.tolist()])
     total, done, begin = 0.0, 0, 0
     while done < len(corpus):
@@ -371,9 +371,9 @@ def test_validation_is_evaluation(lessons, files):
 def test_memory_is_used_and_a_stride_does_without(lessons):
     lesson = lessons("xl")
     corpus, data = lesson.parts["valid"], lesson.run.data
-    whole = measured(lesson.model, corpus, data.model_copy(update={"max_tokens": 10**6}), 300, torch.device("cpu"))
-    parts = measured(lesson.model, corpus, data, 300, torch.device("cpu"))
-    blind = measured(lesson.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
+    whole = corpus_nll(lesson.model, corpus, data.model_copy(update={"max_tokens": 10**6}), 300, torch.device("cpu"))
+    parts = corpus_nll(lesson.model, corpus, data, 300, torch.device("cpu"))
+    blind = corpus_nll(lesson.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
     assert blind.policy == "non-overlapping 24" and blind.tokens == parts.tokens == whole.tokens
     rows = list(evaluation(corpus, 24, 0, 1))
     naive = -sum(
@@ -386,13 +386,13 @@ def test_memory_is_used_and_a_stride_does_without(lessons):
 # --- lessons ---------------------------------------------------------------------------------------------------------
 
 
-def gradients(lesson: Lesson) -> tuple[float, dict[str, torch.Tensor]]:
+def gradients(lesson: LanguageObjective) -> tuple[float, dict[str, torch.Tensor]]:
     """Of the first two updates together."""
-    total, updates = 0.0, lesson.updates(0, 0)
+    total, updates = 0.0, lesson.steps(0, 0)
     lesson.model.zero_grad()
     for _ in range(2):
         update = next(updates)
-        for piece in update.pieces:
+        for piece in update.micro_batches:
             loss = lesson.loss(lesson.model, piece) / update.count
             loss.backward()
             total += loss.item()
@@ -415,8 +415,8 @@ def test_accumulation_gives_the_gradients_of_one_big_batch(family, lessons):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_cross_entropy(smoothing, lessons, files):
     lesson = lessons("learned", train__smoothing=smoothing, data__train=f"{files}/train.jsonl")
-    update = next(lesson.updates(0, 0))
-    (turn,) = update.pieces
+    update = next(lesson.steps(0, 0))
+    (turn,) = update.micro_batches
     batch, total = turn.batch, 0.0
     assert batch.segments is not None and update.count == batch.tokens.numel()
     for row in range(len(batch.tokens)):  # every document by itself
@@ -431,8 +431,8 @@ def test_memory_goes_on_from_update_to_update(lessons):
     """Two updates with memory predict as one long one would, and the memory of an evaluation is another."""
     lesson = lessons("xl", model__memory=60, data__max_tokens=20)
     with torch.no_grad():
-        updates = lesson.updates(0, 0)
-        turns = [next(updates).pieces[0] for _ in range(3)]
+        updates = lesson.steps(0, 0)
+        turns = [next(updates).micro_batches[0] for _ in range(3)]
         losses = [float(lesson.loss(lesson.model, turns[0])), float(lesson.loss(lesson.model, turns[1]))]
         lesson.validate(lesson.model)
         losses.append(float(lesson.loss(lesson.model, turns[2])))
@@ -447,7 +447,7 @@ def test_without_valid_data_nothing_is_measured(files, cache):
     run = resolve("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
     lesson = prepare(run, None, torch.device("cpu"))[0]
     assert lesson.validate(lesson.model) == {} and list(lesson.parts) == ["train"]
-    assert any("train.txt" in fact for fact in lesson.facts())
+    assert any("train.txt" in fact for fact in lesson.describe_data())
 
 
 @pytest.mark.parametrize("family", ["learned", "xl"])
@@ -464,18 +464,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, 
     class Stop(Exception):
         pass
 
-    original = Lesson.loss
+    original = LanguageObjective.loss
     for life, at in enumerate((7, 5, 14)):
         calls = [0]
 
-        def breaking(self: Lesson, model: Any, turn: Any, calls: Any = calls, at: int = at) -> Any:
+        def breaking(self: LanguageObjective, model: Any, turn: Any, calls: Any = calls, at: int = at) -> Any:
             calls[0] += 1
             if calls[0] > 2 * at:
                 raise Stop
             return original(self, model, turn)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Lesson, "loss", breaking)
+            patch.setattr(LanguageObjective, "loss", breaking)
             with pytest.raises(Stop):
                 regard.train("language", changes, out=tmp_path / "broken", resume=life > 0)
     regard.train("language", changes, out=tmp_path / "broken", resume=True)
@@ -543,7 +543,7 @@ def test_greedy_text_is_that_of_transformers(penalty, tmp_path):
 
 def test_an_ensemble_is_the_mean_of_probabilities(lessons, files):
     one, other = lessons("learned").writer, lessons("lm").writer
-    writer = Writer.together({"a": one, "b": other})
+    writer = LanguagePredictor.ensemble({"a": one, "b": other})
     assert writer.context == 24
     text = "the cat sees the bird."
     wanted = [
@@ -552,13 +552,13 @@ def test_an_ensemble_is_the_mean_of_probabilities(lessons, files):
     ]
     assert writer.score(text, details=True)["logprobs"] == pytest.approx(wanted, abs=1e-4)
     prompts = ["the cat", "", "a bird likes the"]
-    assert Writer.together({"a": one, "c": one}).predict(prompts, kind="greedy", max_tokens=9) == one.predict(
+    assert LanguagePredictor.ensemble({"a": one, "c": one}).predict(
         prompts, kind="greedy", max_tokens=9
-    )
+    ) == one.predict(prompts, kind="greedy", max_tokens=9)
     told = [each.evaluate(((f"{files}/test.txt",),))["loss"] for each in (one, other, writer)]
     assert told[2] < max(told)
-    with pytest.raises(Mistake, match="a and b have different vocabularies"):
-        Writer.together(
+    with pytest.raises(UserError, match="a and b have different vocabularies"):
+        LanguagePredictor.ensemble(
             {
                 "a": one,
                 "b": lessons("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30).writer,
@@ -576,5 +576,5 @@ def test_look_sees_the_past_alone(lessons, tmp_path):
         assert weights.triu(1).abs().max() < 1e-6
     view.save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(Mistake, match="nothing to look at"):
+    with pytest.raises(UserError, match="nothing to look at"):
         lessons("lm").writer.look(" ")

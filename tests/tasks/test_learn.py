@@ -42,10 +42,10 @@ def test_demo(demo):
 
 def test_many_sentences_at_once_are_faster(demo):
     """Beam 5, 51 sentences: at least 2.5 times as fast as one at a time, and the same texts."""
-    from regard.synthetic.dates import make
+    from regard.synthetic.dates import make_dates
 
     system = regard.load(demo[0])
-    texts = [source for source, _ in make(("en", "de"), 100, seed=1)["test"]][:51]
+    texts = [source for source, _ in make_dates(("en", "de"), 100, seed=1)["test"]][:51]
     how = {"kind": "beam", "beam": 5}
     system.predict(texts[:8], **how)
     began = time.perf_counter()
@@ -113,7 +113,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
     for name in (
         "model.safetensors",
         "checkpoints/step-60/model.safetensors",
-        "checkpoints/step-60/optimiser.safetensors",
+        "checkpoints/step-60/optimizer.safetensors",
     ):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]

@@ -15,12 +15,12 @@ import regard
 from regard.api import compare
 from regard.cli import app as cli
 from regard.config.run import resolve
-from regard.config.schema import MaskData, Tokenizer, Train
-from regard.data.masking import FOLLOWS, STRANGE, Masker, MaskUpdates, lines, neighbours, shared
-from regard.data.rows import NONE
-from regard.errors import Mistake
-from regard.processors.tokenizers import MASK, learn
-from regard.synthetic.dates import Made
+from regard.config.schema import MaskData, TokenizerConfig, Train
+from regard.data.masking import FOLLOWS, STRANGE, MaskedSampler, Masker, lines, neighbours, shared
+from regard.data.rows import IGNORED
+from regard.errors import UserError
+from regard.processors.tokenizers import MASK, train_tokenizer
+from regard.synthetic.dates import InMemoryExamples
 from regard.tasks import masked
 
 
@@ -35,13 +35,13 @@ def system(run):
 
 
 TEXTS = ["the cat sees some houses and finds a day", "a good cat", "some new words here are long enough to be cut"] * 40
-BYTES = learn(Tokenizer(kind="byte"), [], control=(MASK,))
+BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,))
 
 
-def updates(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskUpdates:
+def updates(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskedSampler:
     settings = MaskData(**data)
-    return MaskUpdates(
-        Made("made", [(text,) for text in texts]),
+    return MaskedSampler(
+        InMemoryExamples("made", [(text,) for text in texts]),
         Masker(tokenizer, settings),
         settings,
         train or Train(tokens=600),
@@ -58,7 +58,7 @@ def test_eighty_ten_ten():
     fates = Counter()
     for _ in range(100):
         shown, hidden = masker.hide([(ids, np.arange(240))], chance)
-        chosen = hidden != NONE
+        chosen = hidden != IGNORED
         assert chosen.sum() == 48 and (hidden[chosen] == ids[chosen]).all() and (shown[~chosen] == ids[~chosen]).all()
         fates["mask"] += int((shown[chosen] == BYTES.mask).sum())
         fates["same"] += int((shown[chosen] == ids[chosen]).sum())
@@ -76,26 +76,26 @@ def pieces(length: int) -> tuple[np.ndarray, np.ndarray]:
 def test_fifteen_percent_of_a_line_and_at_least_one_piece():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
     for length, wanted in ((1, 1), (3, 1), (10, 2), (100, 15)):
-        assert (masker.hide([pieces(length)], chance)[1] != NONE).sum() == wanted
+        assert (masker.hide([pieces(length)], chance)[1] != IGNORED).sum() == wanted
     assert [len(each) for each in masker.hide([pieces(0)], chance)] == [0, 0]
     _, hidden = masker.hide([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
-    shares = [int((part != NONE).sum()) for part in np.split(hidden, [1, 11, 111])]
+    shares = [int((part != IGNORED).sum()) for part in np.split(hidden, [1, 11, 111])]
     assert shares == [1, 2, 15, 1]  # each text has its own share, whatever comes before and after it
 
 
 def test_every_place_is_masked_as_often():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
     _, hidden = masker.hide([pieces(20)] * 2000, chance)
-    hits = (hidden.reshape(2000, 20) != NONE).sum(0)
+    hits = (hidden.reshape(2000, 20) != IGNORED).sum(0)
     assert hits.min() > 240 and hits.max() < 360  # 300 in the mean
 
 
 def test_whole_words_go_together():
-    masker, chance = Masker(BYTES, MaskData(whole=True, masked=0.3)), np.random.default_rng(1)
+    masker, chance = Masker(BYTES, MaskData(whole_words=True, masked=0.3)), np.random.default_rng(1)
     ((ids, groups),) = masker.grouped(["the cat sees some houses and finds a day"])
     assert BYTES.decode([ids.tolist()]) == ["the cat sees some houses and finds a day"] and groups.max() == 8
     _, hidden = masker.hide([(ids, groups)] * 50, chance)
-    for chosen in hidden.reshape(50, -1) != NONE:
+    for chosen in hidden.reshape(50, -1) != IGNORED:
         for word in range(9):
             assert len(set(chosen[groups == word])) == 1
         assert 1 <= chosen.sum() <= round(0.3 * len(ids)) or len(set(groups[chosen])) == 1
@@ -107,8 +107,8 @@ def test_no_control_is_drawn():
 
 
 def test_a_tokenizer_without_mask_is_refused():
-    with pytest.raises(Mistake, match="the tokenizer has no <mask> and masked words need one"):
-        Masker(learn(Tokenizer(kind="byte"), []), MaskData())
+    with pytest.raises(UserError, match="the tokenizer has no <mask> and masked words need one"):
+        Masker(train_tokenizer(TokenizerConfig(kind="byte"), []), MaskData())
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------
@@ -116,28 +116,29 @@ def test_a_tokenizer_without_mask_is_refused():
 
 def same(one, other) -> bool:
     return all(
-        a.tokens.equal(b.tokens) and a.labels.equal(b.labels) for a, b in zip(one.pieces, other.pieces, strict=True)
+        a.tokens.equal(b.tokens) and a.labels.equal(b.labels)
+        for a, b in zip(one.micro_batches, other.micro_batches, strict=True)
     )
 
 
 def test_every_epoch_is_masked_anew_and_can_be_taken_up():
-    made = list(updates().updates(0))
+    made = list(updates().steps(0))
     assert sorted(i for update in made for i in update.examples) == list(range(len(TEXTS)))
-    assert all(same(a, b) for a, b in zip(updates().updates(0), made, strict=True))
-    assert all(same(a, b) for a, b in zip(updates().updates(0, made[1].index), made[2:], strict=True))
+    assert all(same(a, b) for a, b in zip(updates().steps(0), made, strict=True))
+    assert all(same(a, b) for a, b in zip(updates().steps(0, made[1].index), made[2:], strict=True))
     texts = {}
     for epoch in (0, 1):
-        for update in updates().updates(epoch):
-            (piece,) = update.pieces
-            assert update.count == int((piece.labels != NONE).sum())
+        for update in updates().steps(epoch):
+            (piece,) = update.micro_batches
+            assert update.count == int((piece.labels != IGNORED).sum())
             for i, row, labels, real in zip(update.examples, piece.tokens, piece.labels, piece.real, strict=True):
-                whole = torch.where(labels != NONE, labels, row)[real][1:-1]
+                whole = torch.where(labels != IGNORED, labels, row)[real][1:-1]
                 assert BYTES.decode([whole.tolist()]) == [TEXTS[i]]
                 assert (
                     row[0] == BYTES.start
-                    and labels[0] == NONE
+                    and labels[0] == IGNORED
                     and row[real][-1] == BYTES.end
-                    and labels[real][-1] == NONE
+                    and labels[real][-1] == IGNORED
                 )
                 texts.setdefault(i, set()).add(tuple(labels.tolist()))
     assert sum(len(each) == 2 for each in texts.values()) > 100
@@ -147,12 +148,12 @@ def test_of_long_lines_a_window_is_read():
     made = updates(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
     seen = set()
     for epoch in range(30):
-        for update in made.updates(epoch):
-            (piece,) = update.pieces
+        for update in made.steps(epoch):
+            (piece,) = update.micro_batches
             assert piece.tokens.size(1) <= 12
             for i, row, labels in zip(update.examples, piece.tokens, piece.labels, strict=True):
                 if i == 0:
-                    whole = BYTES.decode([torch.where(labels != NONE, labels, row).tolist()])[0]
+                    whole = BYTES.decode([torch.where(labels != IGNORED, labels, row).tolist()])[0]
                     assert len(whole) == 10 and whole in "abcdefghijklmnopqrstuvwxyz"
                     seen.add(whole)
     assert len(seen) > 8
@@ -163,17 +164,25 @@ def test_pairs_of_lines():
     texts = [f"line {i:02}" for i in range(40)]
     answers = Counter()
     for epoch in range(5):
-        for update in updates(texts, follow=True, train=Train(batch=8)).updates(epoch):
-            (piece,) = update.pieces
-            assert piece.kinds is not None and piece.follows is not None
+        for update in updates(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
+            (piece,) = update.micro_batches
+            assert piece.token_types is not None and piece.next_sentence is not None
             for i, row, labels, kinds, real, answer in zip(
-                update.examples, piece.tokens, piece.labels, piece.kinds, piece.real, piece.follows, strict=True
+                update.examples,
+                piece.tokens,
+                piece.labels,
+                piece.token_types,
+                piece.real,
+                piece.next_sentence,
+                strict=True,
             ):
-                whole = torch.where(labels != NONE, labels, row)[real]
+                whole = torch.where(labels != IGNORED, labels, row)[real]
                 ends = (whole == BYTES.end).nonzero()[:, 0].tolist()
                 assert len(ends) == 2 and kinds[real].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
                 first, second = BYTES.decode([whole[: ends[0]].tolist(), whole[ends[0] :].tolist()])
-                assert first == texts[i] and (labels[: ends[0]] != NONE).any() and (labels[ends[0] :] != NONE).any()
+                assert (
+                    first == texts[i] and (labels[: ends[0]] != IGNORED).any() and (labels[ends[0] :] != IGNORED).any()
+                )
                 if answer == FOLLOWS:
                     assert second == texts[i + 1]
                 answers[int(answer), i == 39] += 1
@@ -187,7 +196,7 @@ def test_documents_end_at_a_blank_line_and_at_the_end_of_a_file(tmp_path):
     read = lines(((str(tmp_path / "?"),),), MaskData())
     assert [text for (text,) in read] == list("12345")
     assert [neighbours(read, i) for i in range(4)] == [True, False, False, True]
-    with pytest.raises(Mistake, match="text is one side, and 2 were given"):
+    with pytest.raises(UserError, match="text is one side, and 2 were given"):
         lines((("a",), ("b",)), MaskData())
 
 
@@ -227,19 +236,20 @@ def test_next_sentences_are_learnt(tmp_path):
     settings = {
         "data.train": str(tmp_path / "a.txt"),
         "data.valid": str(tmp_path / "a.txt"),
-        "data.follow": True,
+        "data.next_sentence": True,
         "train.steps": 20,
     }
     regard.train("masked", {**reads.TINY, **settings}, out=tmp_path / "run")
     system = regard.load(tmp_path / "run")
-    assert system.run.model.follow and 0 <= system.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
+    assert system.run.model.next_sentence and 0 <= system.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
     made = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
-    update = next(made.updates(0, 0))
-    (piece,) = update.pieces
+    update = next(made.steps(0, 0))
+    (piece,) = update.micro_batches
     words = torch.nn.functional.cross_entropy(
-        made.model.logits(masked.states(made.model, piece)[piece.labels != NONE]), piece.labels[piece.labels != NONE]
+        made.model.logits(masked.states(made.model, piece)[piece.labels != IGNORED]),
+        piece.labels[piece.labels != IGNORED],
     )
-    pairs = torch.nn.functional.cross_entropy(made.model.follows(masked.states(made.model, piece)), piece.follows)
+    pairs = torch.nn.functional.cross_entropy(made.model.follows(masked.states(made.model, piece)), piece.next_sentence)
     assert float(made.loss(made.model, piece).detach() / update.count) == pytest.approx(
         float((words + pairs).detach()), rel=1e-5
     )
@@ -256,9 +266,9 @@ def test_embeddings(system):
     row = torch.tensor([[1, *system.tokenizer.encode(["the cat"])[0], 2]])
     with torch.no_grad():
         states = system.model.encode(row)[0]
-    assert torch.allclose(system.embed("the cat", normalised=False), states.mean(0), atol=1e-5)
-    assert torch.allclose(system.embed("the cat", pooling="first", normalised=False), states[0], atol=1e-5)
-    assert torch.allclose(system.embed("the cat", pooling="max", normalised=False), states.amax(0), atol=1e-5)
+    assert torch.allclose(system.embed("the cat", normalize=False), states.mean(0), atol=1e-5)
+    assert torch.allclose(system.embed("the cat", pooling="first", normalize=False), states[0], atol=1e-5)
+    assert torch.allclose(system.embed("the cat", pooling="max", normalize=False), states.amax(0), atol=1e-5)
     assert system.embed([]).shape == (0, 32)
 
 
@@ -270,7 +280,7 @@ def test_likeness(system):
     assert [place for place, _ in system.similar("a good day", texts, top=2)] == [place for place, _ in ranked[:2]]
     vectors = system.embed(texts)
     assert float(vectors[0] @ vectors[2]) == pytest.approx(dict(ranked)[2], abs=1e-5)
-    with pytest.raises(Mistake, match="there is no text to compare with"):
+    with pytest.raises(UserError, match="there is no text to compare with"):
         system.similar("a", [])
 
 
@@ -297,8 +307,8 @@ def test_answers_of_two_kinds_are_refused(capsys, monkeypatch, flags, words):
 
 
 def test_pairs_need_two_kinds(tmp_path):
-    settings = {**reads.TINY, "data.follow": True, "model.kinds": 1}
-    with pytest.raises(Mistake, match=r"data.follow reads two texts in a row and the model knows one kind"):
+    settings = {**reads.TINY, "data.next_sentence": True, "model.token_types": 1}
+    with pytest.raises(UserError, match=r"data.next_sentence reads two texts in a row and the model knows one kind"):
         regard.train("masked", settings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -313,7 +323,7 @@ def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
     (tmp_path / "lines").write_text("a day\nthe cat\n")
     regard.train("language", {"model.size": "tiny", "data.train": str(tmp_path / "lines"), "train.steps": 1,
                               "train.tensorboard": False, "data.max_tokens": 8}, out=tmp_path / "lm")  # fmt: skip
-    with pytest.raises(Mistake, match="is of the task masked and .*lm of the task language; what is compared"):
+    with pytest.raises(UserError, match="is of the task masked and .*lm of the task language; what is compared"):
         compare([run, tmp_path / "lm"], data=((str(tmp_path / "lines"),),))
 
 

@@ -5,7 +5,7 @@ import torch
 import torch._dynamo.testing
 
 from regard.config.run import resolve
-from regard.tasks.translate import Lesson, prepare
+from regard.tasks.translate import TranslateObjective, prepare
 
 SMALL = {
     "data.examples": 400, "model.width": 32, "model.heads": 2, "model.layers": 1, "model.inner": 64, "model.dropout": 0.0,
@@ -13,20 +13,20 @@ SMALL = {
 }  # fmt: skip
 
 
-def lesson(**changes: object) -> Lesson:
+def lesson(**changes: object) -> TranslateObjective:
     run = resolve("dates", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}).run
     return prepare(run, None, torch.device("cpu"))[0]
 
 
-def gradients(lesson: Lesson) -> tuple[float, dict[str, torch.Tensor], int]:
+def gradients(lesson: TranslateObjective) -> tuple[float, dict[str, torch.Tensor], int]:
     """The loss and the gradients of the first update, as the loop adds them up."""
-    update, total = next(lesson.updates(0, 0)), 0.0
+    update, total = next(lesson.steps(0, 0)), 0.0
     lesson.model.train()
-    for piece in update.pieces:
+    for piece in update.micro_batches:
         loss = lesson.loss(lesson.model, piece) / update.count
         loss.backward()
         total += loss.item()
-    return total, {name: each.grad for name, each in lesson.model.named_parameters()}, len(update.pieces)
+    return total, {name: each.grad for name, each in lesson.model.named_parameters()}, len(update.micro_batches)
 
 
 @pytest.mark.parametrize("pieces", [2, 5])
@@ -42,7 +42,7 @@ def test_accumulation_gives_the_gradients_of_one_big_batch(pieces):
 
 
 def test_packing_changes_nothing():
-    from regard.data.sampler import pair
+    from regard.data.sampler import collate_pairs
 
     taught = lesson()
     translator = taught.translator
@@ -53,7 +53,7 @@ def test_packing_changes_nothing():
     ]
     found = {}
     for width in (0, 64):
-        batch = pair(*sides, translator.source, translator.target, width)
+        batch = collate_pairs(*sides, translator.source, translator.target, width)
         taught.model.zero_grad()
         loss = taught.loss(taught.model, batch)
         loss.backward()
@@ -66,7 +66,7 @@ def test_packing_changes_nothing():
 @pytest.mark.parametrize("packed", [False, True])
 def test_compiled_code_serves_every_length(packed):
     """Whatever the lengths are, two graphs at most of each kind: one more than one where sides happened to be equal."""
-    from regard.data.sampler import pair
+    from regard.data.sampler import collate_pairs
 
     taught = lesson()
     counter = torch._dynamo.testing.CompileCounter()
@@ -75,7 +75,7 @@ def test_compiled_code_serves_every_length(packed):
     counts = []
     for source, target in ((9, 7), (8, 8), (5, 11), (17, 6), (12, 13), (3, 4)):
         ids = ([[5] * (source - i % 3) for i in range(12)], [[6] * (target - i % 3) for i in range(12)])
-        batch = pair(*ids, taught.translator.source, taught.translator.target, 18 if packed else 0)
+        batch = collate_pairs(*ids, taught.translator.source, taught.translator.target, 18 if packed else 0)
         with torch.no_grad():
             assert loss(taught.model, batch).item() == pytest.approx(taught.loss(taught.model, batch).item(), rel=1e-5)
         counts.append(counter.frame_count)

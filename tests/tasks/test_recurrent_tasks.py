@@ -10,10 +10,10 @@ from helpers import marian, reads, small
 
 import regard
 from regard.config.run import family_of, resolve
-from regard.data.sampler import pair
-from regard.errors import Mistake
-from regard.parts.losses import smoothed
-from regard.processors.tokenizers import Text
+from regard.data.sampler import collate_pairs
+from regard.errors import UserError
+from regard.parts.losses import smoothed_cross_entropy
+from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks import translate
 from regard.tasks.translate import states
 
@@ -71,7 +71,7 @@ def test_translating(files, tmp_path, family):
     view.save(tmp_path / "look.png")
     assert (tmp_path / "look.png").stat().st_size > 1000
     with pytest.raises(
-        Mistake, match=f"cannot become --to huggingface: model.family is {family}; expected transformer"
+        UserError, match=f"cannot become --to huggingface: model.family is {family}; expected transformer"
     ):
         regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
 
@@ -86,11 +86,11 @@ def test_packed_pairs_learn_as_padded_ones(family):
     model = module.Model(module.Config(vocab=97, width=32, heads=2, layers=2, dropout=0.0))
     found = []
     for width in (0, 64):
-        batch = pair(texts[:12], texts[12:], Text, Text, width)
+        batch = collate_pairs(texts[:12], texts[12:], TrainedTokenizer, TrainedTokenizer, width)
         assert (batch.source_segments is not None) == bool(width)
         model.zero_grad()
         real = batch.target_real
-        loss = smoothed(model.logits(states(model, batch))[real], batch.target_out[real])
+        loss = smoothed_cross_entropy(model.logits(states(model, batch))[real], batch.target_out[real])
         loss.backward()
         found.append(torch.cat([loss.detach()[None], *(each.grad.flatten() for each in model.parameters())]))
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
@@ -106,7 +106,7 @@ def test_labels(files, tmp_path, family, task):
     text = "so the cat a happy day" if task == "classify" else "the cat sees some house"
     assert again.predict([text, "a day"]) == [system.predict(text), system.predict("a day")]
     assert again.run.model.head == {"classify": "class", "tag": "tag"}[task] and again.run.model.labels > 1
-    with pytest.raises(Mistake, match="nothing in this model is attention, so there is nothing to look at"):
+    with pytest.raises(UserError, match="nothing in this model is attention, so there is nothing to look at"):
         again.look(text)
     assert again.embed([text]).shape == (1, 32)
 
@@ -123,7 +123,10 @@ def test_writing(files, tmp_path, family):
     figures = system.evaluate()
     assert figures["loss"] < 1.5
     assert figures["policy"] == {"rnn": "state, segments of 32", "cnn": "non-overlapping 32"}[family]
-    again, prompts = regard.load(tmp_path / "run", decode={"max_tokens": 12, "begin": False}), ["a is", "b is two\nc"]
+    again, prompts = (
+        regard.load(tmp_path / "run", decode={"max_tokens": 12, "add_start": False}),
+        ["a is", "b is two\nc"],
+    )
     for how in ({"kind": "beam", "beam": 3, "nbest": 2}, {"kind": "greedy"}, {"kind": "sample", "seed": 3}):
         assert again.predict(prompts, **how) == [again.predict(each, **how) for each in prompts]
     for each in again.predict(prompts, kind="greedy", details=True):
@@ -152,8 +155,8 @@ def test_a_carried_state_is_resumed(files, tmp_path):
 
 def test_a_state_that_is_not_carried(files, tmp_path):
     own = {"data__max_tokens": 32, "data__cache": str(tmp_path / "cache"), "train__steps": 2}
-    system = trained(files, tmp_path / "run", "language", "rnn", model__carried=False, **own)
-    assert system.model.recall(2) is None and system.evaluate()["policy"] == "non-overlapping 32"
+    system = trained(files, tmp_path / "run", "language", "rnn", model__carry_state=False, **own)
+    assert system.model.new_memory(2) is None and system.evaluate()["policy"] == "non-overlapping 32"
 
 
 def test_bf16_while_learning(files, tmp_path):
@@ -196,7 +199,7 @@ def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
         lambda: system.predict("a", prefix=long),
     ):
         with pytest.raises(
-            Mistake,
+            UserError,
             match=r"(a text|decode.prefix.*) has \d+ tokens, END counted, and the model has places for 14; shorten",
         ):
             ask()
@@ -204,12 +207,12 @@ def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
         record = system.predict("a b c a b", details=True, max_tokens=50, **how)
         assert len(record["pieces"]) <= 14
     with pytest.raises(
-        Mistake, match=r"a text of data.valid has \d+ tokens, END counted, and the model has places for 14"
+        UserError, match=r"a text of data.valid has \d+ tokens, END counted, and the model has places for 14"
     ):
         regard.train(
             "translate", {**own, "data.train": names["train"], "data.valid": names["long"]}, out=tmp_path / "x"
         )
-    with pytest.raises(Mistake, match="have a side of more than 14 tokens; raise model.positions.tokens"):
+    with pytest.raises(UserError, match="have a side of more than 14 tokens; raise model.positions.tokens"):
         regard.train("translate", {**own, "data.train": names["long"]}, out=tmp_path / "y")
     assert not (tmp_path / "x").exists() and not (tmp_path / "y").exists()
 
@@ -217,18 +220,18 @@ def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
 def facts_of(train: str, own: dict[str, Any]) -> list[str]:
     """What a lesson tells of its data after an epoch."""
     lesson, _, _ = translate.prepare(resolve("translate", {**own, "data.train": train}).run, None, torch.device("cpu"))
-    list(lesson.updates(0, 0))
-    return lesson.facts()
+    list(lesson.steps(0, 0))
+    return lesson.describe_data()
 
 
 WRONG = {
     "an unknown cell": ({"model.family": "rnn", "model.cell": "ltsm"}, 'model.cell is "ltsm"; expected one of lstm, gru, rnn; did you mean lstm?'),
-    "no middle": ({"model.family": "cnn", "model.near": 4}, "model.near is 4; expected an odd number, as many neighbours on each side"),
-    "no neighbours": ({"model.family": "cnn", "model.near": 0}, "model.near is 0; expected at least 1"),
+    "no middle": ({"model.family": "cnn", "model.kernel_size": 4}, "model.kernel_size is 4; expected an odd number, as many neighbours on each side"),
+    "no neighbours": ({"model.family": "cnn", "model.kernel_size": 0}, "model.kernel_size is 0; expected at least 1"),
     "an odd width": ({"model.family": "rnn", "model.width": 33, "model.heads": 3}, "width 33 cannot be halved between two directions; use 32 or 34 (model.width)"),
     "uneven heads": ({"model.family": "rnn", "model.width": 34, "model.heads": 4}, "width 34 does not divide into 4 heads; use 32 or 36 (model.width)"),
     "odd places": ({"model.family": "cnn", "model.width": 33, "model.heads": 3}, "sinusoidal positions need an even width, not 33; use 34 (model.width)"),
-    "another's setting": ({"model.family": "rnn", "model.near": 3}, "model.near is not a key"),
+    "another's setting": ({"model.family": "rnn", "model.kernel_size": 3}, "model.kernel_size is not a key"),
     "another size": ({"model.family": "cnn", "model.size": "big"}, 'model.size is "big"; expected one of tiny, small, base'),
 }  # fmt: skip
 
@@ -236,7 +239,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_mistakes(case):
     settings, sentence = WRONG[case]
-    with pytest.raises(Mistake) as told:
+    with pytest.raises(UserError) as told:
         resolve("translate", settings)
     assert sentence in str(told.value)
 
@@ -244,9 +247,9 @@ def test_mistakes(case):
 def test_other_tasks_are_refused():
     for family in ("rnn", "cnn"):
         with pytest.raises(
-            Mistake, match=f"model.family={family} cannot be used for the task masked; expected one of bert"
+            UserError, match=f"model.family={family} cannot be used for the task masked; expected one of bert"
         ):
             regard.build("masked", {"model.family": family})
         assert {"encode", "start"} <= set(dir(regard.build("text2text", {"model.family": family})))
-    with pytest.raises(Mistake, match=r"cannot be used for the task language; expected one of .*rnn, cnn"):
+    with pytest.raises(UserError, match=r"cannot be used for the task language; expected one of .*rnn, cnn"):
         regard.build("language", {"model.family": "bert"})

@@ -21,9 +21,9 @@ from test_train import Blind, Net, Task, checkpoints, folder, light, net, record
 from torch import nn
 
 from regard import files
-from regard.errors import Mistake
+from regard.errors import UserError
 from regard.parts import Mask
-from regard.parts.efficient import RandomFeatures
+from regard.parts.efficient import RandomFeatureKernel
 from regard.training import checkpoint, curves, load_model, progress, save_model
 from regard.training.average import mean_of
 
@@ -54,7 +54,7 @@ class Drawn(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mix = RandomFeatures(8, 12, redraw=3)
+        self.mix = RandomFeatureKernel(8, 12, redraw=3)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = torch.unflatten(self.embed(tokens), -1, (2, 8)).transpose(1, 2)
@@ -93,7 +93,7 @@ def lives(root: Path, seed: int = 3) -> None:
     chance = random.Random(seed)
     torch.set_num_threads(1)  # a child of a process with more would wait for threads it does not have
     curves.draw = lambda folder: None  # type: ignore[assignment]
-    trained(root / "warm", steps=1)  # the first optimiser imports half of torch
+    trained(root / "warm", steps=1)  # the first optimizer imports half of torch
     live(root / "whole", "nothing", 0)
     deaths: Counter[str] = Counter()
     while sum(deaths.values()) < 24:
@@ -139,7 +139,7 @@ def arrange(way: str, number: int) -> None:
         "fsync": (os, "fsync", None),
         "save": (checkpoint, "save_file", half_saved),
         "remove": (files, "remove", half_removed),
-        "record": (progress.Journal, "write", half_recorded),
+        "record": (progress.EventLog, "write", half_recorded),
     }
     if way not in places:
         return
@@ -184,7 +184,7 @@ def test_killed_twenty_times_the_run_ends_with_the_same_bytes(tmp_path: Path) ->
     assert sum(deaths[way] for way in ("replace", "replaced", "fsync", "save") if way in deaths) >= 5, deaths
     whole, killed = left(tmp_path / "whole"), left(tmp_path / "killed")
     assert set(whole) == set(killed)  # and so no temporary name is left
-    assert "checkpoints/step-80/optimiser.safetensors" in whole
+    assert "checkpoints/step-80/optimizer.safetensors" in whole
     assert [name for name in whole if whole[name] != killed[name]] == []
 
 
@@ -212,7 +212,7 @@ def interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch
             trained(path, task)
 
 
-@pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}, {"optimiser": "adamw", "schedule": "cosine"}])
+@pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}, {"optimizer": "adamw", "schedule": "cosine"}])
 @pytest.mark.parametrize("at", [3, 8, 16])
 def test_resumed_is_undisturbed(tmp_path: Path, at: int, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "whole", log_every=3, **settings)
@@ -252,7 +252,7 @@ class Carrying(Task):
     def state(self) -> dict[str, torch.Tensor]:
         return {"seen": self.seen.clone()} if self.seen[0] else {}
 
-    def take_up(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
         self.seen = state.get("seen", torch.zeros(2)).clone()
 
 
@@ -289,7 +289,7 @@ def test_what_a_task_carries_is_not_counted_twice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(torch, "compile", breaking)
     trained(tmp_path / "compiled", Carrying(accumulate=2, compile=True))
     name = "checkpoints/step-20/{}.safetensors"
-    for part in ("model", "optimiser", "task"):
+    for part in ("model", "optimizer", "task"):
         assert (tmp_path / "plain" / name.format(part)).read_bytes() == (
             tmp_path / "compiled" / name.format(part)
         ).read_bytes()
@@ -368,8 +368,8 @@ def flip(path: Path) -> None:
     ("name", "damage", "words"),
     [
         ("model.safetensors", cut, "model.safetensors has changed since it was written"),
-        ("optimiser.safetensors", flip, "optimiser.safetensors has changed since it was written"),
-        ("optimiser.safetensors", Path.unlink, "optimiser.safetensors is missing"),
+        ("optimizer.safetensors", flip, "optimizer.safetensors has changed since it was written"),
+        ("optimizer.safetensors", Path.unlink, "optimizer.safetensors is missing"),
         ("state.json", cut, "state.json is not whole"),
         ("state.json", Path.unlink, "state.json is missing"),
     ],
@@ -386,7 +386,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
     assert sorted(path.name for path in (tmp_path / "hurt/checkpoints").iterdir()) == [
         "step-10", "step-12.damaged", "step-15", "step-20",
     ]  # fmt: skip
-    for name in ("checkpoints/step-20/model.safetensors", "checkpoints/step-20/optimiser.safetensors"):
+    for name in ("checkpoints/step-20/model.safetensors", "checkpoints/step-20/optimizer.safetensors"):
         assert (tmp_path / "hurt" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
@@ -395,28 +395,30 @@ def test_if_all_are_damaged_nothing_is_begun_anew_by_itself(tmp_path: Path) -> N
     for path in (tmp_path / "checkpoints").iterdir():
         cut(path / "model.safetensors")
     before = left(tmp_path)
-    with pytest.raises(Mistake, match=r"step-10 is damaged .* step-5 is damaged .* remove .*checkpoints to start from"):
+    with pytest.raises(
+        UserError, match=r"step-10 is damaged .* step-5 is damaged .* remove .*checkpoints to start from"
+    ):
         trained(tmp_path, resume=True)
     assert left(tmp_path) == before
 
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     trained(tmp_path, steps=5)
-    with pytest.raises(Mistake, match=r"model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
+    with pytest.raises(UserError, match=r"model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
         trained(tmp_path, resume=True, model=Net(width=8))
 
 
 # --- a full disk ---
 
 
-@pytest.mark.parametrize("where", ["model", "optimiser", "sync", "publish"])
+@pytest.mark.parametrize("where", ["model", "optimizer", "sync", "publish"])
 def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "whole", Blind())
     saves, fsync = [0], os.fsync
 
     def failing_save(tensors: Any, path: Path, metadata: Any) -> None:
-        saves[0] += 1  # three a checkpoint: published, model, optimiser
-        if saves[0] == {"publish": 4, "model": 5, "optimiser": 6}.get(where):
+        saves[0] += 1  # three a checkpoint: published, model, optimizer
+        if saves[0] == {"publish": 4, "model": 5, "optimizer": 6}.get(where):
             path.write_bytes(b"half of it")
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         save_file(tensors, path, metadata)
@@ -429,7 +431,7 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", failing_save)
         patch.setattr(os, "fsync", failing_sync)
-        with pytest.raises(Mistake, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
+        with pytest.raises(UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
             trained(tmp_path / "full", Blind())
     assert checkpoints(tmp_path / "full") == [5]
     assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
@@ -447,9 +449,9 @@ def test_a_full_disk_while_recording(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def close(self) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with progress.Journal(folder(tmp_path), 0) as journal:
+    with progress.EventLog(folder(tmp_path), 0) as journal:
         journal.file = Full()  # type: ignore[assignment]
-        with pytest.raises(Mistake, match="no space left while writing"):
+        with pytest.raises(UserError, match="no space left while writing"):
             journal.write("train", 1, loss=1.0)
 
 
@@ -486,21 +488,21 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     ]
     for content, words in bad:
         save_file({name: value + 1 for name, value in content.items()}, path)
-        with pytest.raises(Mistake, match=f"model.safetensors does not fit this model: .*{words}"):
+        with pytest.raises(UserError, match=f"model.safetensors does not fit this model: .*{words}"):
             load_model(model, path)
     assert all(torch.equal(before[name], value) for name, value in tensors.items())  # nothing was half loaded
 
 
 def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    with pytest.raises(Mistake, match="model.safetensors is not there"):
+    with pytest.raises(UserError, match="model.safetensors is not there"):
         load_model(net(), path)
     save_model(net(), path, 0)
     whole = path.read_bytes()
     pickles = (b"\x80\x04" + whole[2:], b"PK\x03\x04" * 99)
     for content in (b"", whole[:5], whole[:100], whole[:-1], bytes(len(whole)), *pickles):
         path.write_bytes(content)
-        with pytest.raises(Mistake, match="model.safetensors is cut off or damaged"):
+        with pytest.raises(UserError, match="model.safetensors is cut off or damaged"):
             load_model(net(), path)
 
 
@@ -514,7 +516,7 @@ def test_saving_over_weights_is_whole_or_not_at_all(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", failing)
-    with pytest.raises(Mistake, match="no space left"):
+    with pytest.raises(UserError, match="no space left"):
         save_model(net(seed=2), path, 2)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

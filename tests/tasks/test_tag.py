@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 import regard
 from regard.cli import app as cli
 from regard.config.run import resolve
-from regard.config.schema import TagData, Tokenizer, Train
+from regard.config.schema import TagData, TokenizerConfig, Train
 from regard.data import rows
-from regard.data.rows import NONE, WordUpdates, sentence, windows, word_pieces
-from regard.errors import Mistake
-from regard.processors.tokenizers import learn
-from regard.synthetic.dates import Made
-from regard.synthetic.python_tags import modules, named, roles, sentences
+from regard.data.rows import IGNORED, TaggedSampler, sentence, windows, word_pieces
+from regard.errors import UserError
+from regard.processors.tokenizers import train_tokenizer
+from regard.synthetic.dates import InMemoryExamples
+from regard.synthetic.python_tags import make_python_tags, modules, named, sentences
 from regard.tasks import tag
-from regard.tasks.tag import Usual
+from regard.tasks.tag import MostFrequentTag
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +139,13 @@ def test_likeliest_tags_are_details(run, capsys, monkeypatch):
 
 
 def test_what_cannot_be_tagged(system, capsys, monkeypatch, run):
-    with pytest.raises(Mistake, match=r"sentence 2, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
+    with pytest.raises(UserError, match=r"sentence 2, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
         regard.load(run, {"data.format": "conllu", "data.column": ""}).predict(["# x", "1\ta"])
-    with pytest.raises(Mistake, match="sentence 1 has several lines and looks like text, where a sentence is one line"):
+    with pytest.raises(
+        UserError, match="sentence 1 has several lines and looks like text, where a sentence is one line"
+    ):
         regard.load(run, {"data.format": "text"}).predict("a\nb")
-    with pytest.raises(Mistake, match="sentence 1, .*: not one JSON object"):
+    with pytest.raises(UserError, match="sentence 1, .*: not one JSON object"):
         system.predict("{")
     code, _, err = said(capsys, monkeypatch, "", "score", run)
     assert code == 0
@@ -156,7 +158,7 @@ def test_a_tag_that_training_never_saw(run, system, tmp_path):
     path.write_text("the x O\ncat x B-ODD\n")
     assert system.evaluate(((str(path),),))["unseen labels"] == "B-ODD (1)"
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
-    with pytest.raises(Mistake, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
+    with pytest.raises(UserError, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
     made = tag.prepare(resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu"))[0]
     told = made.validate(made.model)
@@ -165,17 +167,17 @@ def test_a_tag_that_training_never_saw(run, system, tmp_path):
 
 def test_spans_need_spans(run, tmp_path):
     data = {"data.train": str(run.parent / "train.txt"), "data.column": "1", "train.metric": "spans"}
-    with pytest.raises(Mistake, match="data.column is '1'"):
+    with pytest.raises(UserError, match="data.column is '1'"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
     path = tmp_path / "a.txt"
     path.write_text("a NOUN\nb VERB\n")
-    with pytest.raises(Mistake, match="train.metric is spans and the tags draw none, such as NOUN"):
+    with pytest.raises(UserError, match="train.metric is spans and the tags draw none, such as NOUN"):
         regard.train("tag", {**reads.TINY, "data.train": str(path), "train.metric": "spans"}, out=tmp_path / "x")
 
 
 def test_the_floor_is_the_usual_tag():
-    train = Made("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
-    usual = Usual(train)
+    train = InMemoryExamples("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
+    usual = MostFrequentTag(train)
     assert [usual.tag(word) for word in "abcz"] == ["X", "Y", "Y", "Y"]
 
 
@@ -185,7 +187,7 @@ def test_the_floor_is_the_usual_tag():
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char", "byte", "wordpiece"])
 def test_words_are_cut_as_in_the_text(kind):
     texts = ["the cat sees some houses", "a cat a day", "some new words here"]
-    tokenizer = learn(Tokenizer(kind=kind, vocab=300), texts)
+    tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab=300), texts)
     for text in texts:
         pieces = word_pieces(tokenizer, [text.split()])[0]
         assert [piece for word in pieces for piece in word] == tokenizer.encode([text])[0]
@@ -211,21 +213,26 @@ def test_windows(sizes, most, overlap):
 
 
 def test_a_word_of_more_pieces_than_there_is_room():
-    tokenizer = learn(Tokenizer(kind="byte"), [])
+    tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
     made = sentence(tokenizer, word_pieces(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
     assert [len(row) for row in made.rows] == [12, 4] and made.places == [(0, 1), (1, 1)]
 
 
 def updates(sentences, **data):
-    tokenizer = learn(Tokenizer(kind="byte"), [])
-    labels = rows.Labels({"x": 1, "y": 1})
-    return WordUpdates(Made("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None)
+    tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
+    labels = rows.LabelSet({"x": 1, "y": 1})
+    return TaggedSampler(
+        InMemoryExamples("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None
+    )
 
 
 def test_the_first_piece_carries_the_tag():
-    (update,) = updates([(("ab", "c", "def"), ("x", "y", "x"))]).updates(0)
-    (piece,) = update.pieces
-    assert piece.labels.tolist() == [[NONE, 0, NONE, 1, NONE, 0, NONE, NONE, NONE, NONE]] and update.count == 3
+    (update,) = updates([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
+    (piece,) = update.micro_batches
+    assert (
+        piece.labels.tolist() == [[IGNORED, 0, IGNORED, 1, IGNORED, 0, IGNORED, IGNORED, IGNORED, IGNORED]]
+        and update.count == 3
+    )
     assert piece.tokens[0, [1, 3, 5]].tolist() == [4 + ord("a"), 4 + ord(" "), 4 + ord(" ")]
 
 
@@ -234,19 +241,19 @@ def test_long_sentences_are_rows_with_every_tag_once():
     made = updates([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
     all_of = [
         row
-        for update in made.updates(0)
-        for piece in update.pieces
+        for update in made.steps(0)
+        for piece in update.micro_batches
         for row in zip(piece.tokens, piece.labels, strict=True)
     ]
     assert len(all_of) > 4 and max(len(row) for row, _ in all_of) <= 12
     asked = [
         int(tokens[i + 1]) - 4
         for tokens, labels in all_of
-        for i in (labels != NONE).nonzero()[:, 0].tolist()
+        for i in (labels != IGNORED).nonzero()[:, 0].tolist()
         if tokens[i] == 4 + ord(" ")
     ]
     assert sorted(chr(letter) for letter in asked) == sorted(set(words) - {"a"})
-    assert sum(update.count for update in made.updates(0)) == 21
+    assert sum(update.count for update in made.steps(0)) == 21
     assert made.split == {0} and made.report()[0].startswith(
         "1 of 2 sentences have more than 10 tokens and are read in windows that share 4"
     )
@@ -330,7 +337,7 @@ def test_names_that_their_line_decides():
 
 def test_no_module_is_in_two_parts(monkeypatch):
     monkeypatch.setattr("regard.synthetic.python_tags.sentences", lambda path: [((path.name,), ("x",))] * 9)
-    names = {part: {words[0] for words, _ in some} for part, some in roles(3000, seed=1).items()}
+    names = {part: {words[0] for words, _ in some} for part, some in make_python_tags(3000, seed=1).items()}
     assert (
         not names["train"] & names["valid"]
         and not names["train"] & names["test"]
@@ -341,22 +348,26 @@ def test_no_module_is_in_two_parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made():
-    return roles(300, seed=1)
+    return make_python_tags(300, seed=1)
 
 
 def test_roles_are_many_and_parts_apart(made):
     found = {role for _, tags in made["train"] for role in tags}
     assert len(found) >= 12 and {"called", "attribute", "parameter", "argument", "target", "loop", "module"} <= found
     assert [len(part) for part in made.values()] == [300, 400, 400]
-    again = roles(300, seed=2)
+    again = make_python_tags(300, seed=2)
     assert list(again["test"]) == list(made["test"]) and list(again["train"]) != list(made["train"])
-    assert made["train"].fingerprint() == roles(300, seed=1)["train"].fingerprint() != again["train"].fingerprint()
+    assert (
+        made["train"].fingerprint()
+        == make_python_tags(300, seed=1)["train"].fingerprint()
+        != again["train"].fingerprint()
+    )
     assert made["train"].text(0, 1).split()[0] in found
 
 
 def test_a_python_without_source(monkeypatch, tmp_path):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(Mistake, match="holds 0 modules, and the embedded data are made from the source"):
+    with pytest.raises(UserError, match="holds 0 modules, and the embedded data are made from the source"):
         modules()
 
 

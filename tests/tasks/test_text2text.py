@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.config.schema import MixData, SpanData, Tokenizer, Train
+from regard.config.schema import MixData, SpanData, TokenizerConfig, Train
 from regard.data.mixture import Mixture, made, mixture
-from regard.data.spans import Corruptor, SpanUpdates, parted
-from regard.errors import Mistake
-from regard.processors.tokenizers import learn, sentinel
-from regard.synthetic.dates import Made
+from regard.data.spans import SpanCorruptor, SpanSampler, parted
+from regard.errors import UserError
+from regard.processors.tokenizers import sentinel, train_tokenizer
+from regard.synthetic.dates import InMemoryExamples
 
 SMALL = {key: value for key, value in reads.TINY.items() if key not in ("model.heads", "tokenizer.vocab")} | {
     "model.heads": 2, "model.head_width": 16, "train.steps": 3, "train.eval_every": 3, "train.save_every": 3,
@@ -39,7 +39,7 @@ def mixed(folder: Path, **data) -> Mixture:
 def test_each_task_has_its_prefix(tmp_path):
     examples = mixed(tmp_path)
     assert len(examples) == 40 and examples[0] == ("one: a0", "A0") and examples[30] == ("two: b0", "B0")
-    assert examples.where(31).endswith("b.tsv:2") and examples.counts["examples"] == 40
+    assert examples.location(31).endswith("b.tsv:2") and examples.counts["examples"] == 40
     assert sorted(examples.order(np.random.default_rng(1))) == list(range(40))
     other = mixture(
         [(str(tmp_path / "b.tsv"),), (str(tmp_path / "a.tsv"),)], MixData(prefixes=("one: ", "two: ")), False
@@ -69,7 +69,7 @@ def test_weights_draw(tmp_path):
 )
 def test_mixtures_that_are_not_clear(tmp_path, data, files, words):
     named = [(str(pairs(tmp_path, f"{letter}.tsv", 5)),) for letter in "ab"[:files]]
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         mixture(named, MixData(**data), False)
     assert words in str(error.value)
 
@@ -78,7 +78,7 @@ def test_one_task_needs_no_prefix_and_jsonl_is_read(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"source": "x", "target": "y"}\n')
     assert mixture([(str(tmp_path / "a.jsonl"),)], MixData(), False)[0] == ("x", "y")
     (tmp_path / "empty.tsv").write_text("\n")
-    with pytest.raises(Mistake, match="holds no example"):
+    with pytest.raises(UserError, match="holds no example"):
         mixture([(str(tmp_path / "empty.tsv"),)], MixData(), False)
 
 
@@ -90,7 +90,7 @@ def test_the_embedded_tasks():
         30,
     ]
     assert examples[0][0].startswith("to de: ") and len(examples[70][1]) == 2
-    with pytest.raises(Mistake, match="data.locales=en names one language"):
+    with pytest.raises(UserError, match="data.locales=en names one language"):
         made(MixData(locales=("en",)), "train")
 
 
@@ -110,14 +110,14 @@ def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
     assert str(figures["tasks"]).splitlines()[1].startswith("  up: ") and figures["examples"] == 40
     again = regard.load(tmp_path / "run")
     assert again.predict(["up: a1", "high: b2"]) == system.predict(["up: a1", "high: b2"])
-    with pytest.raises(Mistake, match="this run has no test data; name some, such as --data test.tsv"):
+    with pytest.raises(UserError, match="this run has no test data; name some, such as --data test.tsv"):
         system.evaluate()
 
 
 # --- spans -----------------------------------------------------------------------------------------------------------
 
 MARKS = [sentinel(number) for number in reversed(range(10))]
-BYTES = learn(Tokenizer(kind="byte"), [], control=MARKS)
+BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [], control=MARKS)
 
 
 def test_sentinels_descend_from_the_top():
@@ -127,7 +127,7 @@ def test_sentinels_descend_from_the_top():
 
 @given(st.integers(1, 120), st.floats(0.05, 0.9), st.floats(1, 8), st.integers(0, 5))
 def test_source_and_target_together_are_the_text(length, share, span, seed):
-    corruptor, ids = Corruptor(BYTES, SpanData(masked=share, span=span)), np.arange(4, 4 + length, dtype=np.int32)
+    corruptor, ids = SpanCorruptor(BYTES, SpanData(masked=share, span=span)), np.arange(4, 4 + length, dtype=np.int32)
     source, target = (side.tolist() for side in corruptor.corrupt(ids, np.random.default_rng(seed)))
     marks = [piece for piece in source if piece in BYTES.sentinels]
     count = len(marks)
@@ -154,7 +154,10 @@ def target_marks(target: list[int]) -> list[int]:
 
 def test_the_mean_length_of_spans():
     corruptor, chance = (
-        Corruptor(learn(Tokenizer(kind="byte"), [], control=[sentinel(i) for i in reversed(range(100))]), SpanData()),
+        SpanCorruptor(
+            train_tokenizer(TokenizerConfig(kind="byte"), [], control=[sentinel(i) for i in reversed(range(100))]),
+            SpanData(),
+        ),
         np.random.default_rng(1),
     )
     counts = [
@@ -172,13 +175,13 @@ def test_parts_of_a_number():
 
 
 def test_t5_without_its_sentinels_is_refused(tmp_path):
-    with pytest.raises(Mistake, match="the tokenizer has 0 sentinels"):
-        Corruptor(learn(Tokenizer(kind="byte"), []), SpanData())
+    with pytest.raises(UserError, match="the tokenizer has 0 sentinels"):
+        SpanCorruptor(train_tokenizer(TokenizerConfig(kind="byte"), []), SpanData())
     files = str(pairs(tmp_path, "a.tsv", 20))
     regard.train("text2text", {**SMALL, "data.train": files, "tokenizer.vocab": 300}, out=tmp_path / "t5")
     (tmp_path / "a.txt").write_text("some lines of text\n" * 5)
     with pytest.raises(
-        Mistake, match="the tokenizer has 0 sentinels .* begin without `start`, or with a T5 that has them"
+        UserError, match="the tokenizer has 0 sentinels .* begin without `start`, or with a T5 that has them"
     ):
         regard.train(
             "spans",
@@ -189,18 +192,22 @@ def test_t5_without_its_sentinels_is_refused(tmp_path):
 
 def test_rows_that_hold_no_target_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a text\n")
-    with pytest.raises(Mistake, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
+    with pytest.raises(UserError, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
         regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert SpanUpdates(Made("x", [("a",)]), Corruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train())
+    assert SpanSampler(
+        InMemoryExamples("x", [("a",)]), SpanCorruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train()
+    )
 
 
 def test_every_epoch_leaves_out_other_spans():
     texts = ["a text that is long enough to be cut", "short one"] * 5
     data = SpanData(max_tokens=20)
-    made = SpanUpdates(Made("made", [(text,) for text in texts]), Corruptor(BYTES, data), data, Train(tokens=200))
-    first, second = ([piece for update in made.updates(epoch) for piece in update.pieces] for epoch in (0, 1))
-    again = [piece for update in made.updates(0) for piece in update.pieces]
+    made = SpanSampler(
+        InMemoryExamples("made", [(text,) for text in texts]), SpanCorruptor(BYTES, data), data, Train(tokens=200)
+    )
+    first, second = ([piece for update in made.steps(epoch) for piece in update.micro_batches] for epoch in (0, 1))
+    again = [piece for update in made.steps(0) for piece in update.micro_batches]
     assert all(a.source.equal(b.source) for a, b in zip(first, again, strict=True))
     assert not all(
         a.source.shape == b.source.shape and a.source.equal(b.source) for a, b in zip(first, second, strict=False)

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from regard.config.schema import Constant, Cosine, Linear, Noam, Stable, Train
+from regard.config.schema import Constant, Cosine, Linear, Noam, Train, WarmupStableDecay
 from regard.device import resolve_device
-from regard.errors import Mistake
-from regard.parts.losses import smoothed
+from regard.errors import UserError
+from regard.parts.losses import smoothed_cross_entropy
 from regard.training import curves, fit, loop, progress
 from regard.training import optim as optim
 from regard.training.schedules import rate
@@ -62,7 +62,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Update:
-    pieces: list[Piece]
+    micro_batches: list[Piece]
     index: int
     tokens: int
     count: int
@@ -72,7 +72,7 @@ class Update:
 class Task:
     """Every symbol is to be turned into another; rows have different lengths."""
 
-    steady = False
+    static_shapes = False
 
     def __init__(self, **train: Any) -> None:
         defaults = {"steps": 20, "lr": 1e-2, "warmup": 5, "save_every": 5, "eval_every": 5, "tensorboard": False}
@@ -84,10 +84,10 @@ class Task:
         self.asked: list[tuple[int, int]] = []
         self.found: list[str] = []
 
-    def facts(self) -> list[str]:
+    def describe_data(self) -> list[str]:
         return list(self.found)
 
-    def updates(self, epoch: int, index: int) -> Iterator[Update]:
+    def steps(self, epoch: int, index: int) -> Iterator[Update]:
         self.asked.append((epoch, index))
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(epoch))
         for start in range(index, EXAMPLES, BATCH):
@@ -100,12 +100,12 @@ class Task:
         return Piece(self.tokens[rows], self.targets[rows], self.real[rows], rows)
 
     def loss(self, model: nn.Module, piece: Piece) -> Tensor:
-        return smoothed(model(piece.tokens), piece.targets, piece.real, self.run.train.smoothing)
+        return smoothed_cross_entropy(model(piece.tokens), piece.targets, piece.real, self.run.train.smoothing)
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         torch.rand(3)  # an evaluation may draw; it must not matter
         logits = model(self.tokens[:16])
-        loss = float(smoothed(logits, self.targets[:16], self.real[:16]) / self.real[:16].sum())
+        loss = float(smoothed_cross_entropy(logits, self.targets[:16], self.real[:16]) / self.real[:16].sum())
         exact = float((logits.argmax(-1) == self.targets[:16]).float().mean())
         return {"loss": loss, "perplexity": math.exp(loss), "exact": exact}
 
@@ -165,12 +165,12 @@ def test_smoothed_is_torchs_cross_entropy_over_real_positions(smoothing: float) 
     real[0, 0] = True
     expected = F.cross_entropy(logits[real], targets[real], label_smoothing=smoothing, reduction="sum")
     (wanted,) = torch.autograd.grad(3 * expected, logits)
-    found = smoothed(logits, targets.masked_fill(~real, -100), real, smoothing)
+    found = smoothed_cross_entropy(logits, targets.masked_fill(~real, -100), real, smoothing)
     (gradient,) = torch.autograd.grad(3 * found, logits)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
     assert not gradient[~real].any()
-    torch.testing.assert_close(smoothed(logits[real], targets[real], smoothing=smoothing), expected)
+    torch.testing.assert_close(smoothed_cross_entropy(logits[real], targets[real], smoothing=smoothing), expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -181,7 +181,7 @@ def test_smoothed_is_the_same_when_compiled(smoothing: float, monkeypatch: pytes
     found = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda told=compiling: told)
-        loss = smoothed(logits, targets, weights, smoothing)
+        loss = smoothed_cross_entropy(logits, targets, weights, smoothing)
         found.append((loss.detach(), *torch.autograd.grad(2 * loss, logits)))
     torch.testing.assert_close(found[0], found[1])
 
@@ -190,7 +190,7 @@ def test_smoothed_is_float32_inside_autocast() -> None:
     logits = (torch.randn(64, 500) * 4).bfloat16().requires_grad_()
     targets = torch.randint(0, 500, (64,))
     with torch.autocast("cpu", torch.bfloat16):
-        found = smoothed(logits, targets, smoothing=0.1)
+        found = smoothed_cross_entropy(logits, targets, smoothing=0.1)
     expected = F.cross_entropy(logits.double(), targets, label_smoothing=0.1, reduction="sum")
     assert found.dtype == torch.float32
     assert abs(found.item() / expected.item() - 1) < 1e-6  # a bfloat16 softmax is off by 1e-3
@@ -212,8 +212,8 @@ GOLDEN = [  # schedule, warmup, steps, {update: share of the peak}, worked out b
     (Cosine(), 0, 4, {1: (1 + ROOT) / 2, 2: 0.5, 4: 0}),
     (Linear(), 4, 12, {1: 0.25, 4: 1, 6: 0.75, 8: 0.5, 12: 0, 13: 0}),
     (Linear(floor=0.5), 4, 12, {4: 1, 8: 0.75, 12: 0.5}),
-    (Stable(decay=0.25), 4, 12, {1: 0.25, 4: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0}),
-    (Stable(decay=1), 4, 12, {4: 1, 8: 0.5, 12: 0}),
+    (WarmupStableDecay(decay=0.25), 4, 12, {1: 0.25, 4: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0}),
+    (WarmupStableDecay(decay=1), 4, 12, {4: 1, 8: 0.5, 12: 0}),
     (Linear(), 20, 10, {5: 0.25, 10: 0.5}),  # the end comes before the warm-up is over
 ]
 
@@ -231,13 +231,13 @@ def test_noam_is_the_papers_formula() -> None:
         assert at(i) == pytest.approx(width**-0.5 * min(i**-0.5, i * warmup**-1.5), rel=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Stable()])
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(), WarmupStableDecay()])
 def test_a_schedule_that_needs_an_end_says_so(schedule: Any) -> None:
-    with pytest.raises(Mistake, match=r"train\.schedule\.kind=\w+ .* train\.steps is 0; set train\.steps"):
+    with pytest.raises(UserError, match=r"train\.schedule\.kind=\w+ .* train\.steps is 0; set train\.steps"):
         rate(schedule, 1.0, 4, 0)
 
 
-# --- device and optimiser ---
+# --- device and optimizer ---
 
 
 def test_device() -> None:
@@ -246,14 +246,14 @@ def test_device() -> None:
     for name, words in (("cuda:99", "torch sees"), ("quantum", "is no device"), ("mps", "Apple silicon")):
         if name == "mps" and torch.backends.mps.is_available():
             continue
-        with pytest.raises(Mistake, match=f"device={name} .*{words}"):
+        with pytest.raises(UserError, match=f"device={name} .*{words}"):
             resolve_device(name)
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:
     model = net()
-    settings = Train(optimiser={"kind": "adamw", "decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-7}).optimiser
-    found = optim.optimiser(model, settings)
+    settings = Train(optimizer={"kind": "adamw", "decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-7}).optimizer
+    found = optim.build_optimizer(model, settings)
     decayed = {id(each): group["weight_decay"] for group in found.param_groups for each in group["params"]}
     assert {name: decayed[id(each)] for name, each in model.named_parameters()} == {
         "embed.weight": 0.5, "inner.weight": 0.5,
@@ -269,7 +269,7 @@ def test_frozen_parameters_stay_and_a_wholly_frozen_model_is_refused(tmp_path: P
     before = model.inner.weight.clone()
     trained(tmp_path, model=model)
     assert torch.equal(model.inner.weight, before)
-    with pytest.raises(Mistake, match="nothing to train"):
+    with pytest.raises(UserError, match="nothing to train"):
         trained(tmp_path / "x", model=net().requires_grad_(False))
 
 
@@ -277,8 +277,8 @@ def test_one_update_is_one_step_of_torchs_adam(tmp_path: Path) -> None:
     task, model, twin = Task(steps=3, schedule="constant", warmup=2, clip=0.5), net(dropout=0), net(dropout=0)
     fit(task, model, folder(tmp_path), resume=False, progress=False)
     adam = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    for number, update in zip((1, 2, 3), task.updates(0, 0), strict=False):
-        piece = update.pieces[0]
+    for number, update in zip((1, 2, 3), task.steps(0, 0), strict=False):
+        piece = update.micro_batches[0]
         logits = twin(piece.tokens)[piece.real]
         F.cross_entropy(logits, piece.targets[piece.real], label_smoothing=0.1).backward()
         norm = nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
@@ -295,8 +295,8 @@ def test_accumulated_gradients_are_those_of_one_big_batch(tmp_path: Path, pieces
     def gradients(accumulate: int) -> tuple[float, dict[str, Tensor]]:
         task, model = Task(accumulate=accumulate), net(dropout=0)
         trainer = loop.Trainer(task, model, tmp_path)
-        update = next(task.updates(0, 0))
-        assert len(update.pieces) == accumulate
+        update = next(task.steps(0, 0))
+        assert len(update.micro_batches) == accumulate
         loss = trainer.gradients(update).item()
         return loss, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
@@ -330,7 +330,7 @@ def test_it_learns_and_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert step_of(tmp_path) == 60
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     names = {path.name for path in (tmp_path / "checkpoints/step-60").iterdir()}
-    assert names == {"model.safetensors", "optimiser.safetensors", "state.json"}
+    assert names == {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def test_tensorboard_holds_the_records(tmp_path: Path) -> None:
@@ -348,8 +348,8 @@ def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: P
     task = Task(steps=4, log_every=3, lr=1e-30, warmup=1)  # so small that nothing is learnt
     model = net(dropout=0)
     with torch.no_grad():
-        updates = list(task.updates(0, 0))[:4]
-        sums = [float(task.loss(model, update.pieces[0])) for update in updates]
+        updates = list(task.steps(0, 0))[:4]
+        sums = [float(task.loss(model, update.micro_batches[0])) for update in updates]
     counts = [update.count for update in updates]
     fit(task, model, folder(tmp_path), resume=False, progress=False)
     found = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
@@ -409,10 +409,10 @@ def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_examples_is_a_mistake(tmp_path: Path) -> None:
     class Empty(Task):
-        def updates(self, epoch: int, index: int) -> Iterator[Update]:
+        def steps(self, epoch: int, index: int) -> Iterator[Update]:
             return iter(())
 
-    with pytest.raises(Mistake, match=r"epoch 0 has no training example; look at data\.train"):
+    with pytest.raises(UserError, match=r"epoch 0 has no training example; look at data\.train"):
         trained(tmp_path, Empty())
 
 
@@ -442,7 +442,7 @@ def test_of_other_figures_more_is_better(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_is_not_measured_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"train\.metric is bleu and the evaluation gives loss, perplexity, exact"):
+    with pytest.raises(UserError, match=r"train\.metric is bleu and the evaluation gives loss, perplexity, exact"):
         trained(tmp_path, metric="bleu")
 
 
@@ -450,8 +450,8 @@ def test_without_valid_data_the_newest_weights_are_the_runs(tmp_path: Path) -> N
     seen = []
 
     class Looking(Blind):
-        def updates(self, epoch: int, index: int) -> Iterator[Update]:
-            for update in super().updates(epoch, index):
+        def steps(self, epoch: int, index: int) -> Iterator[Update]:
+            for update in super().steps(epoch, index):
                 yield update
                 seen.append(step_of(tmp_path) if (tmp_path / "model.safetensors").exists() else None)
 
@@ -561,7 +561,7 @@ def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: b
         step(epoch, update)
 
     trainer.step = watched  # type: ignore[method-assign]
-    with pytest.raises(Mistake) as caught, progress.Journal(tmp_path, 0) as journal, progress.Stop() as stop:
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as journal, progress.StopSignal() as stop:
         trainer.run(journal, [], stop)
     text = str(caught.value)
     what = "the norm of the gradients nan" if poison == "gradient" else f"the loss is {poison}"
@@ -578,7 +578,7 @@ def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: b
         assert torch.equal(now, kept[7])
     assert checkpoints(tmp_path) == [6]
     assert not records(tmp_path, "valid")
-    with pytest.raises(Mistake, match="at update 8 .*step-6 is good"):
+    with pytest.raises(UserError, match="at update 8 .*step-6 is good"):
         trained(tmp_path, task, resume=True)
 
 
@@ -588,7 +588,7 @@ def test_a_bad_update_is_found_out_before_a_save(tmp_path: Path) -> None:
     trainer = loop.Trainer(task, net(), folder(tmp_path))
     trainer.lagging = True
     trainer.begin(resume=False)
-    with pytest.raises(Mistake) as caught, progress.Journal(tmp_path, 0) as journal, progress.Stop() as stop:
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as journal, progress.StopSignal() as stop:
         trainer.run(journal, [], stop)
     assert "the loss is nan at update 6 (epoch 1, examples 1 to 8 of it: " in str(caught.value)
     assert "there is no checkpoint yet" in str(caught.value)
@@ -597,7 +597,9 @@ def test_a_bad_update_is_found_out_before_a_save(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"save_every": 1}, {"eval_every": 1}])
 def test_weights_that_have_run_away_are_never_saved(tmp_path: Path, settings: Any) -> None:
-    with pytest.raises(Mistake, match=r"after update 1 the weights are no finite numbers any more; there is no checkp"):
+    with pytest.raises(
+        UserError, match=r"after update 1 the weights are no finite numbers any more; there is no checkp"
+    ):
         trained(tmp_path, warmup=0, schedule="constant", lr=3e38, **settings)
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -619,7 +621,7 @@ def test_a_signal_finishes_the_update_saves_and_returns(tmp_path: Path, number: 
     assert "--resume" in records(tmp_path, "note")[-1]["text"]
     assert trained(tmp_path, resume=True).status == "finished"
     trained(tmp_path / "whole")
-    for name in ("model.safetensors", "checkpoints/step-20/optimiser.safetensors"):
+    for name in ("model.safetensors", "checkpoints/step-20/optimizer.safetensors"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
@@ -670,7 +672,7 @@ def test_lines_come_every_few_seconds_with_the_time_left(monkeypatch: pytest.Mon
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    lines = progress.Lines(stream, pause=3)
+    lines = progress.PlainProgress(stream, pause=3)
     for step in range(10, 60, 10):
         lines.show({"event": "train", "step": step, "loss": 2.0, "lr": 1e-3, "tokens_per_second": 1234.5}, step / 1000)
         now[0] += 2
@@ -722,13 +724,13 @@ def test_metrics_are_json_even_where_a_figure_is_not(tmp_path: Path) -> None:
 def test_facts_about_the_data_are_told_once_each(tmp_path: Path) -> None:
     task = Task(steps=12)
     task.found = ["40 examples"]
-    updates = task.updates
+    updates = task.steps
 
     def finding(epoch: int, index: int) -> Iterator[Update]:
         task.found = ["40 examples", "3 too long"]  # found out in the first epoch
         yield from updates(epoch, index)
 
-    task.updates = finding  # type: ignore[method-assign]
+    task.steps = finding  # type: ignore[method-assign]
     trained(tmp_path, task)
     trained(tmp_path, task, resume=True)
     told = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
@@ -778,30 +780,30 @@ def test_a_moving_average_is_evaluated_kept_and_resumed(tmp_path: Path) -> None:
     trained(parts, Task(steps=14, ema=0.9, save_every=5, eval_every=7), resume=True)
     for name in (
         "model.safetensors",
-        "checkpoints/step-14/optimiser.safetensors",
+        "checkpoints/step-14/optimizer.safetensors",
         "checkpoints/step-14/model.safetensors",
     ):
         assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
     own = weights_of(whole / "checkpoints" / "step-14" / "model.safetensors")
-    mean = weights_of(whole / "checkpoints" / "step-14" / "optimiser.safetensors")
+    mean = weights_of(whole / "checkpoints" / "step-14" / "optimizer.safetensors")
     assert all(seen[-1][name].equal(mean[f"{name}/ema"]) for name in own if f"{name}/ema" in mean)
     assert not seen[-1]["inner.weight"].equal(own["inner.weight"])
 
 
 def test_the_formula_of_the_moving_average(tmp_path: Path) -> None:
-    from regard.training.average import Moving
+    from regard.training.average import MovingAverage
 
     weight = nn.Parameter(torch.tensor([1.0]))
-    optimiser = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
-    moving, expected = Moving(optimiser, 0.5), None
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+    moving, expected = MovingAverage(optimizer, 0.5), None
     for step, value in enumerate((1.0, 3.0, 2.0), 1):
         weight.grad = torch.zeros(1)
-        optimiser.step()
+        optimizer.step()
         weight.data.fill_(value)
         moving.update(step)
         decay = min(0.5, (1 + step) / (10 + step))
         expected = value if expected is None else decay * expected + (1 - decay) * value
-        assert optimiser.state[weight]["ema"].item() == pytest.approx(expected)
+        assert optimizer.state[weight]["ema"].item() == pytest.approx(expected)
     with moving.instead():
         assert weight.item() == pytest.approx(expected)
     assert weight.item() == 2.0

@@ -15,7 +15,7 @@ import regard
 from regard.adapt import lora
 from regard.cli import app as cli
 from regard.config.run import resolve
-from regard.errors import Mistake
+from regard.errors import UserError
 
 FINE = {
     "train.steps": 60, "train.eval_every": 30, "train.save_every": 20, "train.tensorboard": False, "device": "cpu",
@@ -79,12 +79,12 @@ def test_only_what_is_new_is_kept(runs, base, kind):
     new = {"classes.weight", "classes.bias"}
     assert new < kept and all(name.startswith("tune.") for name in kept - new)
     assert names(run / "checkpoints/step-60/model.safetensors") == kept
-    assert {name.rpartition("/")[0] for name in names(run / "checkpoints/step-60/optimiser.safetensors")} == kept
+    assert {name.rpartition("/")[0] for name in names(run / "checkpoints/step-60/optimizer.safetensors")} == kept
     about = json.loads((run / "run.json").read_text())
     assert about["config"]["tune"]["kind"] == kind and about["config"]["start"] == str(base)
     assert about["start"]["folder"] == str(base) and len(about["start"]["weights"]) == 32
     notes = [json.loads(line).get("text", "") for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert any(f"tune: {kind} trains " in note and "gradients and optimiser take" in note for note in notes)
+    assert any(f"tune: {kind} trains " in note and "gradients and optimizer take" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,10 +121,10 @@ def test_over_a_folder_of_hugging_face(base, tmp_path, kind):
 def test_a_tuned_run_is_resumed_to_the_same_bytes(runs, base, home, kind):
     over(base, home / f"parts-{kind}", kind, train__steps=40)
     over(base, home / f"parts-{kind}", kind, resume=True)
-    for name in ("model", "optimiser"):
+    for name in ("model", "optimizer"):
         file = f"checkpoints/step-60/{name}.safetensors"
         assert (home / f"parts-{kind}" / file).read_bytes() == (runs[kind] / file).read_bytes()
-    with pytest.raises(Mistake, match="tune.rank|tune.length"):
+    with pytest.raises(UserError, match="tune.rank|tune.length"):
         over(base, home / f"parts-{kind}", kind, resume=True, **{"tune__rank" if kind == "lora" else "tune__length": 2})
 
 
@@ -136,15 +136,17 @@ def test_several_over_one_base(runs, base):
     assert many.name == "lora" and many.run.tune.kind == "lora"
     tables = {id(system.model.embed.weight) for system in many.systems.values()}
     assert len(tables) == 1
-    with pytest.raises(Mistake, match="there is no 'lore' over this base; expected one of lora, .* did you mean lora"):
+    with pytest.raises(
+        UserError, match="there is no 'lore' over this base; expected one of lora, .* did you mean lora"
+    ):
         many.use("lore")
-    with pytest.raises(Mistake, match="others are loaded over the same base and would change with it"):
+    with pytest.raises(UserError, match="others are loaded over the same base and would change with it"):
         lora.merge(many.use("lora").model)
     listed = regard.load(base, tune=list(runs.values()))
     assert listed.use("prompt").predict(TEXTS) == many.use("prompt").predict(TEXTS)
-    with pytest.raises(Mistake, match="two of these folders have one name"):
+    with pytest.raises(UserError, match="two of these folders have one name"):
         regard.load(base, tune=[runs["lora"], runs["lora"]])
-    with pytest.raises(Mistake, match="there is nothing to load over the base"):
+    with pytest.raises(UserError, match="there is nothing to load over the base"):
         regard.load(base, tune=[])
 
 
@@ -159,19 +161,21 @@ def test_in_a_smaller_precision(runs, kind, precision):
 @pytest.mark.parametrize("kind", ["lora", "adapter"])
 def test_over_a_base_in_8_bits(base, home, kind):
     system = over(base, home / f"int8-{kind}", kind, precision="int8")
-    assert type(system.model.encoder.layers[0].attention.query).__name__ == "Int8"
-    assert type(system.model.pooler).__name__ == "Int8" and system.evaluate()["accuracy"] > 0.85
+    assert type(system.model.encoder.layers[0].attention.query).__name__ == "Int8Linear"
+    assert type(system.model.pooler).__name__ == "Int8Linear" and system.evaluate()["accuracy"] > 0.85
     assert regard.load(home / f"int8-{kind}").predict(TEXTS) == system.predict(TEXTS)
     if kind == "lora":
-        with pytest.raises(Mistake, match="is held in 8 bits and takes nothing in; load the model with precision=fp32"):
+        with pytest.raises(
+            UserError, match="is held in 8 bits and takes nothing in; load the model with precision=fp32"
+        ):
             lora.merge(system.model)
 
 
 def test_the_gradient_through_8_bits_is_that_of_the_map():
-    from regard.adapt.precision import Int8
+    from regard.adapt.precision import Int8Linear
 
     linear, x = torch.nn.Linear(40, 36), torch.randn(3, 40, requires_grad=True)
-    rough = Int8(linear)
+    rough = Int8Linear(linear)
     assert rough(x).equal(rough(x.detach()))
     (found,), (wanted,) = (torch.autograd.grad(each(x).square().sum(), x) for each in (rough, linear))
     assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
@@ -196,8 +200,8 @@ def test_merged_it_is_a_run_like_any_other(runs, home, capsys):
 
 
 def test_a_merge_that_says_something_else_is_not_kept(runs, home, monkeypatch):
-    plain = lora.Side.fold
-    monkeypatch.setattr(lora.Side, "fold", lambda self, weight: plain(self, weight.mul_(1.5)))
+    plain = lora.LoraBranch.fold
+    monkeypatch.setattr(lora.LoraBranch, "fold", lambda self, weight: plain(self, weight.mul_(1.5)))
     with pytest.raises(RuntimeError, match="merged and unmerged logits are apart by"), torch.no_grad():
         regard.convert(runs["lora"], out=home / "wrong", merge=True)
     assert not (home / "wrong").exists()
@@ -232,9 +236,9 @@ def test_words_must_be_words_of_one_vocabulary():
     def run(kind: str, **model: int) -> SimpleNamespace:
         return SimpleNamespace(tune=SimpleNamespace(kind=kind, words="the day"), model=SimpleNamespace(**model))
 
-    with pytest.raises(Mistake, match="source and target have vocabularies of their own; leave it out"):
+    with pytest.raises(UserError, match="source and target have vocabularies of their own; leave it out"):
         tuned_run._words(run("prefix", target_vocab=9), {"a": Empty()})
-    with pytest.raises(Mistake, match="tune.words is 'the day', which are no words"):
+    with pytest.raises(UserError, match="tune.words is 'the day', which are no words"):
         tuned_run._words(run("prompt", target_vocab=9), {"a": Empty()})
 
 
@@ -308,7 +312,7 @@ def test_dry_refuses_what_training_refuses(base, capsys):
 def test_a_tune_goes_over_one_base(runs, base, capsys):
     code, _, err = said(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
     assert code == 2 and "--tune goes over one base, and" in err
-    with pytest.raises(Mistake, match="--force is about a base that --tune does not fit"):
+    with pytest.raises(UserError, match="--force is about a base that --tune does not fit"):
         regard.load(base, force=True)
     code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
     assert (
@@ -341,7 +345,7 @@ def test_a_base_that_is_gone(runs, base, home, tmp_path):
     about["config"]["start"] = str(tmp_path / "nowhere")
     (moved / "run.json").write_text(json.dumps(about))
     with pytest.raises(
-        Mistake,
+        UserError,
         match="nowhere, which is not there; put it there, or say where it lies now: `regard predict BASE --tune",
     ):
         regard.load(moved)
@@ -367,7 +371,7 @@ def test_other_mistakes(runs, base, home, tmp_path, capsys):
         (lambda: regard.convert(runs["lora"], out=tmp_path / "x", to="huggingface"), "--to huggingface writes whole ones; add --merge"),
         (lambda: regard.convert(runs["prompt"], out=tmp_path / "x", to="huggingface"), "tune.kind=prompt has no place in that format"),
     ):  # fmt: skip
-        with pytest.raises(Mistake) as error:
+        with pytest.raises(UserError) as error:
             call()
         assert words in str(error.value) and "\n" not in str(error.value), error.value
         assert not (tmp_path / "x").exists()
@@ -385,7 +389,9 @@ def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
     (home / "lm/train.txt").write_text("\n".join(marian.sentences(60, 0)) + "\n")
     regard.train("language", {"model.family": "xl", **own, **parts}, out=tmp_path / "xl")
     wanted = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
-    with pytest.raises(Mistake, match="tune.kind=prefix makes no sense for model.family=xl: its attention .Recent."):
+    with pytest.raises(
+        UserError, match="tune.kind=prefix makes no sense for model.family=xl: its attention .RollingSoftmaxKernel."
+    ):
         regard.train("language", wanted, out=tmp_path / "x")
 
 
@@ -395,7 +401,7 @@ def test_packed_rows_have_no_single_beginning(home):
         small.trained(home / "pairs", 20, pairs=100)
     wanted = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
     with pytest.raises(
-        Mistake, match="tune.kind=prompt goes before a text, and packed rows hold several; set data.pack"
+        UserError, match="tune.kind=prompt goes before a text, and packed rows hold several; set data.pack"
     ):
         regard.train("translate", {**wanted, "tune.kind": "prompt"}, out=home / "packed")
     regard.train("translate", {**wanted, "tune.kind": "lora", "train.steps": 1}, out=home / "packed")
@@ -419,6 +425,6 @@ def test_a_file_that_does_not_fit(runs, base, tmp_path, change, words):
     else:
         tensors[name] = tensors[name][:3].clone()
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(Mistake) as error:
+    with pytest.raises(UserError) as error:
         regard.load(base, tune=tmp_path)
     assert words in str(error.value)

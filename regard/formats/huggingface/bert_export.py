@@ -17,13 +17,13 @@ from torch import Tensor
 from ...families import bert
 from ...files import write_json
 from ...parts import Mask, slots
-from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, Text
+from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import COUNT, close, failed, quiet
 from .marian_export import for_others
 from .weight_names import export
 
 
-def misfits(c: bert.Config) -> list[str]:
+def unsupported(c: bert.Config) -> list[str]:
     """What of a model transformers' BERT cannot be, in words; nothing where it fits."""
     found = {
         "model.prenorm=true (BERT's norms come last)": c.prenorm,
@@ -52,8 +52,8 @@ def labels(system: Any) -> Sequence[str]:
     return list(system.labels) if system.run.model.head in ("class", "tag") else ()
 
 
-def architecture(c: bert.Encoder) -> str:
-    if c.follow and c.head in ("none", "words"):
+def architecture(c: bert.EncoderConfig) -> str:
+    if c.next_sentence and c.head in ("none", "words"):
         return "BertForPreTraining" if c.head == "words" else "BertForNextSentencePrediction"
     return {
         "none": "BertModel",
@@ -63,12 +63,12 @@ def architecture(c: bert.Encoder) -> str:
     }[c.head]
 
 
-def tag(c: bert.Encoder) -> str:
+def tag(c: bert.EncoderConfig) -> str:
     tags = {"words": "fill-mask", "class": "text-classification", "tag": "token-classification"}
     return tags.get(c.head, "feature-extraction")
 
 
-def config(c: bert.Encoder, tokenizer: Text, names: Sequence[str]) -> dict[str, Any]:
+def config(c: bert.EncoderConfig, tokenizer: TrainedTokenizer, names: Sequence[str]) -> dict[str, Any]:
     assert isinstance(c.positions, slots.Learned)
     acts = {ours: theirs for theirs, ours in reversed(bert.ACTS.items())}
     known = {
@@ -79,7 +79,7 @@ def config(c: bert.Encoder, tokenizer: Text, names: Sequence[str]) -> dict[str, 
         "architectures": [architecture(c)],
         "model_type": "bert",
         "vocab_size": c.vocab,
-        "type_vocab_size": c.kinds,
+        "type_vocab_size": c.token_types,
         "hidden_size": c.width,
         "num_attention_heads": c.heads,
         "num_hidden_layers": c.layers,
@@ -113,7 +113,7 @@ def tensors(model: bert.Model, c: bert.Config) -> dict[str, Tensor]:
     }
 
 
-def around(text: Text) -> Any:
+def around(text: TrainedTokenizer) -> Any:
     start, end = SPECIALS[START], SPECIALS[END]
     return processors.TemplateProcessing(
         single=f"{start}:0 $A:0 {end}:0",
@@ -122,7 +122,7 @@ def around(text: Text) -> Any:
     )
 
 
-def use_of_tokenizer(c: bert.Encoder, text: Text) -> dict[str, Any]:
+def use_of_tokenizer(c: bert.EncoderConfig, text: TrainedTokenizer) -> dict[str, Any]:
     """No text is control, whatever it says; only where masked words are guessed can a text say `<mask>` there."""
     assert isinstance(c.positions, slots.Learned)
     return {
@@ -147,7 +147,7 @@ def check(system: Any, draft: Path, precision: str) -> str:
     from ...files import read_json
     from .bert import read
 
-    sample, folder = Sample(system), read(draft, read_json(draft / "config.json"))
+    sample, folder = EncoderSample(system), read(draft, read_json(draft / "config.json"))
     sample.compare_tokens("the folder", folder.tokenizer.encode(sample.texts))
     apart = sample.compare("the folder", sample.outputs(folder.model))
     who = ["regard"]
@@ -160,11 +160,11 @@ def check(system: Any, draft: Path, precision: str) -> str:
     return f"{len(sample.texts)} texts with {' and '.join(who)}: tokens equal, outputs apart by {apart:.1g}"
 
 
-class Sample:
+class EncoderSample:
     """What the run itself makes of a few made texts, by all that its head can say."""
 
     def __init__(self, system: Any) -> None:
-        text: Text = system.tokenizer
+        text: TrainedTokenizer = system.tokenizer
         self.system, self.head = system, architecture(system.run.model)
         most = min(9, (system.model.context or 11) - 2)
         draw = torch.Generator().manual_seed(1)
@@ -179,7 +179,7 @@ class Sample:
 
     @torch.no_grad()
     def outputs(self, model: bert.Model) -> list[Tensor]:
-        states = model.encode(self.tokens, Mask(keys=self.real))
+        states = model.encode(self.tokens, Mask(key_valid=self.real))
         if self.head == "BertModel":
             return [states[self.real]]
         if self.head == "BertForSequenceClassification":
@@ -199,14 +199,14 @@ class Sample:
 
 
 @torch.no_grad()
-def theirs(sample: Sample, draft: Path, hf: Any, name: str = "", **words: Any) -> list[Tensor]:
+def theirs(sample: EncoderSample, draft: Path, hf: Any, name: str = "", **words: Any) -> list[Tensor]:
     """What transformers' class of that name makes of them, with these further arguments."""
     model, text = (
         getattr(hf, name or sample.head).from_pretrained(draft).eval(),
         hf.AutoTokenizer.from_pretrained(draft),
     )
     found = text(sample.texts, split_special_tokens=True).input_ids
-    own: Text = sample.system.tokenizer
+    own: TrainedTokenizer = sample.system.tokenizer
     if any(row[0] != own.start or row[-1] != own.end for row in found):
         raise failed("transformers does not put START and END around a text")
     sample.compare_tokens("transformers", [row[1:-1] for row in found])

@@ -7,11 +7,11 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from ...config.run import Run, change
-from ...errors import Mistake
+from ...config.run import Run, change_settings
+from ...errors import UserError
 from ...families import gpt
 from ...files import read_table
-from ...processors.external import FolderText
+from ...processors.external import FolderTokenizer
 from .folder import GENERATION, filters, generation_of, understood
 
 ACTIVATIONS = {
@@ -33,7 +33,7 @@ def refuse(theirs: Mapping[str, Any], *keys: str) -> None:
             raise ValueError(f"{key} is set; regard reads {theirs.get('model_type')} folders without it")
 
 
-def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderText:
+def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderTokenizer:
     """Of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -51,9 +51,9 @@ def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderText:
 
     end = number("eos")
     if end is None:
-        raise Mistake(f"{path} does not say what ends a text; name its eos_token in tokenizer_config.json")
+        raise UserError(f"{path} does not say what ends a text; name its eos_token in tokenizer_config.json")
     pad, start, unk = (end if (found := number(role)) is None else found for role in ("pad", "bos", "unk"))
-    return FolderText(backend, pad, start, end, unk)
+    return FolderTokenizer(backend, pad, start, end, unk)
 
 
 def _backend(path: Path, control: list[str]) -> Backend:
@@ -61,7 +61,7 @@ def _backend(path: Path, control: list[str]) -> Backend:
         try:
             backend = Backend.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
         except Exception as error:  # the library raises nothing more special
-            raise Mistake(
+            raise UserError(
                 f"{path / 'tokenizer.json'} is no whole tokenizer ({error}); fetch the folder again"
             ) from error
         backend.no_truncation()
@@ -69,14 +69,14 @@ def _backend(path: Path, control: list[str]) -> Backend:
         return backend
     vocab, merges = path / "vocab.json", path / "merges.txt"
     if not (vocab.is_file() and merges.is_file()):
-        raise Mistake(
+        raise UserError(
             f"{path} has neither tokenizer.json nor vocab.json and merges.txt; write them with transformers: "
             f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
     except Exception as error:
-        raise Mistake(
+        raise UserError(
             f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch the folder again"
         ) from error
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -88,7 +88,7 @@ def _backend(path: Path, control: list[str]) -> Backend:
 def _known(path: Path, backend: Backend, name: str) -> int:
     found: int | None = backend.token_to_id(name)
     if found is None:
-        raise Mistake(f"{path}: {name!r} of tokenizer_config.json is not in the vocabulary; fetch the folder again")
+        raise UserError(f"{path}: {name!r} of tokenizer_config.json is not in the vocabulary; fetch the folder again")
     return found
 
 
@@ -106,7 +106,7 @@ def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
         found |= {name: generation[name] for name in DRAWING if generation.get(name) is not None}
     elif beams > 1:
         early = generation.get("early_stopping", False)
-        found["stop"] = "first" if early is True else "exact" if early == "never" else "heuristic"
+        found["early_stopping"] = "first" if early is True else "exact" if early == "never" else "heuristic"
         penalty = generation.get("length_penalty")
         found |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
     others = {"max_tokens": "max_new_tokens", "repetition_penalty": "repetition_penalty"}
@@ -120,7 +120,7 @@ def generation_settings(decode: Any) -> dict[str, Any]:
         found |= {name: getattr(decode, name) for name in DRAWING if hasattr(decode, name)}
     if decode.kind == "beam":
         # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its default is used
-        early = {"early_stopping": decode.stop == "first", "length_penalty": decode.length_penalty}
+        early = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
         found |= {"num_beams": decode.beam, **early}
     return found | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
 
@@ -140,19 +140,19 @@ def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> di
 def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: Any) -> Any:
     """What people use, over a model that was read from a folder."""
     from ...device import resolve_device
-    from ...tasks.language import Writer
+    from ...tasks.language import LanguagePredictor
 
     text = tokenizer(path, config)
     if text.size > ours.vocab:
-        raise Mistake(
+        raise UserError(
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
             "the tokenizer of another model may lie there"
         )
     generation = generation_of(path, config)
 
     def begun(said: Mapping[str, Any]) -> Run:
-        decode = own_decoding(config, said) or decoding(said) | {"begin": text.opens}
+        decode = own_decoding(config, said) or decoding(said) | {"add_start": text.opens}
         return Run(task="language", model=ours, decode=decode)
 
-    run = change(understood(path, generation, begun, GENERATION), overrides)
-    return Writer(run, model, text, resolve_device(run.device), filters(generation))
+    run = change_settings(understood(path, generation, begun, GENERATION), overrides)
+    return LanguagePredictor(run, model, text, resolve_device(run.device), filters(generation))

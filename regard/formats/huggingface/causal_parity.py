@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...decode import Settings, search
+from ...decode import SearchSettings, search
 from ...files import read_json
 from ...parts import Mask
-from ..parity import COUNT, Tally, close, failed, quiet
+from ..parity import COUNT, MatchCount, close, failed, quiet
 from . import causal, gpt2, llama
 
 STEPS = 16  # tokens that every text is continued by
 
 
-class Sample:
+class CausalSample:
     """What the run itself makes of a few texts: pieces at random, which is hard on a tokenizer and as good as any."""
 
     def __init__(self, system: Any) -> None:
@@ -43,13 +43,13 @@ class Sample:
     @torch.no_grad()
     def logits_of(self, model: Any) -> Tensor:
         tokens, real = self.batch()
-        found: Tensor = model(tokens, Mask(keys=real))[real]
+        found: Tensor = model(tokens, Mask(key_valid=real))[real]
         return found
 
     def continued(self, model: Any) -> list[str]:
         tokens, real = self.batch()
         limits = torch.full((len(tokens),), STEPS)
-        settings = Settings(self.text.end, beam=1, stop="first")
+        settings = SearchSettings(self.text.end, beam=1, early_stopping="first")
         return self.spoken(
             [best[0].tokens for best in search(model, model.start(len(tokens)), tokens, limits, settings, real)]
         )
@@ -58,7 +58,7 @@ class Sample:
         """Tokens as texts that differ where they do, also those of half a character."""
         return [" ".join(self.text.pieces(row)) for row in rows]
 
-    def compare(self, who: str, ids: list[list[int]], logits: Tensor, said: list[str], tally: Tally) -> float:
+    def compare(self, who: str, ids: list[list[int]], logits: Tensor, said: list[str], tally: MatchCount) -> float:
         for text, one, other in zip(self.texts, ids, self.ids, strict=True):
             if one != other:
                 raise failed(f"{who} gives other tokens for {text!r}: {one} and not {other}")
@@ -68,7 +68,7 @@ class Sample:
 
 def check(system: Any, draft: Path, precision: str) -> str:
     """The folder by our own reader, and by transformers where it is installed; what was found, in words."""
-    sample, tally = Sample(system), Tally()
+    sample, tally = CausalSample(system), MatchCount()
     config = read_json(draft / "config.json")
     _, model = (gpt2 if config["model_type"] == "gpt2" else llama).read(draft, config)
     ids = causal.tokenizer(draft, config).encode(sample.texts)
@@ -84,7 +84,7 @@ def check(system: Any, draft: Path, precision: str) -> str:
 
 
 @torch.no_grad()
-def _by_transformers(sample: Sample, draft: Path, hf: Any, tally: Tally) -> float:
+def _by_transformers(sample: CausalSample, draft: Path, hf: Any, tally: MatchCount) -> float:
     model, text = hf.AutoModelForCausalLM.from_pretrained(draft).eval(), hf.AutoTokenizer.from_pretrained(draft)
     (tokens, real), (padded, there) = sample.batch(), sample.batch(left=True)
     logits = model(tokens, attention_mask=real.long()).logits[real]

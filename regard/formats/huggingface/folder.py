@@ -10,15 +10,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...config.schema import Decode
-from ...decode import Filter, Forbid, ForcedEnd, Renormalise, Suppress
-from ...errors import Mistake
+from ...config.schema import Seq2SeqDecode
+from ...decode import Filter, Forbid, ForcedEnd, Renormalize, Suppress
+from ...errors import UserError
 from ...files import read_json, read_table
 
 T = TypeVar("T")
 GENERATION = "generation_config.json"
 
-READERS = {  # by model_type: a module whose `system` makes what people use
+IMPORTERS = {  # by model_type: a module whose `system` makes what people use
     "marian": "regard.formats.huggingface.marian",
     "bert": "regard.formats.huggingface.bert",
     "longformer": "regard.formats.huggingface.long_encoders",
@@ -34,9 +34,11 @@ READERS = {  # by model_type: a module whose `system` makes what people use
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
     config = read_table((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in READERS:
-        raise Mistake(f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(READERS)}")
-    return import_module(READERS[kind]).system(path, config, overrides)
+    if not isinstance(kind, str) or kind not in IMPORTERS:
+        raise UserError(
+            f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(IMPORTERS)}"
+        )
+    return import_module(IMPORTERS[kind]).system(path, config, overrides)
 
 
 def first_module(path: Path) -> Path:
@@ -44,7 +46,7 @@ def first_module(path: Path) -> Path:
     listed = [each.get("path") for each in read_json(path / "modules.json", list) if isinstance(each, dict)]
     home = next((path / each for each in listed if each), path)
     if not (home / "config.json").is_file():
-        raise Mistake(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
+        raise UserError(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
     return home
 
 
@@ -55,11 +57,11 @@ def understood(
     try:
         return reader(said)
     except KeyError as error:
-        raise Mistake(f"{path / file} has no {error}; fetch the folder again") from error
+        raise UserError(f"{path / file} has no {error}; fetch the folder again") from error
     except TypeError as error:
-        raise Mistake(f"{path / file} has a value of the wrong type ({error}); fetch the folder again") from error
+        raise UserError(f"{path / file} has a value of the wrong type ({error}); fetch the folder again") from error
     except ValueError as error:
-        raise Mistake(f"{path / file}: {told(error)}") from error
+        raise UserError(f"{path / file}: {told(error)}") from error
 
 
 def told(error: ValueError) -> str:
@@ -77,22 +79,22 @@ def weights(path: Path) -> dict[str, Tensor]:
     if (path / "model.safetensors.index.json").is_file():
         parts = read_json(path / "model.safetensors.index.json").get("weight_map")
         if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
-            raise Mistake(f"{path / 'model.safetensors.index.json'} has no weight_map; fetch the folder again")
+            raise UserError(f"{path / 'model.safetensors.index.json'} has no weight_map; fetch the folder again")
         files = sorted(set(parts.values()))
     elif (path / "model.safetensors").is_file():
         files = ["model.safetensors"]
     elif (path / "pytorch_model.bin").is_file():
         name = (read_json(path / "config.json").get("architectures") or ["AutoModel"])[0]
-        raise Mistake(
+        raise UserError(
             f"{path} holds only pytorch_model.bin, a pickle, which regard never opens; convert it with transformers: "
             f"{name}.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     else:
-        raise Mistake(f"{path} has no model.safetensors; a Hugging Face folder needs its weights beside config.json")
+        raise UserError(f"{path} has no model.safetensors; a Hugging Face folder needs its weights beside config.json")
     try:
         return {name: tensor.float() for file in files for name, tensor in load_file(path / file).items()}
     except (SafetensorError, OSError) as error:
-        raise Mistake(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
+        raise UserError(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
 
 
 def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     for name, (fits, wanted) in GENERATING.items():
         if (value := found.get(name)) is not None and not fits(value):
             file = path / (GENERATION if name in own else "config.json")
-            raise Mistake(f"{file}: {name} is {value!r}; expected {wanted}, put it right")
+            raise UserError(f"{file}: {name} is {value!r}; expected {wanted}, put it right")
     return found
 
 
@@ -122,17 +124,17 @@ GENERATING: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Decode | None:
+def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqDecode | None:
     """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
     try:
-        decode = Decode(**config["regard"]["decode"])
+        decode = Seq2SeqDecode(**config["regard"]["decode"])
     except (KeyError, TypeError, ValidationError):
         return None
     wanted = generation_settings(decode, generation.get("max_length"))
     return decode if all(generation.get(key) == value for key, value in wanted.items()) else None
 
 
-def generation_settings(decode: Decode, longest: int | None) -> dict[str, Any]:
+def generation_settings(decode: Seq2SeqDecode, longest: int | None) -> dict[str, Any]:
     """What generation_config.json says for decode.*; `longest` tokens, START counted, where decode sets no limit."""
     limit = {"max_length": decode.max_tokens + 1 if decode.max_tokens else longest}
     if decode.kind == "sample":
@@ -141,22 +143,22 @@ def generation_settings(decode: Decode, longest: int | None) -> dict[str, Any]:
     if decode.kind == "greedy":
         return {"do_sample": False, "num_beams": 1, **limit}
     # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its own default is used
-    stop = {"early_stopping": decode.stop == "first", "length_penalty": decode.length_penalty}
+    stop = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
     return {"do_sample": False, "num_beams": decode.beam, **stop, **limit}
 
 
-def decoding(generation: Mapping[str, Any]) -> Decode:
+def decoding(generation: Mapping[str, Any]) -> Seq2SeqDecode:
     """decode.* as a folder's generation_config.json says."""
     if generation.get("do_sample"):
-        raise Mistake("generation_config.json asks for sampling (do_sample); set it to false")
+        raise UserError("generation_config.json asks for sampling (do_sample); set it to false")
     beams = generation.get("num_beams") or 1
     early, penalty = generation.get("early_stopping", False), generation.get("length_penalty")
     longest = generation.get("max_new_tokens") or max((generation.get("max_length") or 1) - 1, 0)  # with START
-    return Decode(
+    return Seq2SeqDecode(
         kind="beam" if beams > 1 else "greedy",
         beam=beams,
         length_penalty=1.0 if penalty is None else penalty,
-        stop="first" if early is True else "exact" if early == "never" else "heuristic",
+        early_stopping="first" if early is True else "exact" if early == "never" else "heuristic",
         max_tokens=longest,
     )
 
@@ -174,5 +176,5 @@ def filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
     if generation.get("forced_eos_token_id") is not None:
         found.append(ForcedEnd(generation["forced_eos_token_id"]))
     if generation.get("renormalize_logits"):
-        found.append(Renormalise())
+        found.append(Renormalize())
     return tuple(found)

@@ -10,7 +10,7 @@ from ...families import gpt
 from ...parts import slots
 from . import causal
 from .folder import understood, weights
-from .weight_names import Rule, first, load, transposed, under
+from .weight_names import WeightRule, first, load, transposed, under
 
 
 def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
@@ -32,7 +32,7 @@ def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
     )
 
 
-LAYER: dict[str, str | Rule] = {
+LAYER: dict[str, str | WeightRule] = {
     "attention.query": transposed("attn.c_attn", 0, 3),
     "attention.key": transposed("attn.c_attn", 1, 3),
     "attention.value": transposed("attn.c_attn", 2, 3),
@@ -46,11 +46,11 @@ BODY = "transformer."  # before all names but the head's; files of the bare mode
 COMPUTED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, which older files hold
 
 
-def names(c: gpt.Config) -> dict[str, str | Rule]:
+def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     """Our names to theirs."""
     table = f"{BODY}wte.weight"
     head = first("lm_head.weight", *((table,) if c.tied else ()))
-    outer: dict[str, str | Rule] = {"embed.weight": table, "head.weight": head}
+    outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head}
     outer |= {"stack.positions.table": f"{BODY}wpe", "stack.norm": f"{BODY}ln_f"}
     return outer | under("stack.layers.*", f"{BODY}h.*", LAYER)
 

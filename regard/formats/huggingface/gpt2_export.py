@@ -11,13 +11,13 @@ from ...config.run import Run
 from ...families import gpt
 from ...files import write_json
 from ...parts import slots
-from ...processors.external import FolderText
+from ...processors.external import FolderTokenizer
 from . import causal, gpt2, llama
 from .marian_export import for_others, use_of_tokenizer
 from .weight_names import export
 
 
-def gpt2_misfits(c: gpt.Config) -> list[str]:
+def gpt2_unsupported(c: gpt.Config) -> list[str]:
     """What of a model GPT-2 cannot be, in words."""
     heads, width = c.key_heads or c.heads, c.head_width or c.width // c.heads
     found = {
@@ -31,7 +31,7 @@ def gpt2_misfits(c: gpt.Config) -> list[str]:
     return [words for words, misfit in found.items() if misfit]
 
 
-def llama_misfits(c: gpt.Config) -> list[str]:
+def llama_unsupported(c: gpt.Config) -> list[str]:
     """What of a model Llama cannot be, in words."""
     found = {
         f"model.attention.kind={c.attention.kind} (Llama's is dense)": not isinstance(c.attention, slots.Dense),
@@ -44,11 +44,11 @@ def llama_misfits(c: gpt.Config) -> list[str]:
     return [words for words, misfit in found.items() if misfit]
 
 
-def misfits(c: Any) -> list[str]:
+def unsupported(c: Any) -> list[str]:
     """Nothing where the model fits one of the two; else what keeps it from the nearer one."""
     if not isinstance(c, gpt.Config):
         return [f"model.family={c.family} (expected gpt)"]
-    return min(gpt2_misfits(c), llama_misfits(c), key=len)
+    return min(gpt2_unsupported(c), llama_unsupported(c), key=len)
 
 
 def gpt2_config(c: gpt.Config, longest: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def spelt(act: str) -> str:
     return next(theirs for theirs, ours in causal.ACTIVATIONS.items() if ours == act)
 
 
-class Form(NamedTuple):
+class GptLayout(NamedTuple):
     """How one of the two is written."""
 
     config: Any
@@ -106,10 +106,10 @@ class Form(NamedTuple):
     biased: bool  # are all biases written, zeros where the model has none?
 
 
-def form(c: gpt.Config) -> Form:
-    if not gpt2_misfits(c):
-        return Form(gpt2_config, gpt2.names, True)
-    return Form(llama_config, llama.names, c.biased)
+def form(c: gpt.Config) -> GptLayout:
+    if not gpt2_unsupported(c):
+        return GptLayout(gpt2_config, gpt2.names, True)
+    return GptLayout(llama_config, llama.names, c.biased)
 
 
 def tensors(model: Any, c: gpt.Config) -> dict[str, Tensor]:
@@ -137,14 +137,14 @@ def write(system: Any, draft: Path, precision: str) -> None:
     never = [each for each in (text.pad, text.start) if each != text.end]
     write_json(draft / "generation_config.json", how | numbers | ({"suppress_tokens": never} if never else {}))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c), {"format": "pt"}))
-    backend = text.backend if isinstance(text, FolderText) else for_others(text, ended=False)
+    backend = text.backend if isinstance(text, FolderTokenizer) else for_others(text, ended=False)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     write_json(draft / "tokenizer_config.json", use_of_tokenizer(text, longest) | names_of_control(text))
 
 
 def names_of_control(text: Any) -> dict[str, str]:
     """A borrowed vocabulary has names of its own for it."""
-    if not isinstance(text, FolderText):
+    if not isinstance(text, FolderTokenizer):
         return {}
     roles = {"pad_token": text.pad, "bos_token": text.start, "eos_token": text.end, "unk_token": text.unk}
     return {role: str(text.backend.id_to_token(number)) for role, number in roles.items()}
@@ -152,9 +152,9 @@ def names_of_control(text: Any) -> dict[str, str]:
 
 def use(system: Any) -> str:
     """How it is used, for the README."""
-    begins = "tokenizer.bos_token_id, " if system.run.decode.begin else ""
+    begins = "tokenizer.bos_token_id, " if system.run.decode.add_start else ""
     added = "The tokenizer adds neither START (`<s>`) nor END (`</s>`)."
-    if isinstance(system.tokenizer, FolderText):
+    if isinstance(system.tokenizer, FolderTokenizer):
         added = "Here the tokenizer adds neither START (`tokenizer.bos_token`) nor END (`tokenizer.eos_token`)."
     return f"""
 ```python
@@ -168,5 +168,5 @@ print(tokenizer.decode(made[0], skip_special_tokens=True))
 ```
 
 {added} A text that is read from its beginning has START before it,
-which regard puts there unless `decode.begin=false`; END is what the model says when a text is over.
+which regard puts there unless `decode.add_start=false`; END is what the model says when a text is over.
 """

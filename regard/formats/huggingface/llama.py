@@ -11,7 +11,7 @@ from ...families import gpt
 from ...parts import slots
 from . import causal
 from .folder import understood, weights
-from .weight_names import Rule, find, first, load, under
+from .weight_names import WeightRule, find, first, load, under
 
 
 def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
@@ -76,11 +76,11 @@ LAYER = {
 COMPUTED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 
-def names(c: gpt.Config) -> dict[str, str | Rule]:
+def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     """Our names to theirs."""
     table = "model.embed_tokens.weight"
     head = first("lm_head.weight", *((table,) if c.tied else ()))
-    outer: dict[str, str | Rule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
+    outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
     return outer | under("stack.layers.*", "model.layers.*", LAYER)
 
 

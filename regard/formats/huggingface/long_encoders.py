@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...errors import Mistake
+from ...errors import UserError
 from ...families import bigbird, longformer
 from ...families.bert import label_names
-from .bert import TASKS, Folder
+from .bert import TASKS, EncoderFolder
 from .folder import understood, weights
 from .vocabularies import bigbird_pieces, byte_pairs
 from .weight_names import load
@@ -20,16 +20,16 @@ def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) 
     return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)
 
 
-def read(path: Path, config: Mapping[str, Any]) -> Folder:
+def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
     folder = READERS[config["model_type"]](path, config)
     if folder.tokenizer.size > folder.config.vocab:
-        raise Mistake(
+        raise UserError(
             f"{path} has {folder.tokenizer.size} tokens and its model {folder.config.vocab}; they belong to two models"
         )
     return folder
 
 
-def read_longformer(path: Path, config: Mapping[str, Any]) -> Folder:
+def read_longformer(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
     theirs = {name.removeprefix("longformer."): tensor for name, tensor in weights(path).items()}
     ours = understood(path, config, lambda said: longformer.from_huggingface(said, theirs))
     names = longformer.names(ours, longformer.skipped(config))
@@ -37,16 +37,16 @@ def read_longformer(path: Path, config: Mapping[str, Any]) -> Folder:
     return folder_of(config, ours, model, byte_pairs(path))
 
 
-def read_bigbird(path: Path, config: Mapping[str, Any]) -> Folder:
+def read_bigbird(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
     theirs = {name.removeprefix("bert."): tensor for name, tensor in weights(path).items()}
     ours = understood(path, config, lambda said: bigbird.from_huggingface(said, theirs))
     model = load(bigbird.Model(ours), theirs, bigbird.names(ours), bigbird.unused(ours))
     return folder_of(config, ours, model, bigbird_pieces(path))
 
 
-def folder_of(config: Mapping[str, Any], ours: Any, model: Any, tokenizer: Any) -> Folder:
+def folder_of(config: Mapping[str, Any], ours: Any, model: Any, tokenizer: Any) -> EncoderFolder:
     labels = tuple(label_names(config)) if ours.labels else ()
-    return Folder(ours, model, tokenizer, labels, ours.positions.tokens)
+    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens)
 
 
 READERS = {"longformer": read_longformer, "big_bird": read_bigbird}

@@ -15,23 +15,23 @@ from torch import Tensor
 from ...families import longformer
 from ...files import read_json, write_json
 from ...parts import slots
-from ...processors.tokenizers import Text
+from ...processors.tokenizers import TrainedTokenizer
 from ..model_card import with_encoder
 from ..parity import quiet
 from . import bert_export
-from .bert_export import Sample, around, labels, use_of_tokenizer
+from .bert_export import EncoderSample, around, labels, use_of_tokenizer
 from .marian_export import for_others
 from .weight_names import export
 
 HEADS = ("lm_head.", "classifier.")
 
 
-def misfits(c: longformer.Config) -> list[str]:
+def unsupported(c: longformer.Config) -> list[str]:
     """What of a model transformers' Longformer cannot be, in words; nothing where it fits."""
     told = c.attention.globals
     found = {
         "model.prenorm=true (Longformer's norms come last)": c.prenorm,
-        "model.follow=true (Longformer has no such head)": c.follow,
+        "model.next_sentence=true (Longformer has no such head)": c.next_sentence,
         f"model.positions.kind={c.positions.kind} (expected learned)": not isinstance(c.positions, slots.Learned),
         f"model.attention.dilation={c.attention.dilation} (expected 1)": set(listed(c, c.attention.dilation)) != {1},
         f"model.attention.globals={told} (expected 0 or 1)": told > 1,
@@ -64,7 +64,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     write_json(draft / "tokenizer_config.json", use_of_tokenizer(c, system.tokenizer) | inputs)
 
 
-def config(c: longformer.Config, text: Text, system: Any) -> dict[str, Any]:
+def config(c: longformer.Config, text: TrainedTokenizer, system: Any) -> dict[str, Any]:
     assert isinstance(c.positions, slots.Learned)
     return bert_export.config(c, text, labels(system)) | {
         "architectures": [architecture(c)],
@@ -79,7 +79,7 @@ def config(c: longformer.Config, text: Text, system: Any) -> dict[str, Any]:
     }
 
 
-def tensors(model: Any, c: longformer.Config, text: Text) -> dict[str, Tensor]:
+def tensors(model: Any, c: longformer.Config, text: TrainedTokenizer) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write."""
     found = export(model, longformer.names(c, text.pad + 1))
     if c.tied:
@@ -99,7 +99,7 @@ def check(system: Any, draft: Path, precision: str) -> str:
     """The folder by our own reader, and by transformers where it is installed; what was found, in words."""
     from .long_encoders import read
 
-    sample, folder = Sample(system), read(draft, read_json(draft / "config.json"))
+    sample, folder = EncoderSample(system), read(draft, read_json(draft / "config.json"))
     sample.compare_tokens("the folder", folder.tokenizer.encode(sample.texts))
     apart, who = sample.compare("the folder", sample.outputs(folder.model)), ["regard"]
     if find_spec("transformers") is not None:

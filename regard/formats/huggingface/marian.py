@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...config.run import Run, change
-from ...errors import Mistake
+from ...config.run import Run, change_settings
+from ...errors import UserError
 from ...families import transformer
 from ...files import read_json
 from ...processors import tokenizers as own
-from ...processors.external import MarianText, processor
-from ...processors.tokenizers import Text, Tokenizer
+from ...processors.external import MarianTokenizer, processor
+from ...processors.tokenizers import Tokenizer, TrainedTokenizer
 from .folder import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
 from .weight_names import load
 
@@ -27,51 +27,51 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
 
     def cutter(name: str) -> Any:
         if not (path / name).is_file():
-            raise Mistake(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
+            raise UserError(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
         try:
             return processor(model_file=str(path / name))
         except (RuntimeError, OSError) as error:
-            raise Mistake(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
+            raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 
     if not (path / "vocab.json").is_file():
-        raise Mistake(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
+        raise UserError(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
     return _theirs(path, config, cutter("source.spm"), cutter("target.spm"))
 
 
-def _ours(path: Path, config: Mapping[str, Any]) -> tuple[Text, Text]:
-    source = own.load(path / OURS)
-    target = source if config.get("share_encoder_decoder_embeddings", True) else own.load(path / OUR_TARGET)
+def _ours(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
+    source = own.load_tokenizer(path / OURS)
+    target = source if config.get("share_encoder_decoder_embeddings", True) else own.load_tokenizer(path / OUR_TARGET)
     numbers = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
     for key, number in numbers.items():
         if config[key] != number:
-            raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
+            raise UserError(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
     for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
         if config.get(key, side.size) != side.size:
-            raise Mistake(f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries")
+            raise UserError(f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries")
     return source, target
 
 
-def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> tuple[MarianText, MarianText]:
+def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> tuple[MarianTokenizer, MarianTokenizer]:
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
     target_vocab = read_json(path / "target_vocab.json") if separate else vocab
     numbers = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
     joiner = target if separate else source  # as transformers does
     return (
-        MarianText(source, source, vocab, numbers | {"unk": vocab["<unk>"]}),
-        MarianText(target, joiner, target_vocab, numbers | {"unk": target_vocab["<unk>"]}),
+        MarianTokenizer(source, source, vocab, numbers | {"unk": vocab["<unk>"]}),
+        MarianTokenizer(target, joiner, target_vocab, numbers | {"unk": target_vocab["<unk>"]}),
     )
 
 
 def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The translator in a Marian folder."""
     from ...device import resolve_device
-    from ...tasks.translate import Translator
+    from ...tasks.translate import TranslatePredictor
 
     ours = understood(path, config, transformer.from_marian)
     model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
     generation = generation_of(path, config)
     decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
-    run = change(Run(task="translate", model=ours, decode=decode), overrides)
+    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
-    return Translator(run, model, source, target, resolve_device(run.device), filters(generation))
+    return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters(generation))

@@ -20,17 +20,17 @@ from ...config.schema import SHAPES
 from ...families import transformer
 from ...files import write_json
 from ...parts import slots
-from ...processors.tokenizers import END, SPECIALS, Text, bytes_of, letters
+from ...processors.tokenizers import END, SPECIALS, TrainedTokenizer, bytes_of, letters
 from .folder import generation_settings
 from .marian import OUR_TARGET, OURS
 from .weight_names import export
 
-DECODE = {"kind", "beam", "length_penalty", "stop", "max_tokens", *SHAPES}
+DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *SHAPES}
 READS = re.compile(r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight")  # its columns are the width
 WRITES = re.compile(r".*\.(out|norm)\.(weight|bias)")  # its rows are
 
 
-def misfits(c: Any) -> list[str]:
+def unsupported(c: Any) -> list[str]:
     """What of a model Marian cannot be, in words; nothing where it fits."""
     if not isinstance(c, transformer.Config):
         return [f"model.family={c.family} (expected transformer)"]
@@ -92,7 +92,7 @@ def positions(run: Run) -> int:
     return max(1024, 2 * run.data.max_tokens + 32)
 
 
-def config(c: transformer.Config, tokenizer: Text, longest: int) -> dict[str, Any]:
+def config(c: transformer.Config, tokenizer: TrainedTokenizer, longest: int) -> dict[str, Any]:
     acts = {ours: theirs for theirs, ours in reversed(transformer.ACTIVATIONS.items())}
     sides = {f"{side}_{key}": value for side in ("encoder", "decoder")
              for key, value in (("attention_heads", c.heads), ("ffn_dim", c.inner), ("layerdrop", 0.0))}  # fmt: skip
@@ -128,7 +128,7 @@ def own(run: Run) -> dict[str, Any]:
     return {"regard": {"decode": run.decode.model_dump(mode="json", include=DECODE)}}
 
 
-def generation(run: Run, tokenizer: Text, longest: int) -> dict[str, Any]:
+def generation(run: Run, tokenizer: TrainedTokenizer, longest: int) -> dict[str, Any]:
     numbers = {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
     never = {"decoder_start_token_id": tokenizer.start, "suppress_tokens": [tokenizer.pad, tokenizer.start]}
     return generation_settings(run.decode, longest) | numbers | never
@@ -145,7 +145,7 @@ def tensors(twin: transformer.Model, c: transformer.Config) -> dict[str, Tensor]
     return {name: tensor.detach().clone().contiguous() for name, tensor in found.items()}
 
 
-def write_tokenizers(system: Any, draft: Path) -> dict[str, Text]:
+def write_tokenizers(system: Any, draft: Path) -> dict[str, TrainedTokenizer]:
     """One file, or one for each side; and whose they are."""
     sides = {OURS: system.source} | ({} if system.target is system.source else {OUR_TARGET: system.target})
     for name, text in sides.items():
@@ -160,7 +160,7 @@ def write_uses(system: Any, draft: Path, longest: int) -> None:
         write_json((draft / name).parent / "tokenizer_config.json", use_of_tokenizer(text, longest))
 
 
-def use_of_tokenizer(text: Text, longest: int) -> dict[str, Any]:
+def use_of_tokenizer(text: TrainedTokenizer, longest: int) -> dict[str, Any]:
     """How `transformers` is to use it. No text is control, whatever it says; `<unk>` is not named, for then it would be
     left out of decoded texts."""
     pad, start, end, _ = SPECIALS
@@ -176,7 +176,7 @@ def use_of_tokenizer(text: Text, longest: int) -> dict[str, Any]:
     }
 
 
-def for_others(text: Text, ended: bool = True) -> Backend:
+def for_others(text: TrainedTokenizer, ended: bool = True) -> Backend:
     """The tokenizer, with END after every text if asked for, that decodes as ours does but without our help."""
     whole = json.loads(text.backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["id"] != text.unk]

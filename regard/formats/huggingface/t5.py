@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ...config.run import Run, change
-from ...errors import Mistake
+from ...config.run import Run, change_settings
+from ...errors import UserError
 from ...families import t5
-from ...processors.tokenizers import Text
+from ...processors.tokenizers import TrainedTokenizer
 from .folder import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
 from .vocabularies import sentencepieces
 from .weight_names import load
@@ -18,14 +18,14 @@ from .weight_names import load
 def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """What takes a text and gives one."""
     from ...device import resolve_device
-    from ...tasks.translate import Translator
+    from ...tasks.translate import TranslatePredictor
 
     ours, model = read(path, config)
     generation = generation_of(path, config)
     decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
-    run = change(Run(task="translate", model=ours, decode=decode), overrides)
+    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     text = tokenizer(path, generation, ours)
-    return Translator(run, model, text, text, resolve_device(run.device), filters(generation))
+    return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters(generation))
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
@@ -54,12 +54,12 @@ def settled(theirs: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
     return False
 
 
-def tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> Text:
+def tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> TrainedTokenizer:
     text = sentencepieces(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
         if generation.get(key) not in (None, number):
-            raise Mistake(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
+            raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
     if text.size > ours.vocab:
-        raise Mistake(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")
+        raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")
     return text

@@ -10,7 +10,7 @@ from ...config.run import Run
 from ...families import t5
 from ...files import write_json
 from ...parts import slots
-from ...processors.tokenizers import Text
+from ...processors.tokenizers import TrainedTokenizer
 from .marian_export import generation, own, positions, write_uses
 from .weight_names import export
 
@@ -18,7 +18,7 @@ ACTS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 GATED = {"relu": "gated-relu", "gelu_tanh": "gated-gelu", "silu": "gated-silu"}
 
 
-def misfits(c: t5.Config) -> list[str]:
+def unsupported(c: t5.Config) -> list[str]:
     """What of a model transformers' T5 cannot be, in words; nothing where it fits."""
     names = GATED if isinstance(c.feed, slots.Gated) else ACTS
     found = {
@@ -44,7 +44,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     write_uses(system, draft, longest)
 
 
-def config(c: t5.Config, tokenizer: Text) -> dict[str, Any]:
+def config(c: t5.Config, tokenizer: TrainedTokenizer) -> dict[str, Any]:
     assert isinstance(c.positions, slots.Buckets)
     return {
         "architectures": ["T5ForConditionalGeneration"],

@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from ...errors import Mistake
+from ...errors import UserError
 from ...files import read_json, read_table
-from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, Text, sentinel
+from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
 ROLES = {
@@ -23,7 +23,7 @@ WORDPIECE = ("BertTokenizer", "BertTokenizerFast")
 PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
 
 
-def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Text:
+def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
     """A tokenizer.json as one of ours; `roles` has their names for our control. What else is kept whole is a symbol."""
     model, added = whole["model"], whole["added_tokens"]
     vocab: dict[str, Any] | list[Any] = model["vocab"]
@@ -32,9 +32,11 @@ def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Tex
     numbers |= {token["content"]: token["id"] for token in added}
     for name, theirs in roles.items():
         if theirs not in numbers and name != MASK:
-            raise Mistake(f"{where} has no {theirs!r} in its vocabulary; the tokenizer of another model may lie there")
+            raise UserError(
+                f"{where} has no {theirs!r} in its vocabulary; the tokenizer of another model may lie there"
+            )
         if name != theirs and name in numbers:
-            raise Mistake(f"{where} has an entry {name!r}, by which regard calls its {theirs!r}; rename that entry")
+            raise UserError(f"{where} has an entry {name!r}, by which regard calls its {theirs!r}; rename that entry")
     ours = {theirs: name for name, theirs in roles.items() if theirs in numbers}
     renamed = [ours.get(name, name) for name in names]
     rest = vocab.values() if isinstance(vocab, dict) else [score for _, score in vocab]
@@ -49,8 +51,8 @@ def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Tex
     try:
         backend = Backend.from_str(json.dumps(whole))
     except Exception as error:  # the library raises nothing more special
-        raise Mistake(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
-    return Text(guarded(backend, list(ours.values())))
+        raise UserError(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
+    return TrainedTokenizer(guarded(backend, list(ours.values())))
 
 
 def guarded(backend: Backend, names: list[str]) -> Backend:
@@ -86,14 +88,14 @@ def stored(path: Path) -> dict[str, Any]:
     whole: dict[str, Any] = read_json(path / "tokenizer.json")
     model, added = whole.get("model"), whole.get("added_tokens")
     if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
-        raise Mistake(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
+        raise UserError(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
     return whole
 
 
 # --- BERT's wordpieces -----------------------------------------------------------------------------------------------
 
 
-def wordpieces(path: Path) -> Text:
+def wordpieces(path: Path) -> TrainedTokenizer:
     """The tokenizer of a BERT folder: vocab.txt or tokenizer.json, cut up as transformers does it.
 
     That is as tokenizer_config.json says, whatever tokenizer.json has, unless its class leaves all to tokenizer.json.
@@ -101,10 +103,10 @@ def wordpieces(path: Path) -> Text:
     said = settings(path)
     kind = said.get("tokenizer_class") or "BertTokenizer"
     if kind not in (*WORDPIECE, *PLAIN):
-        raise Mistake(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE, *PLAIN))}")
+        raise UserError(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE, *PLAIN))}")
     file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
     if file is None or (kind in PLAIN and file.name != "tokenizer.json"):
-        raise Mistake(
+        raise UserError(
             f"{path} has no {'tokenizer.json' if kind in PLAIN else 'vocab.txt'}; a BERT folder needs its tokenizer"
         )
     listed = file.name == "vocab.txt"
@@ -113,7 +115,7 @@ def wordpieces(path: Path) -> Text:
     if kind in PLAIN:
         return adopted(file, whole, roles)
     if whole["model"].get("type", "WordPiece") != "WordPiece":
-        raise Mistake(f"{file} is of type {whole['model']['type']}; a {kind} has WordPiece")
+        raise UserError(f"{file} is of type {whole['model']['type']}; a {kind} has WordPiece")
     backend = Backend(models.WordPiece(whole["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
     backend.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=said.get("tokenize_chinese_chars", True),
@@ -128,7 +130,7 @@ def _lines(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise Mistake(f"{file} is not UTF-8 text ({error}); fetch the folder again") from error
+        raise UserError(f"{file} is not UTF-8 text ({error}); fetch the folder again") from error
     return {line.rstrip("\r"): number for number, line in enumerate(lines)}
 
 
@@ -137,23 +139,25 @@ def _lines(file: Path) -> dict[str, int]:
 BYTE_PAIRS = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
 
 
-def byte_pairs(path: Path) -> Text:
+def byte_pairs(path: Path) -> TrainedTokenizer:
     """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
     said = settings(path)
     kind = said.get("tokenizer_class") or BYTE_PAIRS[0]
     if kind not in (*BYTE_PAIRS, *PLAIN):
-        raise Mistake(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_PAIRS, *PLAIN))}")
+        raise UserError(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_PAIRS, *PLAIN))}")
     usual = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
     roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in ROLES.items()}
     if (path / "tokenizer.json").is_file():
         return adopted(path / "tokenizer.json", stored(path), roles)
     vocab, merges = path / "vocab.json", path / "merges.txt"
     if kind in PLAIN or not (vocab.is_file() and merges.is_file()):
-        raise Mistake(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
+        raise UserError(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises nothing more special
-        raise Mistake(f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again") from error
+        raise UserError(
+            f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again"
+        ) from error
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=said.get("add_prefix_space", False))
     backend.decoder = decoders.ByteLevel()
     return adopted(vocab, json.loads(backend.to_str()), roles)
@@ -162,7 +166,7 @@ def byte_pairs(path: Path) -> Text:
 # --- T5's sentencepieces ---------------------------------------------------------------------------------------------
 
 
-def sentencepieces(path: Path) -> Text:
+def sentencepieces(path: Path) -> TrainedTokenizer:
     """The tokenizer of a T5 folder: tokenizer.json, or made from spiece.model."""
     said = settings(path)
     roles = {
@@ -176,7 +180,7 @@ def sentencepieces(path: Path) -> Text:
         return adopted(path / "tokenizer.json", stored(path), roles)
     file = path / "spiece.model"
     if not file.is_file():
-        raise Mistake(f"{path} has neither tokenizer.json nor spiece.model; a T5 folder needs its tokenizer")
+        raise UserError(f"{path} has neither tokenizer.json nor spiece.model; a T5 folder needs its tokenizer")
     return adopted(file, unigram(file, said.get("extra_ids", 100)), roles)
 
 
@@ -204,9 +208,9 @@ def _sentencepiece(file: Path) -> tuple[Pieces, bytes]:
     try:
         pieces, kind, charsmap = sentencepiece_proto.read(file.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
-        raise Mistake(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
+        raise UserError(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
     if not pieces or kind != 1:
-        raise Mistake(f"{file} is no unigram model of sentencepiece, which its model has; fetch the folder again")
+        raise UserError(f"{file} is no unigram model of sentencepiece, which its model has; fetch the folder again")
     return pieces, charsmap
 
 
@@ -219,7 +223,7 @@ def _unigram_of(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
 # --- BigBird's sentencepieces ----------------------------------------------------------------------------------------
 
 
-def bigbird_pieces(path: Path) -> Text:
+def bigbird_pieces(path: Path) -> TrainedTokenizer:
     """The tokenizer of a BigBird folder: tokenizer.json, or made from spiece.model.
 
     START and END are its [CLS] and [SEP]. Its own <s> and </s>, which no text of it has, get other names here.
@@ -235,7 +239,7 @@ def bigbird_pieces(path: Path) -> Text:
     roles = {name: said.get(key) or usual[key] for name, key in ROLES.items()}
     file = next((path / name for name in ("tokenizer.json", "spiece.model") if (path / name).is_file()), None)
     if file is None:
-        raise Mistake(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
+        raise UserError(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
     whole = stored(path) if file.name == "tokenizer.json" else _bigbird(file, said.get("add_prefix_space", True))
     aside = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
     model = whole["model"]

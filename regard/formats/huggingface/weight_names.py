@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ...errors import Mistake
+from ...errors import UserError
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """Where one of our tensors is found and how it lies there."""
 
     names: tuple[str, ...]  # places where it may be; all that are there must be equal
@@ -31,31 +31,31 @@ class Rule:
         return ours[None] if self.row else ours.t() if self.transposed else ours
 
 
-Names = Mapping[str, str | Rule]
+Names = Mapping[str, str | WeightRule]
 
 
-def first(*names: str) -> Rule:
-    return Rule(names)
+def first(*names: str) -> WeightRule:
+    return WeightRule(names)
 
 
-def row(name: str) -> Rule:
-    return Rule((name,), row=True)
+def row(name: str) -> WeightRule:
+    return WeightRule((name,), row=True)
 
 
-def skipping(name: str, rows: int) -> Rule:
+def skipping(name: str, rows: int) -> WeightRule:
     """RoBERTa and its kin count places from behind the padding, so that the first rows of their table are nobody's."""
-    return Rule((name,), skip=rows)
+    return WeightRule((name,), skip=rows)
 
 
-def transposed(name: str, part: int = 0, parts: int = 1) -> Rule:
+def transposed(name: str, part: int = 0, parts: int = 1) -> WeightRule:
     """GPT-2's Conv1D keeps matrices the other way, and fuses query, key and value."""
-    return Rule((name,), True, part, parts)
+    return WeightRule((name,), True, part, parts)
 
 
-def under(ours: str, theirs: str, names: Names) -> dict[str, str | Rule]:
+def under(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
     """The same table one level up: every name gets its side's prefix."""
 
-    def join(name: str | Rule) -> str | Rule:
+    def join(name: str | WeightRule) -> str | WeightRule:
         if isinstance(name, str):
             return f"{theirs}.{name}"
         return replace(name, names=tuple(f"{theirs}.{each}" for each in name.names))
@@ -70,17 +70,17 @@ def load(model: nn.Module, theirs: Mapping[str, Tensor], names: Names, computed:
         rule = find(ours, names)
         there = [name for name in rule.names if name in theirs]
         if not there:
-            raise Mistake(f"the checkpoint has no {rule.names[0]!r}, which {ours!r} is read from")
+            raise UserError(f"the checkpoint has no {rule.names[0]!r}, which {ours!r} is read from")
         if any(not theirs[name].equal(theirs[there[0]]) for name in there[1:]):
-            raise Mistake(f"{there[0]!r} and {there[1]!r} of the checkpoint should be one tensor and differ")
+            raise UserError(f"{there[0]!r} and {there[1]!r} of the checkpoint should be one tensor and differ")
         used.update(there)
         state[ours] = rule.take(theirs[there[0]])
         if state[ours].shape != tensor.shape:
             shapes = f"{tuple(state[ours].shape)}; {ours!r} has {tuple(tensor.shape)}"
-            raise Mistake(f"{there[0]!r} of the checkpoint has shape {shapes}")
+            raise UserError(f"{there[0]!r} of the checkpoint has shape {shapes}")
     left = [name for name in theirs if name not in used and not any(re.fullmatch(rule, name) for rule in computed)]
     if left:
-        raise Mistake(f"{len(left)} tensors of the checkpoint have no place in the model: {', '.join(left[:4])}")
+        raise UserError(f"{len(left)} tensors of the checkpoint have no place in the model: {', '.join(left[:4])}")
     model.load_state_dict(state)
     return model.eval()
 
@@ -96,14 +96,14 @@ def export(model: nn.Module, names: Names) -> dict[str, Tensor]:
     return {name: parts[0] if len(parts) == 1 else torch.cat(parts, -1) for name, parts in theirs.items()}
 
 
-def find(ours: str, names: Names) -> Rule:
+def find(ours: str, names: Names) -> WeightRule:
     """The rule for one of our tensors, with the layer numbers put in: the longest module path wins."""
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", ours)
     path, tail = re.sub(r"(?<=\.)\d+(?=\.)", "*", ours), ""
     while path:
         if path in names:
             found = names[path]
-            rule = Rule((found,)) if isinstance(found, str) else found
+            rule = WeightRule((found,)) if isinstance(found, str) else found
             return replace(rule, names=tuple(numbered(name, numbers) + tail for name in rule.names))
         path, _, last = path.rpartition(".")
         tail = f".{last}{tail}"

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..masks import FAR, Mask
-from ..positions import beyond
+from ..masks import ABSENT, Mask
+from ..positions import beyond_context
 
 if TYPE_CHECKING:
     from ..layer import Cross
 
 
-def pick(held: Tensor, rows: Tensor) -> Tensor:
+def select_rows(held: Tensor, rows: Tensor) -> Tensor:
     """Rows of `held`; in place when the number stays, so that compiled code keeps its addresses."""
     picked = held.index_select(0, rows)
     return held.copy_(picked) if picked.shape == held.shape else picked
 
 
-class Memory:
+class LayerCache:
     """One layer's share of a cache. This one holds a state per row; without any tensor it keeps nothing."""
 
     beams = 0
 
-    def inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def extend_inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return key, value  # before projection: (batch, keys, width)
 
-    def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return k, v  # after projection: (batch, heads, keys, head_width)
 
     def select(self, rows: Tensor) -> None:
         for name, held in list(vars(self).items()):
             if isinstance(held, Tensor):
-                setattr(self, name, pick(held, rows))
+                setattr(self, name, select_rows(held, rows))
 
     def reset(self, rows: Tensor) -> None:
         """Forget these rows (bool). Nothing to do where lengths alone decide what is visible."""
@@ -48,21 +48,21 @@ class Memory:
         held = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
         if held:
             rows = torch.arange(held[0].size(0), device=held[0].device)
-            Memory.select(self, rows.repeat_interleave(beams))
+            LayerCache.select(self, rows.repeat_interleave(beams))
         self.beams = beams
 
-    def follow(self, flat: Tensor) -> None:
+    def reorder(self, flat: Tensor) -> None:
         """`flat` (rows · beams) numbers states, which do not stand side by side and have to move."""
         self.select(flat)
 
 
-class Book:
+class CacheLayout:
     """What the layers with one kind of memory share. This one has no slots: sums, states."""
 
     def __init__(self, rows: int = 0, device: torch.device | None = None) -> None:
         pass
 
-    def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
         """(handed, seen): the keys the layers are given now, and all that will be seen."""
         return mask, mask
 
@@ -70,12 +70,12 @@ class Book:
 
     def reset(self, rows: Tensor) -> None: ...
 
-    def ready(self) -> None:
+    def skip_prompt(self) -> None:
         """The first tokens come as all later ones do, in single steps."""
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None: ...
 
-    def follow(self, origin: Tensor) -> None: ...
+    def reorder(self, origin: Tensor) -> None: ...
 
 
 class Cache:
@@ -88,27 +88,29 @@ class Cache:
         self,
         rows: int,
         device: torch.device,
-        layers: list[Memory],
-        books: list[Book] | None = None,
+        layers: list[LayerCache],
+        books: list[CacheLayout] | None = None,
         fixed: bool = False,
     ) -> None:
         """`books` has one entry per layer; layers of one kind name the same book. `fixed`: nothing in it ever grows."""
         self.layers, self.beams, self.fixed = layers, 0, fixed
-        self.front = 0  # places before every text, which stay when a row starts anew
+        self.prefix_length = 0  # places before every text, which stay when a row starts anew
         self.cross: Cross | None = None
-        self.books = books or [Book()] * len(layers)
+        self.layouts = books or [CacheLayout()] * len(layers)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
 
-    def ahead(self, tokens: Tensor, real: Tensor | None = None) -> Mask:
+    def next_mask(self, tokens: Tensor, real: Tensor | None = None) -> Mask:
         """The mask of the tokens about to be read; `real` (rows, tokens) marks those that are not padding."""
         self._count(1 if self.beams else tokens.size(1), real)
         if self.beams:
-            return Mask(at=self._places(self.lengths[:, None].repeat(1, tokens.size(1))))  # alternatives for one place
+            return Mask(
+                positions=self._places(self.lengths[:, None].repeat(1, tokens.size(1)))
+            )  # alternatives for one place
         if real is None:
             steps = torch.arange(tokens.size(1), device=tokens.device)
         else:
             steps = (real.cumsum(1) - 1).clamp(min=0)  # padding borrows a valid place; nothing will remember it
-        return Mask(keys=real, at=self._places(self.lengths[:, None] + steps))
+        return Mask(key_valid=real, positions=self._places(self.lengths[:, None] + steps))
 
     def _places(self, at: Tensor) -> Tensor:
         """A row that has ended and waits beside the others stays at the last place there is."""
@@ -123,24 +125,26 @@ class Cache:
             lengths = self.lengths + (tokens if real is None else real.sum(1))
             least, most = int(lengths.min()), int(lengths.max())
             if (least if tokens == 1 else most) > self.context:  # in a single step, rows that have ended may wait
-                raise ValueError(beyond(most, self.context))
+                raise ValueError(beyond_context(most, self.context))
             self.read = least
 
-    def open(self, mask: Mask) -> list[tuple[Mask, Mask]]:
+    def advance(self, mask: Mask) -> list[tuple[Mask, Mask]]:
         """Count these tokens in; every layer's masks (handed, seen), the same objects where layers share a book."""
-        assert mask.at is not None
-        here = {id(book): book.open(mask, self.lengths) for book in self._distinct()}
-        self.lengths += (1 if self.beams else mask.at.size(1)) if mask.keys is None else mask.keys.sum(1)
-        return [here[id(book)] for book in self.books]
+        assert mask.positions is not None
+        here = {id(book): book.advance(mask, self.lengths) for book in self._distinct()}
+        self.lengths += (
+            (1 if self.beams else mask.positions.size(1)) if mask.key_valid is None else mask.key_valid.sum(1)
+        )
+        return [here[id(book)] for book in self.layouts]
 
-    def begin(self, places: int) -> None:
+    def keep_prefix(self, places: int) -> None:
         """What was remembered up to here, so many places, stands before every text."""
-        self.front = places
+        self.prefix_length = places
 
     def reset(self, rows: Tensor) -> None:
         """Rows (bool) whose text is over: the next prompt read there starts anew, while the others go on."""
         assert not self.beams, "beams share their past: select the rows that go on instead"
-        self.lengths.masked_fill_(rows, self.front)
+        self.lengths.masked_fill_(rows, self.prefix_length)
         for memory in self.layers:
             memory.reset(rows)
         for book in self._distinct():
@@ -148,7 +152,7 @@ class Cache:
 
     def select(self, rows: Tensor) -> "Cache":
         """Keep these rows, in this order."""
-        self.lengths = pick(self.lengths, rows)
+        self.lengths = select_rows(self.lengths, rows)
         for book in self._distinct():
             book.select(rows)
         states = (rows[:, None] * self.beams + torch.arange(self.beams, device=rows.device)).flatten()
@@ -158,10 +162,10 @@ class Cache:
             self.cross = self.cross.select(rows)
         return self
 
-    def ready(self) -> None:
+    def skip_prompt(self) -> None:
         """No prompt comes: the first step is one like all others."""
         for book in self._distinct():
-            book.ready()
+            book.skip_prompt()
 
     def branch(self, beams: int, steps: int) -> None:
         """From here on a step reads (rows, beams) tokens, alternatives for one place; `steps` such steps at most."""
@@ -172,21 +176,21 @@ class Cache:
         for memory in self.layers:
             memory.branch(beams)
 
-    def follow(self, origin: Tensor) -> None:
+    def reorder(self, origin: Tensor) -> None:
         """origin (rows, beams): which alternative of the last step each one of the next continues."""
         rows = torch.arange(len(origin), device=origin.device)[:, None]
         flat = (rows * self.beams + origin).flatten()
         for book in self._distinct():
-            book.follow(origin)
+            book.reorder(origin)
         for memory in self.layers:
-            memory.follow(flat)
+            memory.reorder(flat)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """A copy of all that is remembered, by name; `fill` puts it back."""
         held = ((name, vars(each).items()) for name, each in self._holders().items())
         return {f"{name}{key}": each.clone() for name, every in held for key, each in every if isinstance(each, Tensor)}
 
-    def fill(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Remember this instead, in a cache of the same model with the same number of rows."""
         device = self.lengths.device
         for name, each in self._holders().items():
@@ -201,11 +205,11 @@ class Cache:
         layers = {f"layers.{i}.": memory for i, memory in enumerate(self.layers)}
         return {"": self, **layers, **{f"books.{i}.": book for i, book in enumerate(self._distinct())}}
 
-    def _distinct(self) -> list[Book]:
-        return list({id(book): book for book in self.books}.values())
+    def _distinct(self) -> list[CacheLayout]:
+        return list({id(book): book for book in self.layouts}.values())
 
 
-class Sums(Memory):
+class FeatureSums(LayerCache):
     """Performer: Σ φ(k)vᵀ in units of e^top, the largest log-feature so far, which keeps the sums in range."""
 
     NOTHING = -1e29  # the top where there is no key yet
@@ -219,21 +223,21 @@ class Sums(Memory):
         self.sums[rows], self.top[rows] = 0.0, self.NOTHING
 
 
-class Fixed(Memory):
+class CrossCache(LayerCache):
     """Cross-attention: the source's keys and values, projected once, one row for all the beams of a sentence."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
 
 
-class Inputs(Memory):
+class InputCache(LayerCache):
     """Transformer-XL: the layer's last inputs, so that their projections still learn."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens, self.policy = tokens, f"memory {tokens}"
         self.past: Tensor | None = None
 
-    def inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def extend_inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         both = key if self.past is None else torch.cat([self.past, key], 1)
         self.past = both[:, -self.tokens :].detach().contiguous()  # or all of it would be kept
         return both, both
@@ -243,22 +247,22 @@ class Inputs(Memory):
         self.past = None if self.past is None else self.past[rows]
 
 
-class InputBook(Book):
+class InputLayout(CacheLayout):
     """Where the remembered inputs stand. For training on equal segments; decoding uses the ordinary slots."""
 
     def __init__(self, rows: int, device: torch.device, tokens: int) -> None:
         self.tokens, self.at = tokens, torch.empty(rows, 0, dtype=torch.long, device=device)
 
-    def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
-        assert mask.at is not None
-        new = mask.at if mask.keys is None else mask.at.masked_fill(~mask.keys, FAR)
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+        assert mask.positions is not None
+        new = mask.positions if mask.key_valid is None else mask.positions.masked_fill(~mask.key_valid, ABSENT)
         at = torch.cat([self.at, new], 1)
         self.at = at[:, -self.tokens :].contiguous()
-        seen = mask.but(keys=None, keys_at=at)
+        seen = mask.replace(key_valid=None, key_positions=at)
         return seen, seen
 
     def reset(self, rows: Tensor) -> None:
-        self.at = self.at.masked_fill(rows[:, None], FAR)
+        self.at = self.at.masked_fill(rows[:, None], ABSENT)
 
     def select(self, rows: Tensor) -> None:
         self.at = self.at[rows]

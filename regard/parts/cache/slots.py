@@ -4,25 +4,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..masks import FAR, Mask
-from .base import Book, Memory, pick
+from ..masks import ABSENT, Mask
+from .base import CacheLayout, LayerCache, select_rows
 
-TIDY = 8  # steps of beams after which what they left behind is cleared away
+COMPACT_EVERY = 8  # steps of beams after which what they left behind is cleared away
 
 
-def rounded(slots: int) -> int:
+def round_up(slots: int) -> int:
     """GPU kernels like multiples of eight."""
     return -(-slots // 8) * 8
 
 
-class SlotBook(Book):
+class SlotLayout(CacheLayout):
     """Numbered slots. Slot 0 takes what need not be remembered (padding)."""
 
     to: Tensor  # (rows, tokens): where the tokens at hand go
     size: int | None = None  # how many slots to read; None: all of them
     beams = 0
     slots: int  # how many there are
-    kin: Tensor  # (rows, beams, slots) bool, once there are beams
+    beam_ancestry: Tensor  # (rows, beams, slots) bool, once there are beams
     kept: Tensor | None = None  # (rows, left): the slots that are left, if the last step tidied up
 
     def begin_beams(self, beams: int, at: Tensor, slots: int) -> Tensor:
@@ -31,30 +31,32 @@ class SlotBook(Book):
         self.beams, self.slots = beams, slots
         self.steps = torch.zeros((), dtype=torch.long, device=at.device)  # a tensor: compiled steps reuse it
         self.own = torch.arange(beams, device=at.device)
-        self.kin = torch.zeros(rows, beams, slots, dtype=torch.bool, device=at.device)
-        self.kin[:, :, :old] = (at != FAR)[:, None]
-        places = at.new_full((rows, slots), FAR)
+        self.beam_ancestry = torch.zeros(rows, beams, slots, dtype=torch.bool, device=at.device)
+        self.beam_ancestry[:, :, :old] = (at != ABSENT)[:, None]
+        places = at.new_full((rows, slots), ABSENT)
         places[:, :old] = at
         return places
 
     def enter(self, to: Tensor) -> None:
         """The beams write side by side at `to` (rows, beams): a new place, or an old one taken again."""
         columns = to[:, None].expand(-1, self.beams, -1)  # (rows, beams, beams)
-        self.kin.scatter_(2, columns, torch.eye(self.beams, dtype=torch.bool, device=to.device).expand_as(columns))
+        self.beam_ancestry.scatter_(
+            2, columns, torch.eye(self.beams, dtype=torch.bool, device=to.device).expand_as(columns)
+        )
         self.steps += 1
 
     def select(self, rows: Tensor) -> None:
         if self.beams:
-            self.kin = pick(self.kin, rows)
+            self.beam_ancestry = select_rows(self.beam_ancestry, rows)
 
-    def follow(self, origin: Tensor) -> None:
-        self.kin.copy_(self.kin.gather(1, origin[:, :, None].expand_as(self.kin)))
+    def reorder(self, origin: Tensor) -> None:
+        self.beam_ancestry.copy_(self.beam_ancestry.gather(1, origin[:, :, None].expand_as(self.beam_ancestry)))
 
 
-class Slots(Memory):
+class SlotCache(LayerCache):
     """Keys and values, in the slots that the book numbers."""
 
-    def __init__(self, book: SlotBook, rows: int, heads: int, head_width: int, like: Tensor) -> None:
+    def __init__(self, book: SlotLayout, rows: int, heads: int, head_width: int, like: Tensor) -> None:
         self.book = book
         self.k, self.v = (like.new_zeros(rows, heads, book.slots, head_width) for _ in range(2))
 
@@ -67,12 +69,12 @@ class Slots(Memory):
                 held[torch.arange(len(new))[:, None], :, to] = new.transpose(1, 2)
 
     def select(self, rows: Tensor) -> None:
-        self.k, self.v = pick(self.k, rows), pick(self.v, rows)
+        self.k, self.v = select_rows(self.k, rows), select_rows(self.v, rows)
 
     def branch(self, beams: int) -> None:
         self.fit()
 
-    def follow(self, flat: Tensor) -> None:
+    def reorder(self, flat: Tensor) -> None:
         """The book's kin says it; but where it was tidied, what is left moves together."""
         if (kept := self.book.kept) is not None:
             index = kept[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
@@ -85,10 +87,10 @@ class Slots(Memory):
             self.k, self.v = F.pad(self.k, (0, 0, 0, more)), F.pad(self.v, (0, 0, 0, more))
 
 
-class DenseSlots(Slots):
-    book: "DenseBook"
+class DenseCache(SlotCache):
+    book: "DenseLayout"
 
-    def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self.fit()
         self.write(k, v)
         if self.book.empty:
@@ -97,7 +99,7 @@ class DenseSlots(Slots):
         return (self.k, self.v) if size is None else (self.k[:, :, :size], self.v[:, :, :size])
 
 
-class DenseBook(SlotBook):
+class DenseLayout(SlotLayout):
     """Every key and value. Position p sits in slot p + 1, so causality alone hides what is stale or not yet written.
 
     With a capacity the shapes never change (compiled decoding); without one the slots double when they run out.
@@ -108,59 +110,61 @@ class DenseBook(SlotBook):
     def __init__(self, rows: int, device: torch.device, capacity: int | None = None) -> None:
         self.capacity, self.used = capacity, 1
         self.fresh = self.empty = True  # nothing is held yet: the tokens at hand are all there is to see
-        self.slots = rounded((capacity or 15) + 1)
+        self.slots = round_up((capacity or 15) + 1)
         self.at = self._numbered(device)
 
     def _numbered(self, device: torch.device) -> Tensor:
         at = torch.arange(-1, self.slots - 1, device=device)[None]
-        at[:, 0] = FAR
+        at[:, 0] = ABSENT
         return at
 
-    def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
-        assert mask.at is not None
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+        assert mask.positions is not None
         if self.beams:
             return mask, self._open_beams(mask, lengths)
-        self.to = mask.at + 1 if mask.keys is None else torch.where(mask.keys, mask.at + 1, 0)
+        self.to = mask.positions + 1 if mask.key_valid is None else torch.where(mask.key_valid, mask.positions + 1, 0)
         if self.capacity is None:
-            self._make_room(mask.at.size(1))
+            self._make_room(mask.positions.size(1))
         self.empty, self.fresh = self.fresh, False
         if self.empty:  # a prompt never pays for the capacity, and without padding needs no mask tensor
-            return mask, mask if mask.keys is not None else Mask(causal=True)
-        return mask, mask.but(keys=None, keys_at=self.at[:, : self.size])
+            return mask, mask if mask.key_valid is not None else Mask(causal=True)
+        return mask, mask.replace(key_valid=None, key_positions=self.at[:, : self.size])
 
-    def ready(self) -> None:
+    def skip_prompt(self) -> None:
         self.fresh = False
 
     def _make_room(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that needs no look at the device
         self.size = self.used
         if self.used > self.slots:
-            self.slots = rounded(2 * self.used)
+            self.slots = round_up(2 * self.used)
             self.at = self._numbered(self.at.device)
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None:
-        self.base = min(rounded(int(lengths.max()) + 1), self.slots)  # the one look at the device that beams cost
+        self.base = min(round_up(int(lengths.max()) + 1), self.slots)  # the one look at the device that beams cost
         held = self.at[:, : self.base]
-        held = torch.where(held < lengths[:, None], held, FAR)  # (rows, base); the rest is stale or another row's room
-        room = steps if self.capacity is not None else min(steps, 2 * TIDY)
-        self.at = self.begin_beams(beams, held, rounded(self.base + room * beams))
+        held = torch.where(
+            held < lengths[:, None], held, ABSENT
+        )  # (rows, base); the rest is stale or another row's room
+        room = steps if self.capacity is not None else min(steps, 2 * COMPACT_EVERY)
+        self.at = self.begin_beams(beams, held, round_up(self.base + room * beams))
         self.empty = False
         if self.capacity is None:
             self.size = self.base
 
-    def follow(self, origin: Tensor) -> None:
-        super().follow(origin)
+    def reorder(self, origin: Tensor) -> None:
+        super().reorder(origin)
         self.kept = None
-        if self.size is not None and self.size - self.base >= TIDY * self.beams:
+        if self.size is not None and self.size - self.base >= COMPACT_EVERY * self.beams:
             self._tidy()
 
     def _tidy(self) -> None:
         """Keep, in their order, the slots that some beam still sees; rows with fewer of them keep some in vain."""
-        seen = self.kin[:, :, : self.size].any(1)  # (rows, size)
+        seen = self.beam_ancestry[:, :, : self.size].any(1)  # (rows, size)
         left = int(seen.sum(1).max())
         self.kept = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :left]
         self.at[:, :left] = self.at.gather(1, self.kept)
-        self.kin[:, :, :left] = self.kin.gather(2, self.kept[:, None].expand(-1, self.beams, -1))
+        self.beam_ancestry[:, :, :left] = self.beam_ancestry.gather(2, self.kept[:, None].expand(-1, self.beams, -1))
         self.base = self.size = left
         self.steps.zero_()
 
@@ -168,31 +172,34 @@ class DenseBook(SlotBook):
         if self.size is not None:
             self.size += self.beams
             if self.size > self.slots:
-                more = rounded(2 * self.size) - self.slots
+                more = round_up(2 * self.size) - self.slots
                 self.slots += more
-                self.at, self.kin = F.pad(self.at, (0, more), value=FAR), F.pad(self.kin, (0, more))
-        self.to = (self.base + self.steps * self.beams + self.own).expand(len(self.kin), -1)  # (rows, beams)
+                self.at, self.beam_ancestry = (
+                    F.pad(self.at, (0, more), value=ABSENT),
+                    F.pad(self.beam_ancestry, (0, more)),
+                )
+        self.to = (self.base + self.steps * self.beams + self.own).expand(len(self.beam_ancestry), -1)  # (rows, beams)
         self.at.scatter_(1, self.to, lengths[:, None].expand(-1, self.beams))
         self.enter(self.to)
-        return mask.but(keys_at=self.at[:, : self.size], kin=self.kin[:, :, : self.size])
+        return mask.replace(key_positions=self.at[:, : self.size], beam_ancestry=self.beam_ancestry[:, :, : self.size])
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
         if self.beams:  # before that, positions are the same in every row
-            self.at = pick(self.at, rows)
+            self.at = select_rows(self.at, rows)
 
 
-class Ring(Slots):
-    book: "RingBook"
+class RollingCache(SlotCache):
+    book: "RollingLayout"
 
-    def keep(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         self.fit()
         seen = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)  # read before writing: a prompt may lap the ring
         self.write(k, v)
         return seen
 
 
-class RingBook(SlotBook):
+class RollingLayout(SlotLayout):
     """The last `window` keys and values, each with its position; constant memory however long the text.
 
     A text shorter than the window needs no more slots than it has tokens: `capacity` of them, or what it grows to.
@@ -200,48 +207,56 @@ class RingBook(SlotBook):
 
     def __init__(self, rows: int, device: torch.device, window: int, capacity: int | None = None) -> None:
         self.window, self.capacity, self.used = window, capacity, 0
-        self.slots = rounded(min(window, capacity or 15) + 1)
-        self.at = torch.full((rows, self.slots), FAR, device=device)
+        self.slots = round_up(min(window, capacity or 15) + 1)
+        self.at = torch.full((rows, self.slots), ABSENT, device=device)
 
-    def open(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
-        assert mask.at is not None
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+        assert mask.positions is not None
         if self.beams:
             return mask, self._open_beams(mask)
         if self.capacity is None:
-            self._make_room(mask.at.size(1))
-        real = torch.ones_like(mask.at, dtype=torch.bool) if mask.keys is None else mask.keys
+            self._make_room(mask.positions.size(1))
+        real = torch.ones_like(mask.positions, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
         after = lengths + real.sum(1)
         # What the same call will lap is not written at all: on a GPU the order of such writes is undefined.
-        self.to = torch.where(real & (mask.at >= after[:, None] - self.window), mask.at % self.window + 1, 0)
-        seen = mask.but(keys=None, keys_at=torch.cat([self.at, mask.at.masked_fill(~real, FAR)], 1))
-        self.at.scatter_(1, self.to, mask.at)  # `seen` already holds a copy of the old places
-        self.at[:, 0] = FAR
+        self.to = torch.where(
+            real & (mask.positions >= after[:, None] - self.window), mask.positions % self.window + 1, 0
+        )
+        seen = mask.replace(
+            key_valid=None, key_positions=torch.cat([self.at, mask.positions.masked_fill(~real, ABSENT)], 1)
+        )
+        self.at.scatter_(1, self.to, mask.positions)  # `seen` already holds a copy of the old places
+        self.at[:, 0] = ABSENT
         return mask, seen
 
     def _make_room(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that needs no look at the device
         if self.used >= self.slots <= self.window:
-            slots = rounded(min(2 * self.used, self.window) + 1)
-            self.at, self.slots = F.pad(self.at, (0, slots - self.slots), value=FAR), slots
+            slots = round_up(min(2 * self.used, self.window) + 1)
+            self.at, self.slots = F.pad(self.at, (0, slots - self.slots), value=ABSENT), slots
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None:
         self.base = self.slots  # the common past stays in its ring and fades; the beams share a second one
-        self.at = self.begin_beams(beams, self.at, rounded(self.base + min(self.window, steps) * beams))
+        self.at = self.begin_beams(beams, self.at, round_up(self.base + min(self.window, steps) * beams))
 
     def _open_beams(self, mask: Mask) -> Mask:
-        assert mask.at is not None
-        rows = len(mask.at)
-        itself = torch.eye(self.beams, dtype=torch.bool, device=mask.at.device).expand(rows, -1, -1)
-        reach = self.window if mask.reach is None else min(mask.reach, self.window)  # the common past fades
-        seen = mask.but(reach=reach, keys_at=torch.cat([self.at, mask.at], 1), kin=torch.cat([self.kin, itself], 2))
+        assert mask.positions is not None
+        rows = len(mask.positions)
+        itself = torch.eye(self.beams, dtype=torch.bool, device=mask.positions.device).expand(rows, -1, -1)
+        reach = self.window if mask.window is None else min(mask.window, self.window)  # the common past fades
+        seen = mask.replace(
+            window=reach,
+            key_positions=torch.cat([self.at, mask.positions], 1),
+            beam_ancestry=torch.cat([self.beam_ancestry, itself], 2),
+        )
         self.to = (self.base + self.steps % self.window * self.beams + self.own).expand(rows, -1)
-        self.at.scatter_(1, self.to, mask.at)
+        self.at.scatter_(1, self.to, mask.positions)
         self.enter(self.to)
         return seen
 
     def reset(self, rows: Tensor) -> None:
-        self.at.masked_fill_(rows[:, None], FAR)
+        self.at.masked_fill_(rows[:, None], ABSENT)
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
-        self.at = pick(self.at, rows)
+        self.at = select_rows(self.at, rows)

@@ -1,8 +1,8 @@
 """Kernels that do not look at every key: time and memory that grow as the text does."""
 
-from .blocks import Blocks
-from .lowrank import LowRank
-from .random_features import RandomFeatures
-from .window import Band, GlobalAttention
+from .blocks import BlockSparseKernel
+from .lowrank import LowRankKernel
+from .random_features import RandomFeatureKernel
+from .window import GlobalAttention, WindowKernel
 
-__all__ = ["Band", "Blocks", "GlobalAttention", "LowRank", "RandomFeatures"]
+__all__ = ["WindowKernel", "BlockSparseKernel", "GlobalAttention", "LowRankKernel", "RandomFeatureKernel"]

@@ -17,7 +17,7 @@ TABLE = 2**18  # scores at once on a CPU, which then stay near it
 
 
 @dataclass(frozen=True)
-class Group:
+class BlockGroup:
     """Blocks that are mixed at once. What is added to their scores, for every piece of their keys; None: nothing."""
 
     blocks: int
@@ -26,14 +26,14 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Piece:
+class KeyChunk:
     """Keys of one head: a few that all blocks share, (keys, head_width), or each block's own."""
 
     k: Tensor  # (blocks, head_width, keys), or shared (head_width, keys)
     v: Tensor  # (blocks, keys, head_width), or shared (keys, head_width)
 
 
-def mixed(q: Tensor, pieces: Sequence[Piece], groups: Sequence[Group]) -> Tensor:
+def mixed(q: Tensor, pieces: Sequence[KeyChunk], groups: Sequence[BlockGroup]) -> Tensor:
     """What all blocks of one head see. `q` (blocks, queries, head_width) is scaled already."""
     sizes = [group.blocks for group in groups]
     # Not by index: that gradient is as large as all blocks together, for every group.
@@ -90,11 +90,11 @@ def around_heads(x: Tensor, block: int, before: int, after: int) -> Tensor:
     return F.pad(x, (0, 0, before, after + extra)).unfold(2, before + block + after, block)
 
 
-def pieces(k: Tensor, v: Tensor, heads: int) -> list[list[Piece]]:
+def pieces(k: Tensor, v: Tensor, heads: int) -> list[list[KeyChunk]]:
     """Of every row and query head; keys that serve several heads come as often."""
     times = heads // k.size(1)
     return [
-        [Piece(*head) for head in zip(one.unbind(0), other.unbind(0), strict=True) for _ in range(times)]
+        [KeyChunk(*head) for head in zip(one.unbind(0), other.unbind(0), strict=True) for _ in range(times)]
         for one, other in zip(k.unbind(0), v.unbind(0), strict=True)
     ]
 

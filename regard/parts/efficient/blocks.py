@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import flex
-from ..cache.base import Memory
-from ..kernels import Kernel, Softmax, normalised, spread
+from ..cache.base import LayerCache
+from ..kernels import Kernel, SoftmaxKernel, normalised, spread
 from ..masks import Mask
-from .blocked import Group, Piece, biases, group_sizes, mixed, pieces
+from .blocked import BlockGroup, KeyChunk, biases, group_sizes, mixed, pieces
 
 
-class Blocks(Kernel):
+class BlockSparseKernel(Kernel):
     """O(tokens · size). With `drawn` false, the `random` blocks are all the first one once more, which then counts so
     many times: that is how transformers reads outside training, and what its published figures are of."""
 
@@ -27,10 +27,10 @@ class Blocks(Kernel):
 
     def __init__(self, size: int = 64, random: int = 3, seed: int = 0, drawn: bool = True) -> None:
         super().__init__()
-        self.size, self.random, self.seed, self.drawn, self.inner = size, random, seed, drawn, Softmax()
+        self.size, self.random, self.seed, self.drawn, self.inner = size, random, seed, drawn, SoftmaxKernel()
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         refuse(mask)
         tokens = q.size(2)
@@ -38,9 +38,11 @@ class Blocks(Kernel):
             dense: Tensor = self.inner(q, k, v, mask)
             return dense
         if flex.compiling(q.device):
-            blocks, score = mask.form(("flex", *self._key(q)), lambda: self._flexed(mask, q))
+            blocks, score = mask.cached(("flex", *self._key(q)), lambda: self._flexed(mask, q))
             return flex.attend(q, k, v, blocks, score)
-        rows = mask.form("lengths", lambda: [tokens] * len(q) if mask.keys is None else lengths(mask.keys).tolist())
+        rows = mask.cached(
+            "lengths", lambda: [tokens] * len(q) if mask.key_valid is None else lengths(mask.key_valid).tolist()
+        )
         texts = zip(*(torch.split(x, 1) for x in (q, k, v)), rows, range(len(q)), strict=True)
         return torch.cat([self._row(a, b, c, length, mask, row) for a, b, c, length, row in texts])
 
@@ -76,7 +78,7 @@ class Blocks(Kernel):
     def _table(self, mask: Mask, q: Tensor) -> tuple[Tensor, Tensor]:
         """By blocks, (rows, heads or 1, blocks, blocks): what is seen, and what is added to the scores."""
         heads, most = q.size(1), -(-q.size(2) // self.size)
-        tokens = torch.full((1,), q.size(2), device=q.device) if mask.keys is None else lengths(mask.keys)
+        tokens = torch.full((1,), q.size(2), device=q.device) if mask.key_valid is None else lengths(mask.key_valid)
         blocks, i = -(-tokens // self.size), torch.arange(most, device=q.device)
         last = (blocks - 1)[:, None, None, None]
         query, key = i[:, None], i[None]
@@ -95,23 +97,27 @@ class Blocks(Kernel):
 
     def _row(self, q: Tensor, k: Tensor, v: Tensor, length: int, mask: Mask, row: int) -> Tensor:
         """One text, (1, heads, tokens, head_width)."""
-        size, tokens, own = self.size, q.size(2), mask if mask.keys is None else Mask(keys=mask.keys[row : row + 1])
+        size, tokens, own = (
+            self.size,
+            q.size(2),
+            mask if mask.key_valid is None else Mask(key_valid=mask.key_valid[row : row + 1]),
+        )
         if length <= self.few:
             few: Tensor = self.inner(q, k[:, :, : self.few], v[:, :, : self.few], cut_off(own, self.few))
             return few
         blocks = -(-length // size)
         extra, own = max(blocks * size - tokens, 0), cut_off(own, blocks * size)
         q, k, v = (F.pad(x, (0, 0, 0, extra)) if extra else x[:, :, : blocks * size] for x in (q, k, v))
-        if extra or own.keys is not None:
-            keys = torch.ones(1, tokens, dtype=torch.bool, device=q.device) if own.keys is None else own.keys
-            own = Mask(keys=F.pad(keys, (0, blocks * size - keys.size(1))))
-        groups = mask.form(("blocks", row, *self._key(q)), lambda: self._groups(own, blocks, q))
+        if extra or own.key_valid is not None:
+            keys = torch.ones(1, tokens, dtype=torch.bool, device=q.device) if own.key_valid is None else own.key_valid
+            own = Mask(key_valid=F.pad(keys, (0, blocks * size - keys.size(1))))
+        groups = mask.cached(("blocks", row, *self._key(q)), lambda: self._groups(own, blocks, q))
         ends = torch.cat([q[:, :, :size], q[:, :, -size:]], 2)
         first, last = self.inner(ends, k, v, own).split(size, 2)
         middle = self._middle(q, k, v, groups)
         return F.pad(torch.cat([first, middle, last], 2), (0, 0, 0, max(tokens - blocks * size, 0)))[:, :, :tokens]
 
-    def _middle(self, q: Tensor, k: Tensor, v: Tensor, groups: list[list[Group]]) -> Tensor:
+    def _middle(self, q: Tensor, k: Tensor, v: Tensor, groups: list[list[BlockGroup]]) -> Tensor:
         """All blocks but the first and the last."""
         size, heads = self.size, q.size(1)
         near_k, near_v = (x.unfold(2, 3 * size, size) for x in (k, v))
@@ -119,13 +125,13 @@ class Blocks(Kernel):
         ends_k, ends_v = (torch.cat([x[:, :, :size], x[:, :, -size:]], 2) for x in (k, v))
         ends = pieces(ends_k.transpose(-2, -1), ends_v, heads)[0]
         own = torch.unflatten(q[0, :, size:-size] * q.size(-1) ** -0.5, 1, (-1, size)).unbind(0)
-        others: list[list[Piece]] = [[] for _ in own]
+        others: list[list[KeyChunk]] = [[] for _ in own]
         if self.drawn and self.random:
             whole_k, whole_v = (torch.unflatten(x, 2, (-1, size)) for x in (k, v))
             whole = pieces(whole_k, whole_v, heads)[0]
             chosen = self._chosen(k.size(2) // size, heads, k.device)
             others = [
-                [Piece(x.k[some].flatten(1, 2).transpose(1, 2), x.v[some].flatten(1, 2))]
+                [KeyChunk(x.k[some].flatten(1, 2).transpose(1, 2), x.v[some].flatten(1, 2))]
                 for x, some in zip(whole, chosen, strict=True)
             ]  # the only keys that are copied
         parts = zip(own, ends, near, others, groups if len(groups) > 1 else groups * heads, strict=True)
@@ -134,10 +140,12 @@ class Blocks(Kernel):
     def _chosen(self, blocks: int, heads: int, device: torch.device) -> Tensor:
         return self.picks(torch.tensor([blocks], device=device), blocks, heads)[0, :, 1:-1]  # (heads, middle, random)
 
-    def _groups(self, mask: Mask, blocks: int, q: Tensor) -> list[list[Group]]:
+    def _groups(self, mask: Mask, blocks: int, q: Tensor) -> list[list[BlockGroup]]:
         """What is added to the scores of the middle blocks; one list serves all heads where nothing is drawn."""
         size, device, drawn = self.size, q.device, bool(self.drawn and self.random)
-        keys = torch.ones(1, blocks * size, dtype=torch.bool, device=device) if mask.keys is None else mask.keys
+        keys = (
+            torch.ones(1, blocks * size, dtype=torch.bool, device=device) if mask.key_valid is None else mask.key_valid
+        )
         near = keys[0].unfold(0, 3 * size, size).clone()  # (middle, keys)
         near[0, :size], near[-1, -size:] = False, False  # the first and the last block are looked at apart
         ends = torch.cat([keys[0, :size], keys[0, -size:]])
@@ -156,7 +164,7 @@ class Blocks(Kernel):
                 some = slice(done, done + count)
                 seen = [ends[None, None], near[some, None], *([] if other is None else [other[some, None]])]
                 (first, *rest), open = biases(seen, q.dtype)
-                groups.append(Group(count, (first + weight, *rest), open))
+                groups.append(BlockGroup(count, (first + weight, *rest), open))
                 done += count
             plans.append(groups)
         return plans
@@ -167,7 +175,7 @@ class Blocks(Kernel):
     # --- by FlexAttention --------------------------------------------------------------------------------------------
 
     def _flexed(self, mask: Mask, q: Tensor) -> tuple[Any, Any]:
-        size, tokens, keys = self.size, q.size(2), mask.keys
+        size, tokens, keys = self.size, q.size(2), mask.key_valid
         seen, more = self._table(mask, q)
         one = seen.size(1) == 1
 
@@ -215,7 +223,7 @@ def lengths(keys: Tensor) -> Tensor:
 
 
 def cut_off(mask: Mask, tokens: int) -> Mask:
-    return mask if mask.keys is None else Mask(keys=mask.keys[:, :tokens])
+    return mask if mask.key_valid is None else Mask(key_valid=mask.key_valid[:, :tokens])
 
 
 def refuse(mask: Mask) -> None:
@@ -225,7 +233,12 @@ def refuse(mask: Mask) -> None:
         )
     if mask.causal:
         raise ValueError("attention in random blocks sees later tokens and cannot be causal; use it in an encoder")
-    if mask.others or mask.reach is not None or mask.globals is not None or mask.kin is not None:
+    if (
+        mask.exclude_self
+        or mask.window is not None
+        or mask.global_positions is not None
+        or mask.beam_ancestry is not None
+    ):
         raise ValueError(
             "attention in random blocks has its own pattern and can leave out padding only; use dense or window"
         )

@@ -5,15 +5,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..cache.base import Memory
-from ..kernels import Kernel, Softmax, spread
+from ..cache.base import LayerCache
+from ..kernels import Kernel, SoftmaxKernel, spread
 from ..masks import Mask
 
 Sharing = Literal["none", "heads", "key-value", "layers"]
 EVERYTHING = Mask()
 
 
-class LowRank(Kernel):
+class LowRankKernel(Kernel):
     """O(tokens · rank). A map is that of one head (`none`), of all heads of a layer (`heads`), of their keys and values
     alike (`key-value`), of all layers of a stack (`layers`). A text has at most as many tokens as the maps have places.
     """
@@ -23,18 +23,18 @@ class LowRank(Kernel):
 
     def __init__(self, heads: int, rank: int, tokens: int, sharing: Sharing = "heads", dropout: float = 0.0) -> None:
         super().__init__()
-        self.context, self.sharing, self.inner = tokens, sharing, Softmax(dropout)
+        self.context, self.sharing, self.inner = tokens, sharing, SoftmaxKernel(dropout)
         maps = heads if sharing == "none" else 1
-        self.keys = Places(maps, rank, tokens)
-        self.values = self.keys if sharing in ("key-value", "layers") else Places(maps, rank, tokens)
+        self.keys = PositionProjection(maps, rank, tokens)
+        self.values = self.keys if sharing in ("key-value", "layers") else PositionProjection(maps, rank, tokens)
 
-    def join(self, first: "LowRank") -> None:
+    def join(self, first: "LowRankKernel") -> None:
         """Share what layers share with the first one."""
         if self.sharing == "layers":
             self.keys = self.values = first.keys
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         self._refuse(mask, k.size(2))
         mixed: Tensor = self.inner(q, self.keys(k, mask), self.values(v, mask), EVERYTHING)
@@ -46,7 +46,7 @@ class LowRank(Kernel):
                 "lowrank attention maps a row as one text and cannot pack; set data.packed=false, or use "
                 "model.attention.kind=dense or window"
             )
-        if mask.causal or mask.others or mask.reach is not None:
+        if mask.causal or mask.exclude_self or mask.window is not None:
             raise ValueError("lowrank attention maps all positions together and cannot hide some; use dense or window")
         if tokens > self.context:
             raise ValueError(
@@ -64,7 +64,7 @@ class LowRank(Kernel):
         """No mask is ever built."""
 
 
-class Places(nn.Module):
+class PositionProjection(nn.Module):
     """A linear map over places: (batch, heads, tokens, head_width) -> (batch, heads, rank, head_width).
 
     It begins as means over neighbours, the same for keys and values, so that what is found by a key is the value of the
@@ -86,9 +86,9 @@ class Places(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """What the mask hides is zero before it is mapped, or it would be seen all the same."""
-        x = x if mask.keys is None else x.masked_fill(~mask.keys[:, None, :, None], 0.0)
-        if mask.at is not None:  # a token is where it says it is, not where it stands in the row
-            places = mask.at[:, None, :, None].expand_as(x)
+        x = x if mask.key_valid is None else x.masked_fill(~mask.key_valid[:, None, :, None], 0.0)
+        if mask.positions is not None:  # a token is where it says it is, not where it stands in the row
+            places = mask.positions[:, None, :, None].expand_as(x)
             x = x.new_zeros(*x.shape[:2], self.weight.size(2), x.size(3)).scatter_add(2, places, x)
         weight = self.map(x.size(2)).to(x.dtype)
         if len(weight) == 1:

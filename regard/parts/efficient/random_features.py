@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..cache.base import Book, Memory, Sums
+from ..cache.base import CacheLayout, FeatureSums, LayerCache
 from ..kernels import Kernel, normalised, spread
 from ..masks import Mask
 
@@ -23,7 +23,7 @@ HIDDEN = -1e30  # the log of the largest feature of a key that is not to be seen
 APART = 1e4  # between such logs of two texts in one row, so that the running maximum starts anew
 
 
-class Keys(NamedTuple):
+class KeyFeatures(NamedTuple):
     """What is to be summed up: `tops` are the logs of what the features were divided by."""
 
     features: Tensor  # (batch, heads, tokens, features)
@@ -31,13 +31,13 @@ class Keys(NamedTuple):
     values: Tensor  # (batch, heads, tokens, head_width + 8): ones stand behind, whose sum is the divisor
     segments: Tensor | None  # (batch, 1, tokens)
 
-    def each(self, change: Callable[[Tensor, float], Tensor]) -> "Keys":
+    def each(self, change: Callable[[Tensor, float], Tensor]) -> "KeyFeatures":
         """`change` is told what to put where there is no token."""
         segments = None if self.segments is None else change(self.segments[..., None], -1)[..., 0]
-        return Keys(change(self.features, 0), change(self.tops, HIDDEN), change(self.values, 0), segments)
+        return KeyFeatures(change(self.features, 0), change(self.tops, HIDDEN), change(self.values, 0), segments)
 
 
-class RandomFeatures(Kernel):
+class RandomFeatureKernel(Kernel):
     """FAVOR+. The features belong to the model and are drawn anew every `redraw` updates of a training (0: never)."""
 
     biasable = False
@@ -50,7 +50,7 @@ class RandomFeatures(Kernel):
         self.chunk, self.redraw = chunk, redraw
         self.register_buffer("directions", draw(features, head_width))
 
-    def renew(self, step: int, seed: int) -> None:
+    def resample(self, step: int, seed: int) -> None:
         """Before update `step` of a training, whose seed and step decide `seed`."""
         if self.redraw and step % self.redraw == 0:
             features, head_width = self.directions.shape
@@ -75,17 +75,17 @@ class RandomFeatures(Kernel):
             return x @ self.directions.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: Memory | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
     ) -> Tensor:
         self._refuse(mask)
         beams = 0 if memory is None else memory.beams
         if beams:  # alternatives of one place: each has sums of its own
             q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))
         asked, (features, tops) = self.features(q)[0], self.features(k)
-        if mask.keys is not None:
-            tops = tops.masked_fill(~mask.keys[:, None, :, None], HIDDEN)
+        if mask.key_valid is not None:
+            tops = tops.masked_fill(~mask.key_valid[:, None, :, None], HIDDEN)
         segments = None if mask.segments is None else mask.segments[:, None]
-        keys = Keys(features.to(v.dtype), tops, F.pad(v, (0, 8), value=1.0), segments)
+        keys = KeyFeatures(features.to(v.dtype), tops, F.pad(v, (0, 8), value=1.0), segments)
         asked = asked.to(v.dtype)
         mixed = self._causal(asked, keys, memory) if mask.causal else whole(asked, keys)
         mixed = divide(mixed[..., :-8], mixed[..., -1:]).to(v.dtype)
@@ -99,22 +99,26 @@ class RandomFeatures(Kernel):
                 "favor attention in both directions keeps one sum per row and cannot pack; set data.packed=false, or "
                 "use model.attention.kind=dense or window"
             )
-        if mask.others or mask.reach is not None:
+        if mask.exclude_self or mask.window is not None:
             raise ValueError("favor attention sums all positions up and cannot leave some out; use dense or window")
 
-    def _causal(self, q: Tensor, keys: Keys, memory: Memory | None) -> Tensor:
+    def _causal(self, q: Tensor, keys: KeyFeatures, memory: LayerCache | None) -> Tensor:
         """Span by span, each from the sums of all before it; within a span, all chunks at once."""
         tokens, heads = q.size(2), keys.features.size(1)
         chunk = min(self.chunk, tokens)
-        state = memory if isinstance(memory, Sums) else Sums(q.size(0), heads, q.size(3), keys.values.size(3), q)
-        past = Past(state.sums, state.top, None)
+        state = (
+            memory
+            if isinstance(memory, FeatureSums)
+            else FeatureSums(q.size(0), heads, q.size(3), keys.values.size(3), q)
+        )
+        past = PrefixSums(state.sums, state.top, None)
         mixed = []
         for first in range(0, tokens, SPAN * chunk):
             some = slice(first, first + SPAN * chunk)
             own = keys.each(lambda x, _, some=some: x[:, :, some])  # type: ignore[misc]
             found, past = span(q[:, :, some], own, past, chunk)
             mixed.append(found)
-        if isinstance(memory, Sums):
+        if isinstance(memory, FeatureSums):
             state.sums.copy_(past.sums)  # in place: a recorded step finds them where they were
             state.top.copy_(past.top)
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, 2)
@@ -127,11 +131,11 @@ class RandomFeatures(Kernel):
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """No mask is ever built."""
 
-    def book(self, capacity: int | None) -> tuple[Any, ...]:
-        return (Book,)
+    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
+        return (CacheLayout,)
 
-    def memory(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> Memory:
-        return Sums(rows, heads, self.directions.size(0), head_width + 8, like)
+    def layer_cache(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> LayerCache:
+        return FeatureSums(rows, heads, self.directions.size(0), head_width + 8, like)
 
 
 def draw(features: int, width: int, generator: torch.Generator | None = None, orthogonal: bool = True) -> Tensor:
@@ -148,14 +152,14 @@ def draw(features: int, width: int, generator: torch.Generator | None = None, or
     return made
 
 
-def whole(q: Tensor, keys: Keys) -> Tensor:
+def whole(q: Tensor, keys: KeyFeatures) -> Tensor:
     """Every query sees every key: one sum for all of them."""
-    top = keys.tops.amax(2, keepdim=True).clamp(min=Sums.NOTHING)
+    top = keys.tops.amax(2, keepdim=True).clamp(min=FeatureSums.NOTHING)
     sums = keys.features.transpose(-2, -1) @ ((keys.tops - top).exp().to(keys.values.dtype) * keys.values)
     return q @ spread(sums, q.size(1))
 
 
-class Past(NamedTuple):
+class PrefixSums(NamedTuple):
     """All that was before: its sums in units of e^top, and which text of the row they are of."""
 
     sums: Tensor  # (batch, heads, features, head_width + 8)
@@ -163,7 +167,7 @@ class Past(NamedTuple):
     segment: Tensor | None  # (batch, 1, 1)
 
 
-def span(q: Tensor, keys: Keys, past: Past, chunk: int) -> tuple[Tensor, Past]:
+def span(q: Tensor, keys: KeyFeatures, past: PrefixSums, chunk: int) -> tuple[Tensor, PrefixSums]:
     """Queries see the sums of all earlier chunks, and by an ordinary triangle their own; then comes the new past.
 
     All exponents are differences to the running maximum, so that none is above zero.
@@ -176,7 +180,7 @@ def span(q: Tensor, keys: Keys, past: Past, chunk: int) -> tuple[Tensor, Past]:
     own = keys.each(lambda x, _: torch.unflatten(x, 2, (-1, chunk)))
     most = torch.unflatten(most, 2, (-1, chunk))  # (batch, heads, chunks, chunk, 1)
     ends = torch.cat([past.top, most[:, :, :, -1]], 2)  # (batch, heads, chunks + 1, 1)
-    same = Same(own.segments, past.segment)
+    same = SegmentFilter(own.segments, past.segment)
 
     near = same.within(own.tops.transpose(-2, -1) - most).to(q.dtype)  # (batch, heads, chunks, chunk, chunk)
     scores = torch.unflatten(q @ own.features.transpose(-2, -1), 3, (groups, chunk)) * near[:, :, :, None]
@@ -193,22 +197,22 @@ def span(q: Tensor, keys: Keys, past: Past, chunk: int) -> tuple[Tensor, Past]:
     seen = torch.unflatten(q @ sums[:, :, :-1].to(q.dtype), 3, (groups, chunk)) * far[:, :, :, None]
     mixed = torch.unflatten(mixed, 3, (groups, chunk)) + seen
     mixed = mixed.transpose(2, 3).flatten(1, 2).flatten(2, 3)[:, :, :tokens]
-    return mixed, Past(sums[:, :, -1], ends[:, :, -1:], same.last)
+    return mixed, PrefixSums(sums[:, :, -1], ends[:, :, -1:], same.last)
 
 
-def running(keys: Keys, past: Past) -> Tensor:
+def running(keys: KeyFeatures, past: PrefixSums) -> Tensor:
     """The largest top up to each key, of its own text: (batch, heads, tokens, 1). Any number near it would do."""
     if keys.segments is None:
         return torch.maximum(keys.tops.cummax(2).values, past.top)
     text = keys.segments.diff(dim=2, prepend=keys.segments[:, :, :1]).ne(0).cumsum(2)[..., None] * APART
     most = (keys.tops + text).cummax(2).values - text
     if past.segment is None:
-        return most.clamp(min=Sums.NOTHING)
+        return most.clamp(min=FeatureSums.NOTHING)
     goes_on = (keys.segments == past.segment)[..., None]
-    return torch.where(goes_on, torch.maximum(most, past.top), most).clamp(min=Sums.NOTHING)
+    return torch.where(goes_on, torch.maximum(most, past.top), most).clamp(min=FeatureSums.NOTHING)
 
 
-class Same:
+class SegmentFilter:
     """Who is of the same text as whom. Differences of logs come in, factors go out: nothing of another text is left."""
 
     def __init__(self, segments: Tensor | None, past: Tensor | None) -> None:

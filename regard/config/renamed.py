@@ -1,0 +1,52 @@
+"""Former names of settings: run folders of format 1 are read with them, and a user who types one gets a hint.
+
+Every pair is the dotted key of format 1 and the one of today.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+RENAMED = {
+    "model.same": "model.same_length",
+    "model.near": "model.kernel_size",
+    "model.carried": "model.carry_state",
+    "model.kinds": "model.token_types",
+    "model.follow": "model.next_sentence",
+    "data.agree": "data.rdrop",
+    "data.hide": "data.token_masking",
+    "data.whole": "data.whole_words",
+    "data.follow": "data.next_sentence",
+    "tokenizer.normalise": "tokenizer.normalize",
+    "train.optimiser": "train.optimizer",
+    "decode.stop": "decode.early_stopping",
+    "decode.until": "decode.stop",
+    "decode.must": "decode.include",
+    "decode.avoid": "decode.exclude",
+    "decode.begin": "decode.add_start",
+    "decode.normalised": "decode.normalize",
+}
+RENAMED_VALUES = {"data.embedded": {"phrases": "language_id", "marks": "matching"}}
+RENAMED_RECIPES = {"marks": "matching"}
+
+
+def renamed_key(key: str) -> str:
+    """The name of today for a dotted key of format 1; a key below a renamed group moves with it."""
+    for old, new in RENAMED.items():
+        if key == old or key.startswith(f"{old}."):
+            return new + key.removeprefix(old)
+    return key
+
+
+def renamed_settings(values: Mapping[str, Any], flat: bool = False, prefix: str = "") -> dict[str, Any]:
+    """Settings of format 1 under the names of today: nested groups, or (`flat`) a mapping by dotted key."""
+    if flat:
+        return {renamed_key(key): value for key, value in values.items()}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            value = renamed_settings(value, prefix=f"{key}.")
+        elif isinstance(value, str):
+            value = RENAMED_VALUES.get(key, {}).get(value, value)
+        found[renamed_key(key).rpartition(".")[2]] = value
+    return found
