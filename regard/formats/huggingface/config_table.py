@@ -104,7 +104,7 @@ def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[Any], A
             raise ValueError(f"{theirs} is {value!r}; expected one of {', '.join(table)}")
         return table[value]
 
-    return {"read": read, "write": {ours: name for name, ours in reversed(table.items())}.__getitem__}
+    return {"read": read, "write": {ours: name for name, ours in reversed(list(table.items()))}.__getitem__}
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
