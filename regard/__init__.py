@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .config.run import resolve
     from .errors import UserError
 
-_PLACES = dict.fromkeys(("build", "convert", "load", "train"), "api") | {"resolve": "config.run", "Mistake": "errors"}
+_PLACES = dict.fromkeys(("build", "convert", "load", "train"), "api") | {"resolve": "config.run", "UserError": "errors"}
 
 
 def __getattr__(name: str) -> Any:

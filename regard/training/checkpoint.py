@@ -23,6 +23,7 @@ from ..adapt.injection import injection_of
 from ..errors import UserError
 
 MODEL, OPTIMIZER, TASK, STATE = "model.safetensors", "optimizer.safetensors", "task.safetensors", "state.json"
+FORMER_OPTIMIZER = "optimiser.safetensors"  # the name in checkpoints of runs of format 1
 
 
 @dataclass
@@ -176,7 +177,8 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
     """Put model, optimizer and random generators where they were at the checkpoint."""
     load_model(model, path / MODEL)
-    _load_optimizer(path / OPTIMIZER, model, optimizer)
+    former = path / FORMER_OPTIMIZER
+    _load_optimizer(former if former.exists() else path / OPTIMIZER, model, optimizer)
     record = files.read_json(path / STATE)
     restore_randomness(record["random"])
     return TrainingState(**{field.name: record[field.name] for field in dataclasses.fields(TrainingState)})
