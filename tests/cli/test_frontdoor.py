@@ -505,7 +505,7 @@ def test_the_python_of_the_readme(monkeypatch, tmp_path):
     for block in blocks():
         if "import regard" in block or "from regard" in block:
             exec(block.replace('{"steps": 300}', small), scope)
-    assert (tmp_path / "attention.png").exists() and scope["system"].model is not None
+    assert (tmp_path / "attention.png").exists() and scope["predictor"].model is not None
 
 
 def test_several_texts_stand_on_one_line(run, capsys, monkeypatch):
