@@ -116,8 +116,8 @@ class Model(nn.Module):
     def context(self) -> int | None:
         return self.encoder.context  # the most positions; None: any number
 
-    def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
-        x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))
+    def encode(self, tokens: Tensor, mask: Mask = Mask(), token_types: Tensor | None = None) -> Tensor:
+        x = self.embed(tokens) + (self.kinds.weight[0] if token_types is None else self.kinds(token_types))
         x = self.dropout(self.norm(self.encoder.add_positions(x, mask.positions)))
         return self.encoder(x, mask)  # (batch, tokens, width)
 
@@ -129,21 +129,21 @@ class Model(nn.Module):
         assert self.pooler is not None, "model.pooled is false"
         return self.squash(self.pooler(states[:, 0]))  # (batch, width)
 
-    def follows(self, states: Tensor) -> Tensor:
+    def next_sentence_logits(self, states: Tensor) -> Tensor:
         assert self.next is not None, "model.next_sentence is false"
         return self.next(self.pool(states))  # (batch, 2): the first means yes
 
-    def label(self, states: Tensor, real: Tensor | None = None) -> Tensor:
-        """`real` (batch, tokens) is for families that look at more than the first state."""
+    def label_logits(self, states: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Logits of the heads class and tag. `valid` (batch, tokens) is only for families that pool over all states."""
         assert self.classes is not None, "model.head is neither class nor tag"
         x = self.pool(states) if self.head == "class" else states
         return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
-        states = self.encode(tokens, mask, kinds)
+    def forward(self, tokens: Tensor, mask: Mask = Mask(), token_types: Tensor | None = None) -> Tensor:
+        states = self.encode(tokens, mask, token_types)
         if self.head == "none":
             return states
-        return self.logits(states) if self.head == "words" else self.label(states)
+        return self.logits(states) if self.head == "words" else self.label_logits(states)
 
 
 HEAD_MODULES = ("words", "pooler", "next", "classes")  # modules that another task has otherwise, or not at all

@@ -86,8 +86,8 @@ class Seq2Seq(nn.Module):
     def start(self, source: Tensor, mask: Mask = Mask(), capacity: int | None = None) -> Cache:
         return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, real), cache))
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, valid), cache))
 
 
 class CausalLM(nn.Module):
@@ -122,8 +122,8 @@ class CausalLM(nn.Module):
         """An empty cache, from which `step` goes on."""
         return self.stack.cache(rows, capacity)
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, real), cache)
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self(tokens, cache.next_mask(tokens, valid), cache)
 
     def new_memory(self, rows: int) -> Cache | None:
         """What goes on from batch to batch of a text that is read in order: a state, if the family carries one."""
@@ -151,13 +151,13 @@ class Classifier(nn.Module):
         x = self.encoder.add_positions(self.embed(tokens) * self.scale, mask.positions)
         return self.encoder(self.dropout(x), mask)  # (batch, tokens, width)
 
-    def label(self, states: Tensor, real: Tensor) -> Tensor:
-        x = states if self.pooling is None else pooled(states, real, self.pooling)
+    def label_logits(self, states: Tensor, valid: Tensor) -> Tensor:
+        x = states if self.pooling is None else pooled(states, valid, self.pooling)
         return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
-        real = torch.ones_like(tokens, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
-        return self.label(self.encode(tokens, mask), real)
+        valid = torch.ones_like(tokens, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
+        return self.label_logits(self.encode(tokens, mask), valid)
 
 
 HEADS: dict[Head, Any] = {"target": Seq2Seq, "next": CausalLM, "class": Classifier, "tag": Classifier}

@@ -91,8 +91,8 @@ class Model(nn.Module):
         """An empty cache, from which `step` goes on."""
         return self.stack.cache(rows, capacity)
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, real), cache)
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self(tokens, cache.next_mask(tokens, valid), cache)
 
     def new_memory(self, rows: int) -> Cache | None:
         """Nothing of a text is remembered from batch to batch."""

@@ -102,8 +102,8 @@ class Model(nn.Module):
     def start(self, source: Tensor, mask: Mask = Mask(), capacity: int | None = None) -> Cache:
         return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, real), cache))
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, valid), cache))
 
 
 def initial(c: Config) -> dict[str, Start]:

@@ -125,8 +125,8 @@ class Model(nn.Module):
         """The same memory for writing: of the last tokens it holds keys and values, so that nothing is done twice."""
         return self.stack.cache(rows, capacity)
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, real), cache)
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self(tokens, cache.next_mask(tokens, valid), cache)
 
 
 INITIAL = {

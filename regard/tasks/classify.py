@@ -23,7 +23,7 @@ from . import encoder
 from .base import Objective, build_model, open_split, open_splits
 from .encoder import LABELS, TOKENIZER, LabelPredictor, Model, states, tokenizer_of, with_vocab
 
-VERBS = ("encode", "label")  # what a family must have for this task
+VERBS = ("encode", "label_logits")  # what a family must have for this task
 
 
 class ClassifyPredictor(LabelPredictor):
@@ -106,7 +106,7 @@ class ClassifyObjective(Objective):
         batch = batch.to(self.system.device)
         assert batch.labels is not None
         agree, smoothing = self.run.data.rdrop, self.run.train.smoothing
-        found = [model.label(states(model, batch), batch.real) for _ in range(2 if agree else 1)]
+        found = [model.label_logits(states(model, batch), batch.real) for _ in range(2 if agree else 1)]
         loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in found]).mean()
         return loss + agree * rdrop_divergence(*found) if agree else loss
 

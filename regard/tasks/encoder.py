@@ -158,7 +158,7 @@ class LabelPredictor(EncoderPredictor):
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-        return self.asked(rows, lambda states, rows: self.model.label(states, rows.real).float().log_softmax(-1))
+        return self.asked(rows, lambda states, rows: self.model.label_logits(states, rows.real).float().log_softmax(-1))
 
     def best(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each, (…, labels)."""
@@ -187,8 +187,8 @@ class LabelPredictor(EncoderPredictor):
 
 def states(model: Model, rows: TokenRows) -> Tensor:
     """(batch, tokens, width)"""
-    kinds = {} if rows.token_types is None else {"kinds": rows.token_types}  # of families that read two texts at once
-    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.real), **kinds)
+    token_types = {} if rows.token_types is None else {"token_types": rows.token_types}  # not every family has them
+    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.real), **token_types)
     return found
 
 

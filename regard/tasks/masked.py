@@ -24,7 +24,7 @@ from . import encoder
 from .base import Objective, build_model, open_lines, open_splits
 from .encoder import TOKENIZER, EncoderPredictor, Model, states, tokenizer_of, with_vocab
 
-VERBS = ("encode", "logits", "follows")  # what a family must have for this task
+VERBS = ("encode", "logits", "next_sentence_logits")  # what a family must have for this task
 MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
 
 
@@ -72,7 +72,7 @@ class MaskedPredictor(EncoderPredictor):
             nats += float(smoothed_cross_entropy(logits, wanted))
             hits, count = hits + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
             if rows.next_sentence is not None:
-                follows += int((self.model.follows(seen).argmax(-1) == rows.next_sentence).sum())
+                follows += int((self.model.next_sentence_logits(seen).argmax(-1) == rows.next_sentence).sum())
         loss = nats / max(count, 1)
         told = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": hits / max(count, 1)}
         return told | ({"follows": follows / len(items)} if data.next_sentence else {})
@@ -124,7 +124,7 @@ class MaskedObjective(Objective):
         if batch.next_sentence is None:
             return loss
         return loss + asked.sum() / len(batch.next_sentence) * smoothed_cross_entropy(
-            model.follows(seen), batch.next_sentence
+            model.next_sentence_logits(seen), batch.next_sentence
         )
 
     def validate(self, model: Model) -> dict[str, float]:

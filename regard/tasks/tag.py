@@ -24,7 +24,7 @@ from . import encoder
 from .base import Objective, build_model, open_split, open_splits
 from .encoder import LABELS, TOKENIZER, LabelPredictor, Model, states, tokenizer_of, with_vocab
 
-VERBS = ("encode", "label")  # what a family must have for this task
+VERBS = ("encode", "label_logits")  # what a family must have for this task
 
 Words = Sequence[str]
 
@@ -174,7 +174,7 @@ class TagObjective(Objective):
         batch = batch.to(self.system.device)
         assert batch.labels is not None
         asked = batch.labels != IGNORED
-        found = model.label(states(model, batch), batch.real)[asked]
+        found = model.label_logits(states(model, batch), batch.real)[asked]
         return smoothed_cross_entropy(found, batch.labels[asked], smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:

@@ -67,11 +67,14 @@ def compare(model: bert.Model, theirs: Any) -> None:
             elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
                 close(model.logits(states)[real], wanted[real])
             elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
-                close(model.follows(states), wanted)
+                close(model.next_sentence_logits(states), wanted)
             else:
                 assert name == "logits"
                 tags = model.head == "tag"
-                close(model.label(states)[real] if tags else model.label(states), wanted[real] if tags else wanted)
+                close(
+                    model.label_logits(states)[real] if tags else model.label_logits(states),
+                    wanted[real] if tags else wanted,
+                )
         assert seen
 
 

@@ -52,9 +52,12 @@ def compare(model: Any, fresh: Any) -> None:
                 close(model.pool(own), found.pooler_output)
             elif model.head == "words":
                 close(model.logits(own), found["prediction_logits" if model.next is not None else "logits"])
-                assert model.next is None or (model.follows(own) - found.seq_relationship_logits).abs().max() < 1e-4
+                assert (
+                    model.next is None
+                    or (model.next_sentence_logits(own) - found.seq_relationship_logits).abs().max() < 1e-4
+                )
             else:
-                close(model.label(own), found.logits)
+                close(model.label_logits(own), found.logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)

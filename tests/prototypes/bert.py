@@ -39,8 +39,8 @@ class BERT(nn.Module):
         ]
         self.stack, self.pool = Stack(layers), nn.Linear(c.width, c.width)
 
-    def encode(self, tokens: Tensor, mask: Mask = Mask(), kinds: Tensor | None = None) -> Tensor:
-        x = self.embed(tokens) + (self.kinds.weight[0] if kinds is None else self.kinds(kinds))
+    def encode(self, tokens: Tensor, mask: Mask = Mask(), token_types: Tensor | None = None) -> Tensor:
+        x = self.embed(tokens) + (self.kinds.weight[0] if token_types is None else self.kinds(token_types))
         return self.stack(self.norm(self.positions.add_to_input(x, mask.positions)), mask)  # (batch, tokens, width)
 
     def pooled(self, x: Tensor) -> Tensor:

@@ -285,7 +285,7 @@ def test_two_readings_are_to_agree(run):
         torch.manual_seed(5)
         losses[weight] = float(lesson.loss(model.train(), piece).detach())
         torch.manual_seed(5)
-        one, other = (model.label(states(model, piece), piece.real).detach() for _ in range(2))
+        one, other = (model.label_logits(states(model, piece), piece.real).detach() for _ in range(2))
         if not weight:
             assert losses[0.0] == pytest.approx(float(usual(one)), rel=1e-4)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
@@ -293,7 +293,7 @@ def test_two_readings_are_to_agree(run):
     assert both > 1e-4
     assert losses[3.0] == pytest.approx(float(usual(one) + usual(other)) / 2 + 3 * float(both), rel=1e-4)
     model.eval()  # without dropout nothing is apart
-    plain = usual(model.label(states(model, piece), piece.real))
+    plain = usual(model.label_logits(states(model, piece), piece.real))
     assert float(lesson.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
 
 

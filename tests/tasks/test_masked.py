@@ -249,7 +249,9 @@ def test_next_sentences_are_learnt(tmp_path):
         made.model.logits(masked.states(made.model, piece)[piece.labels != IGNORED]),
         piece.labels[piece.labels != IGNORED],
     )
-    pairs = torch.nn.functional.cross_entropy(made.model.follows(masked.states(made.model, piece)), piece.next_sentence)
+    pairs = torch.nn.functional.cross_entropy(
+        made.model.next_sentence_logits(masked.states(made.model, piece)), piece.next_sentence
+    )
     assert float(made.loss(made.model, piece).detach() / update.count) == pytest.approx(
         float((words + pairs).detach()), rel=1e-5
     )

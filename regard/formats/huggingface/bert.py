@@ -35,7 +35,7 @@ class EncoderFolder:
 TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: whose system it becomes
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """What people use, by what the folder is for. A task makes it: `borrowed(folder, overrides)` in its module."""
     folder = read(path, config)
     return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)

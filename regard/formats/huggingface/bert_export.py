@@ -183,11 +183,11 @@ class EncoderSample:
         if self.head == "BertModel":
             return [states[self.real]]
         if self.head == "BertForSequenceClassification":
-            return [model.label(states)]
+            return [model.label_logits(states)]
         if self.head == "BertForTokenClassification":
-            return [model.label(states)[self.real]]
+            return [model.label_logits(states)[self.real]]
         words = [] if self.head == "BertForNextSentencePrediction" else [model.logits(states)[self.real]]
-        return words + ([] if self.head == "BertForMaskedLM" else [model.follows(states)])
+        return words + ([] if self.head == "BertForMaskedLM" else [model.next_sentence_logits(states)])
 
     def compare(self, who: str, found: list[Tensor]) -> float:
         return max(close(who, (one - other).abs().max().item()) for one, other in zip(found, self.wanted, strict=True))

@@ -18,13 +18,16 @@ def unchanged(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Field:
-    """A setting that both sides have. `default` is what an absent key means; a converter may raise ValueError."""
+    """A setting that both sides have. `default` is what an absent key means; a converter may raise ValueError.
+
+    With `write=None` the setting is only read: their key belongs to another Field and the outputs do not depend on it.
+    """
 
     ours: str
     theirs: str
     default: Any = REQUIRED
     read: Callable[[Any], Any] = unchanged
-    write: Callable[[Any], Any] = unchanged
+    write: Callable[[Any], Any] | None = unchanged
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Fixed:
 
     ours: str
     value: Any
-    expected: str  # what their model has, for the refusal
+    expected: str | None = None  # what their model has, for the refusal; None: changes no output, so never refused
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,22 @@ class Only:
     written: bool = True  # False: leave the key out of an exported config.json
 
 
-Row = Field | Fixed | Only
+@dataclass(frozen=True)
+class Joint:
+    """Settings that correspond only together. `read` returns values by our dotted paths, `write` by their keys."""
+
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    write: Callable[[Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A restriction on our Config that is no fixed value: the refusal, or None where their model can represent it."""
+
+    unsupported: Callable[[Any], str | None]
+
+
+Row = Field | Fixed | Only | Joint | Limit
 
 
 @dataclass(frozen=True)
@@ -56,44 +74,56 @@ class ConfigTable:
     rows: Sequence[Row]
 
     def read(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of our Config, nested by group; ValueError names the first key that we cannot represent."""
-        found: dict[str, Any] = {}
+        """Settings of our Config, nested by group.
+
+        ValueError names the first key that we cannot represent, KeyError the first required one that is missing.
+        """
+        ours: dict[str, Any] = {}
         for row in self.rows:
             if isinstance(row, Only):
                 if (value := theirs.get(row.theirs, row.value)) not in (row.value, None):
-                    raise ValueError(f"{row.theirs} is {value!r}; {row.reason}")
+                    raise ValueError(f"{row.theirs} is {json_text(value)}; {row.reason}")
             elif isinstance(row, Fixed):
-                put(found, row.ours, row.value)
-            else:
-                put(found, row.ours, self._read_field(row, theirs))
-        return found
+                put(ours, row.ours, row.value)
+            elif isinstance(row, Joint):
+                for path, value in row.read(theirs).items():
+                    put(ours, path, value)
+            elif isinstance(row, Field):
+                put(ours, row.ours, row.read(present(theirs, row.theirs, row.default)))
+        return ours
 
     def write(self, c: Any) -> dict[str, Any]:
-        """The keys of config.json that say what our Config says."""
-        found: dict[str, Any] = {}
+        """The keys of config.json that describe our Config."""
+        theirs: dict[str, Any] = {}
         for row in self.rows:
-            if isinstance(row, Field):
-                found[row.theirs] = row.write(get(c, row.ours))
+            if isinstance(row, Field) and row.write is not None:
+                theirs[row.theirs] = row.write(get(c, row.ours))
+            elif isinstance(row, Joint):
+                theirs |= row.write(c)
             elif isinstance(row, Only) and row.written:
-                found[row.theirs] = row.value
-        return found
+                theirs[row.theirs] = row.value
+        return theirs
 
     def unsupported(self, c: Any) -> list[str]:
         """Settings of ours that their model cannot have, each as `model.key=value (expected …)`."""
-        found = []
+        refusals = []
         for row in self.rows:
-            if isinstance(row, Fixed) and (value := get(c, row.ours, row.value)) != row.value:
-                said = str(value).lower() if isinstance(value, bool) else value
-                found.append(f"model.{row.ours}={said} ({row.expected})")
-        return found
+            if isinstance(row, Fixed) and row.expected is not None:
+                if (value := get(c, row.ours, row.value)) != row.value:
+                    text = str(value).lower() if isinstance(value, bool) else value
+                    refusals.append(f"model.{row.ours}={text} ({row.expected})")
+            elif isinstance(row, Limit) and (refusal := row.unsupported(c)):
+                refusals.append(refusal)
+        return refusals
 
-    def _read_field(self, row: Field, theirs: Mapping[str, Any]) -> Any:
-        value = theirs.get(row.theirs)
-        if value is None:
-            if row.default is REQUIRED:
-                raise ValueError(f"{row.theirs} is missing; every folder of this model type has it")
-            value = row.default
-        return row.read(value)
+
+def present(theirs: Mapping[str, Any], key: str, default: Any = REQUIRED) -> Any:
+    """A value of config.json; an absent key and null mean `default`."""
+    if (value := theirs.get(key)) is not None:
+        return value
+    if default is REQUIRED:
+        raise KeyError(key)
+    return default
 
 
 def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
@@ -101,10 +131,15 @@ def choice(theirs: str, table: Mapping[str, str]) -> dict[str, Callable[[Any], A
 
     def read(value: Any) -> str:
         if value not in table:
-            raise ValueError(f"{theirs} is {value!r}; expected one of {', '.join(table)}")
+            raise ValueError(f"{theirs} is {json_text(value)}; expected one of {', '.join(table)}")
         return table[value]
 
     return {"read": read, "write": {ours: name for name, ours in reversed(list(table.items()))}.__getitem__}
+
+
+def json_text(value: Any) -> str:
+    """A value as config.json spells it, with strings in single quotes as elsewhere in our messages."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:

@@ -18,7 +18,7 @@ from ...files import read_json, read_table
 T = TypeVar("T")
 GENERATION = "generation_config.json"
 
-IMPORTERS = {  # by model_type: a module whose `system` makes what people use
+IMPORTERS = {  # by model_type: a module with `load_predictor`
     "marian": "regard.formats.huggingface.marian",
     "bert": "regard.formats.huggingface.bert",
     "longformer": "regard.formats.huggingface.long_encoders",
@@ -38,7 +38,7 @@ def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
         raise UserError(
             f"{path} holds a model of type {kind!r}; of Hugging Face's, regard reads: {', '.join(IMPORTERS)}"
         )
-    return import_module(IMPORTERS[kind]).system(path, config, overrides)
+    return import_module(IMPORTERS[kind]).load_predictor(path, config, overrides)
 
 
 def first_module(path: Path) -> Path:

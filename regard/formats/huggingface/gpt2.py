@@ -68,6 +68,6 @@ def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     return ours, model
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The writer in a GPT-2 folder."""
     return causal.writer(path, config, overrides, *read(path, config))

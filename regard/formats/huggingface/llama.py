@@ -100,6 +100,6 @@ def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     return ours, model
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The writer in a folder of Llama's kind."""
     return causal.writer(path, config, overrides, *read(path, config))

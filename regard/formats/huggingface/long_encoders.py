@@ -14,7 +14,7 @@ from .vocabularies import bigbird_pieces, byte_pairs
 from .weight_names import load
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """What people use, by what the folder is for."""
     folder = read(path, config)
     return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)

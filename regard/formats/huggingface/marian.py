@@ -63,7 +63,7 @@ def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> 
     )
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The translator in a Marian folder."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor

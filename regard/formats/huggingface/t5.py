@@ -15,7 +15,7 @@ from .vocabularies import sentencepieces
 from .weight_names import load
 
 
-def system(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """What takes a text and gives one."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
