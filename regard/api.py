@@ -149,8 +149,8 @@ def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any
     origin = cache(lambda: Pretrained(base, lambda path: load(path, PLAIN)))
 
     def read(folder: Path) -> Any:
-        if peft.holds(folder):
-            return peft.put(load(base, changes), folder, base)
+        if peft.is_peft_folder(folder):
+            return peft.load_adapter(load(base, changes), folder, base)
         if not (folder / "run.json").is_file():
             raise UserError(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
         run = change_settings(_run(folder), changes)

@@ -12,7 +12,7 @@ from regard.config.schema import Train
 from regard.data.sampler import PairBatch
 from regard.families import transformer
 from regard.formats import ctranslate2
-from regard.formats.huggingface.marian_export import as_marian, config, positions, tensors
+from regard.formats.huggingface.marian_export import as_marian, config, max_positions, tensors
 from regard.tasks.translate import TranslatePredictor
 
 SMOOTHING = Train().smoothing
@@ -35,7 +35,7 @@ def marian(system: TranslatePredictor) -> Any:
     hf.utils.logging.set_verbosity_error()
     run = system.run
     twin, c = as_marian(system.model.cpu(), run.model)
-    words = config(c, system.source, positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
+    words = config(c, system.source, max_positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
     theirs: Any = hf.MarianMTModel(hf.MarianConfig(**words))
     theirs.load_state_dict(tensors(twin, c), strict=False)  # positions are computed, and a tied table comes once
     theirs.tie_weights()
@@ -134,7 +134,7 @@ def translator(system: TranslatePredictor, folder: Path, precision: str) -> Any:
     if not folder.exists():
         ctranslate2.write(plain, folder, "fp32")
     system.model.to(system.device)
-    return ctranslate2.package().Translator(
+    return ctranslate2.import_ctranslate2().Translator(
         str(folder),
         device=system.device.type,
         device_index=system.device.index or 0,

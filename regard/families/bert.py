@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import WeightRule, first, under
+from ..formats.huggingface.weight_names import WeightRule, one_of, prefixed
 from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import as_built, initialize, normal, ones, zeros
@@ -236,7 +236,7 @@ def names(c: EncoderConfig) -> dict[str, str | WeightRule]:
         "feed_residual.norm": "output.LayerNorm",
     }
     table = "embeddings.word_embeddings.weight"
-    return under("encoder.layers.*", "encoder.layer.*", layer) | {
+    return prefixed("encoder.layers.*", "encoder.layer.*", layer) | {
         "embed.weight": table,
         "kinds": "embeddings.token_type_embeddings",
         "encoder.positions.table": "embeddings.position_embeddings",
@@ -244,8 +244,8 @@ def names(c: EncoderConfig) -> dict[str, str | WeightRule]:
         "pooler": "pooler.dense",
         "words.into": "cls.predictions.transform.dense",
         "words.norm": "cls.predictions.transform.LayerNorm",
-        "words.out.weight": first("cls.predictions.decoder.weight", *([table] if c.tied else [])),
-        "words.out.bias": first(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
+        "words.out.weight": one_of("cls.predictions.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": one_of(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
         "next": "cls.seq_relationship",
         "classes": "classifier",
     }

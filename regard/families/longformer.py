@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ..formats.huggingface.weight_names import WeightRule, first, skipping, under
+from ..formats.huggingface.weight_names import WeightRule, one_of, prefixed, skip_rows
 from ..parts import slots
 from . import bert
 from .bert import HEAD_MODULES, LABEL_MODULES, Model
@@ -91,13 +91,13 @@ def names(c: Config, skip: int = 2) -> dict[str, str | WeightRule]:
     head: dict[str, str | WeightRule] = {
         "words.into": "lm_head.dense",
         "words.norm": "lm_head.layer_norm",
-        "words.out.weight": first("lm_head.decoder.weight", *([table] if c.tied else [])),
-        "words.out.bias": first(*(["lm_head.bias"] if c.tied else []), "lm_head.decoder.bias"),
-        "encoder.positions.table.weight": skipping("embeddings.position_embeddings.weight", skip),
+        "words.out.weight": one_of("lm_head.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": one_of(*(["lm_head.bias"] if c.tied else []), "lm_head.decoder.bias"),
+        "encoder.positions.table.weight": skip_rows("embeddings.position_embeddings.weight", skip),
     }
     if c.head == "class":
         head |= {"pooler": "classifier.dense", "classes": "classifier.out_proj"}
-    return bert.names(c) | under("encoder.layers.*.attention", "encoder.layer.*.attention.self", own) | head
+    return bert.names(c) | prefixed("encoder.layers.*.attention", "encoder.layer.*.attention.self", own) | head
 
 
 def unused(c: Config) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import WeightRule, first, under
+from ..formats.huggingface.weight_names import WeightRule, one_of, prefixed
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule as Start
 from ..parts.init import initialize, normal, ones, zeros
@@ -160,23 +160,23 @@ def from_huggingface(theirs: Mapping[str, Any]) -> Config:
 def names(c: Config) -> dict[str, str | WeightRule]:
     """Ours to theirs. T5 numbers the parts of a layer: feeding is part 1 of an encoder's and part 2 of a decoder's."""
     tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    head = first(*tables, "lm_head.weight") if c.tied else first("lm_head.weight")
+    head = one_of(*tables, "lm_head.weight") if c.tied else one_of("lm_head.weight")
     table: dict[str, str | WeightRule] = {"head.weight": head}
-    table |= {f"{side}.weight": head if c.tied else first(*tables) for side in ("source", "target")}
+    table |= {f"{side}.weight": head if c.tied else one_of(*tables) for side in ("source", "target")}
     own = _looking("attention", "layer.0", "SelfAttention")
     cross = _looking("cross", "layer.1", "EncDecAttention")
     for side, layer in (("encoder", own | _feeding(1, c)), ("decoder", own | cross | _feeding(2, c))):
-        table |= under(f"{side}.layers.*", f"{side}.block.*", layer) | {f"{side}.norm": f"{side}.final_layer_norm"}
+        table |= prefixed(f"{side}.layers.*", f"{side}.block.*", layer) | {f"{side}.norm": f"{side}.final_layer_norm"}
         table[f"{side}.positions.table"] = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
     return table
 
 
 def _looking(ours: str, part: str, theirs: str) -> dict[str, str | WeightRule]:
-    letters = under(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
+    letters = prefixed(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
     return letters | {f"{ours}_residual.norm": f"{part}.layer_norm"}
 
 
 def _feeding(part: int, c: Config) -> dict[str, str | WeightRule]:
     gated = {"gate": "wi_0", "into": "wi_1", "out": "wo"}
     wide = gated if isinstance(c.feed, slots.Gated) else {"into": "wi", "out": "wo"}
-    return under("feed", f"layer.{part}.DenseReluDense", wide) | {"feed_residual.norm": f"layer.{part}.layer_norm"}
+    return prefixed("feed", f"layer.{part}.DenseReluDense", wide) | {"feed_residual.norm": f"layer.{part}.layer_norm"}

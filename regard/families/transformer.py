@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import WeightRule, first, row, under
+from ..formats.huggingface.weight_names import WeightRule, as_row, one_of, prefixed
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
 
@@ -145,7 +145,7 @@ def from_marian(theirs: Mapping[str, Any]) -> Config:
 
 def _looking(ours: str, theirs: str) -> dict[str, str | WeightRule]:
     parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    return under(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
+    return prefixed(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
 def marian(c: Config) -> dict[str, str | WeightRule]:
@@ -158,12 +158,12 @@ def marian(c: Config) -> dict[str, str | WeightRule]:
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared = () if c.target_vocab else ("model.shared.weight",)
     return (
-        under("encoder.layers.*", "model.encoder.layers.*", layer)
-        | under("decoder.layers.*", "model.decoder.layers.*", layer | _looking("cross", "encoder_attn"))
-        | {"source.weight": first(*shared, source), "target.weight": first(*shared, target)}
+        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
+        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | _looking("cross", "encoder_attn"))
+        | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
         | {
-            "head.weight": first("lm_head.weight", *((*shared, target) if c.tied else ())),
-            "head.bias": row("final_logits_bias"),
+            "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),
+            "head.bias": as_row("final_logits_bias"),
         }
     )
 

@@ -19,11 +19,11 @@ from ..processors.external import MarianTokenizer
 from ..run_folder import read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
-from .model_card import card, with_bert, with_ctranslate2, with_transformers
-from .parity import check_ctranslate2, check_texts, failed
+from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
+from .parity import check_ctranslate2, check_texts, export_error
 
-APART = 1e-4  # of the largest logit, at most, between a model with LoRA beside its maps and with LoRA in them
-PROBED = 9  # tokens of the texts that are compared
+MAX_DIFFERENCE = 1e-4  # of the largest logit, at most, between a model with LoRA beside its maps and with LoRA in them
+PROBE_TOKENS = 9  # tokens of the texts that are compared
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: what reads it
 
 
@@ -34,47 +34,47 @@ class Exporter(NamedTuple):
     unsupported: Callable[[Any], list[str]]  # what of a model's config does not fit, in words
     write: Callable[[Any, Path, str], None]  # (system, draft, precision): everything but the README
     check: Callable[[Any, Path, str], str]  # (system, draft, precision): what was found equal, in words
-    use: Callable[[Any], str]  # (system): how the README says to use it
+    usage: Callable[[Any], str]  # (system): how the README says to use it
     tag: Callable[[Any], str] = lambda c: "translation"  # (config): what the Hub calls such a model
 
 
-EXPORTS = {
+EXPORTERS = {
     ("huggingface", "transformer"): Exporter(
-        "a Marian folder", marian_export.unsupported, marian_export.write, check_texts, with_transformers
+        "a Marian folder", marian_export.unsupported, marian_export.write, check_texts, transformers_usage
     ),
     ("huggingface", "t5"): Exporter(
-        "a T5 folder", t5_export.unsupported, t5_export.write, check_texts, with_transformers
+        "a T5 folder", t5_export.unsupported, t5_export.write, check_texts, transformers_usage
     ),
     ("huggingface", "bert"): Exporter(
-        "a BERT folder", bert_export.unsupported, bert_export.write, bert_export.check, with_bert, bert_export.tag
+        "a BERT folder", bert_export.unsupported, bert_export.write, bert_export.check, bert_usage, bert_export.tag
     ),
     ("huggingface", "longformer"): Exporter(
         "a Longformer folder", longformer_export.unsupported, longformer_export.write, longformer_export.check,
-        longformer_export.use, bert_export.tag,
+        longformer_export.usage, bert_export.tag,
     ),
     ("ctranslate2", "transformer"): Exporter(
-        "a CTranslate2 model", ctranslate2.unsupported, ctranslate2.write, check_ctranslate2, with_ctranslate2
+        "a CTranslate2 model", ctranslate2.unsupported, ctranslate2.write, check_ctranslate2, ctranslate2_usage
     ),
     ("huggingface", "gpt"): Exporter(
-        "a GPT-2 or Llama folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check, gpt2_export.use,
+        "a GPT-2 or Llama folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check, gpt2_export.usage,
         lambda c: "text-generation",
     ),
     ("peft", "gpt"): Exporter(
-        "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.use, lambda c: "text-generation"
+        "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"
     ),
     ("peft", "bert"): Exporter(
-        "a PEFT folder", bert_export.unsupported, peft.write, peft.check, peft.use, bert_export.tag
+        "a PEFT folder", bert_export.unsupported, peft.write, peft.check, peft.usage, bert_export.tag
     ),
-    ("peft", "t5"): Exporter("a PEFT folder", t5_export.unsupported, peft.write, peft.check, peft.use),
+    ("peft", "t5"): Exporter("a PEFT folder", t5_export.unsupported, peft.write, peft.check, peft.usage),
 }  # fmt: skip
 
 
-def export_of(path: Path, to: str, model: Any) -> Exporter:
+def find_exporter(path: Path, to: str, model: Any) -> Exporter:
     """The way to this format, if the model fits it."""
-    if (to, model.family) not in EXPORTS:
-        able = ", ".join(family for format, family in EXPORTS if format == to)
+    if (to, model.family) not in EXPORTERS:
+        able = ", ".join(family for format, family in EXPORTERS if format == to)
         raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {able}")
-    export = EXPORTS[to, model.family]
+    export = EXPORTERS[to, model.family]
     if found := export.unsupported(model):
         raise UserError(f"{path} cannot become {export.name}; what does not fit: {', '.join(found)}")
     return export
@@ -91,10 +91,10 @@ def convert(
     merge: bool = False,
 ) -> dict[str, str]:
     """Write `out` and tell what was checked. `load` gives what the run holds, in fp32 and on the CPU."""
-    refuse(path, out, to, average, precision, merge)
+    check_arguments(path, out, to, average, precision, merge)
     system = load(path)
-    refuse_tuned(path, system.run, to, merge)
-    export = None if to is None else export_of(path, to, system.run.model)
+    check_tuning(path, system.run, to, merge)
+    export = None if to is None else find_exporter(path, to, system.run.model)
     if export is not None and any(isinstance(each, MarianTokenizer) for each in system.tokenizers.values()):
         raise UserError(
             f"{path} cannot become {export.name}: it began with a Marian folder, and this export does not write "
@@ -102,21 +102,21 @@ def convert(
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     told = {"out": str(out)}
-    with averaged(path, system.model, average), atomic_write(out) as draft:
+    with average_weights(path, system.model, average), atomic_write(out) as draft:
         if merge:
-            told["merged"] = merged(system)
+            told["merged"] = merge_lora(system)
         figures = system.evaluate(data) if data is not None else {}
         if to is None or export is None:
             copy_run(path, system, draft, average, merge)
         else:
             export.write(system, draft, precision)
             told["checked"] = export.check(system, draft, precision)
-            readme = card(system, path, out.name, LIBRARIES[to], export, figures, average)
+            readme = model_card(system, path, out.name, LIBRARIES[to], export, figures, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")
     return told | {name: f"{value:.4f}" for name, value in figures.items() if isinstance(value, float)}
 
 
-def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, merge: bool = False) -> None:
+def check_arguments(path: Path, out: Path, to: str | None, average: int, precision: str, merge: bool = False) -> None:
     formats, precisions = f"{', '.join(list(LIBRARIES)[:-1])} or {list(LIBRARIES)[-1]}", ", ".join(ctranslate2.TYPES)
     if to is not None and to not in LIBRARIES:
         raise UserError(f"--to {to} is no format; expected {formats}")
@@ -135,16 +135,16 @@ def refuse(path: Path, out: Path, to: str | None, average: int, precision: str, 
     if not (path / "run.json").is_file():
         raise UserError(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
     if to == "ctranslate2":
-        ctranslate2.package()
+        ctranslate2.import_ctranslate2()
 
 
-def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
+def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
     kind = run.tune.kind
     if to == "peft" and (kind == "none" or merge):
         what = "has nothing" if kind == "none" else "is to have nothing left (--merge)"
         raise UserError(f"{path} {what} beside its weights; --to peft is for what tuning has learnt")
     if to == "peft":
-        peft.refuse_family(str(path), kind, run.model.family)
+        peft.check_family(str(path), kind, run.model.family)
         return
     if merge and kind != "lora":
         what = "is not tuned" if kind == "none" else f"is tuned by {kind}, which no weight of the base can take in"
@@ -154,35 +154,35 @@ def refuse_tuned(path: Path, run: Run, to: str | None, merge: bool) -> None:
         raise UserError(f"{path} is tuned over another model and --to {to} writes whole ones; {how}")
 
 
-def merged(system: Any) -> str:
+def merge_lora(system: Any) -> str:
     """Fold LoRA into the base, if that says the same; what was found, in words. The model is then a whole one."""
     from ..adapt import lora, tune
 
-    before = probed(system)
+    before = probe_logits(system)
     paths = len(list(lora.sides(system.model)))
     lora.merge(system.model)
-    apart, largest = (probed(system) - before).abs().max().item(), before.abs().max().item()
-    if not apart <= APART * max(largest, 1.0):
-        raise failed(f"merged and unmerged logits are apart by {apart:.2g}")
+    apart, largest = (probe_logits(system) - before).abs().max().item(), before.abs().max().item()
+    if not apart <= MAX_DIFFERENCE * max(largest, 1.0):
+        raise export_error(f"merged and unmerged logits are apart by {apart:.2g}")
     tune.keep_merged(system.model)
     return f"{paths} maps; logits apart by {apart:.1g}"
 
 
 @torch.no_grad()
-def probed(system: Any) -> Tensor:
+def probe_logits(system: Any) -> Tensor:
     """What the model says to some tokens, in as many texts as it reads at once."""
     c, model = system.run.model, system.model
     vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
     needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
     draw = torch.Generator().manual_seed(1)
     context = least_context(model)
-    room = PROBED if context is None else context - getattr(system.run.tune, "length", 0)
-    tokens = max(1, min(PROBED, room))
+    room = PROBE_TOKENS if context is None else context - getattr(system.run.tune, "length", 0)
+    tokens = max(1, min(PROBE_TOKENS, room))
     found: Tensor = model(*(torch.randint(min(vocabs), (4, tokens), generator=draw) for _ in needed))
     return found
 
 
-def averaged(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
+def average_weights(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
     """Inside, the model has the mean of the weights of the run's last checkpoints."""
     from ..training import checkpoint
     from ..training.average import mean_of

@@ -9,12 +9,12 @@ from ..config.run import Run
 from ..errors import UserError
 from ..families import transformer
 from ..parts import slots
-from .huggingface.marian_export import positions, write_tokenizers
+from .huggingface.marian_export import max_positions, write_tokenizers
 
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # their names of precisions
 
 
-def package() -> Any:
+def import_ctranslate2() -> Any:
     try:
         import ctranslate2
     except ImportError as error:
@@ -37,18 +37,18 @@ def unsupported(c: Any) -> list[str]:
 
 def write(system: Any, draft: Path, precision: str) -> None:
     """Everything of the folder but its README."""
-    converters = package().converters
+    converters = import_ctranslate2().converters
 
     class Converter(converters.Converter):  # type: ignore[name-defined, misc]
         def _load(self) -> Any:
-            return specification(system)
+            return build_spec(system)
 
     with torch.no_grad():
         Converter().convert(str(draft), quantization=TYPES[precision])
     write_tokenizers(system, draft)
 
 
-def specification(system: Any) -> Any:
+def build_spec(system: Any) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
     run: Run = system.run
@@ -64,12 +64,12 @@ def specification(system: Any) -> Any:
     )
     fill_stack(spec.encoder, model.encoder, model, model.source, run)
     fill_stack(spec.decoder, model.decoder, model, model.target, run)
-    linear(spec.decoder.projection, model.head)
-    tell(spec, system, c)
+    fill_linear(spec.decoder.projection, model.head)
+    register_vocabularies(spec, system, c)
     return spec
 
 
-def tell(spec: Any, system: Any, c: transformer.Config) -> None:
+def register_vocabularies(spec: Any, system: Any, c: transformer.Config) -> None:
     """The vocabularies, and which of their entries mean START and END."""
     target = vocabulary(system.target)
     spec.register_source_vocabulary(vocabulary(system.source))
@@ -89,10 +89,10 @@ def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
     spec.scale_embeddings = float(model.scale)
-    places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else positions(run)
+    places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else max_positions(run)
     spec.position_encodings.encodings = stack.add_positions(torch.zeros(1, places, run.model.width))[0]
     if run.model.prenorm:
-        norm(spec.layer_norm, stack.norm)
+        fill_norm(spec.layer_norm, stack.norm)
     for theirs, ours in zip(spec.layer, stack.layers, strict=True):
         fill_attention(theirs.self_attention, ours.attention, ours.attention_residual)
         if ours.cross is not None:
@@ -102,34 +102,34 @@ def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
 
 def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
     if len(spec.linear) == 2:  # self-attention, all of one input
-        linear(spec.linear[0], attention.query, attention.key, attention.value)
+        fill_linear(spec.linear[0], attention.query, attention.key, attention.value)
     else:
-        linear(spec.linear[0], attention.query)
-        linear(spec.linear[1], attention.key, attention.value)
-    linear(spec.linear[-1], attention.out)
+        fill_linear(spec.linear[0], attention.query)
+        fill_linear(spec.linear[1], attention.key, attention.value)
+    fill_linear(spec.linear[-1], attention.out)
     if attention.kernel.scale is not None:
         spec.queries_scale = float(attention.kernel.scale)
-    norm(spec.layer_norm, residual.norm)
+    fill_norm(spec.layer_norm, residual.norm)
 
 
 def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
     if hasattr(feed, "gate"):
-        linear(spec.linear_0, feed.gate)
-        linear(spec.linear_0_noact, feed.into)
+        fill_linear(spec.linear_0, feed.gate)
+        fill_linear(spec.linear_0_noact, feed.into)
     else:
-        linear(spec.linear_0, feed.into)
-    linear(spec.linear_1, feed.out)
-    norm(spec.layer_norm, residual.norm)
+        fill_linear(spec.linear_0, feed.into)
+    fill_linear(spec.linear_1, feed.out)
+    fill_norm(spec.layer_norm, residual.norm)
 
 
-def linear(spec: Any, *maps: Any) -> None:
+def fill_linear(spec: Any, *maps: Any) -> None:
     """Several maps of one input are one map there."""
     spec.weight = torch.cat([each.weight for each in maps])
     if maps[0].bias is not None:
         spec.bias = torch.cat([each.bias for each in maps])
 
 
-def norm(spec: Any, ours: Any) -> None:
+def fill_norm(spec: Any, ours: Any) -> None:
     spec.gamma = ours.weight
     if getattr(ours, "bias", None) is not None:
         spec.beta = ours.bias

@@ -15,22 +15,22 @@ from ..errors import UserError
 from ..metrics.text import signature
 from ..run_folder import read_run
 
-FIGURES = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
-TEXT = ("bleu", "chrf", "ter")
+METRICS = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
+TEXT_METRICS = ("bleu", "chrf", "ter")
 
 
-def card(
+def model_card(
     system: Any, folder: Path, name: str, library: str, export: Any, figures: Mapping[str, Any] | None, averaged: int
 ) -> str:
     """README.md for what was made from the run in `folder`; `figures` are of a test, where there was one."""
     about, tag = read_run(folder), export.tag(system.run.model)
     head = [f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", f"- {tag}", "- regard"]
     lines = ["---", *head, *languages(system.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
-    lines += section("Use", export.use(system).strip("\n").splitlines())
+    lines += section("Use", export.usage(system).strip("\n").splitlines())
     lines += section("Data", data(folder))
     lines += section("Training", training(about, averaged))
-    valid = [] if averaged else of_valid(folder, system.run, about.get("weights", {}).get("step"))
-    return "\n".join(lines + section("Figures", [*valid, *of_test(system.run, figures)])) + "\n"
+    valid = [] if averaged else validation_metrics(folder, system.run, about.get("weights", {}).get("step"))
+    return "\n".join(lines + section("Figures", [*valid, *test_metrics(system.run, figures)])) + "\n"
 
 
 def section(title: str, lines: list[str]) -> list[str]:
@@ -62,7 +62,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 def training(about: Mapping[str, Any], averaged: int) -> list[str]:
     values = dict(flat(about["config"]))
     said = [key for key, origin in about.get("origin", {}).items() if origin == "command line" and key in values]
-    words = [shlex.quote(f"{key}={shown(values[key])}") for key in said]
+    words = [shlex.quote(f"{key}={command_line_value(values[key])}") for key in said]
     lines = ["```", " ".join(["regard train", str(about.get("recipe")), *words]), "```", ""]
     if averaged:
         lines.append(f"The weights are the mean of the last {averaged} checkpoints.")
@@ -72,7 +72,7 @@ def training(about: Mapping[str, Any], averaged: int) -> list[str]:
     return [*lines, f"Versions: {versions}."]
 
 
-def shown(value: Any) -> str:
+def command_line_value(value: Any) -> str:
     """As it is written on the command line; of files the names, not where they lay."""
     if isinstance(value, list):
         return ",".join(Path(each[0]).name if isinstance(each, list) else str(each) for each in value)
@@ -81,19 +81,19 @@ def shown(value: Any) -> str:
     return json.dumps(value)
 
 
-def of_valid(folder: Path, run: Run, step: int | None) -> list[str]:
+def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
     """The figures on the validation data of the weights that were kept."""
     known = [event for event in events(folder) if event.get("event") == "valid" and event.get("step") == step]
     if not known:
         return []
-    said = [name for name in TEXT if name in known[-1]]
-    right = answers(run) if said else []
+    said = [name for name in TEXT_METRICS if name in known[-1]]
+    right = reference_texts(run) if said else []
     signatures = {name: signature(name, right) for name in said if right}
     how = ", by greedy search" if said else ""
-    return [f"On the validation data{how}:", "", *table(run, known[-1], signatures), ""]
+    return [f"On the validation data{how}:", "", *metric_table(run, known[-1], signatures), ""]
 
 
-def answers(run: Run) -> list[list[str]]:
+def reference_texts(run: Run) -> list[list[str]]:
     """The right answers of the validation data, if it is still there: their number is part of a signature."""
     from ..data.readers import references
     from ..tasks.translate import part
@@ -104,23 +104,23 @@ def answers(run: Run) -> list[list[str]]:
         return []
 
 
-def of_test(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
+def test_metrics(run: Run, figures: Mapping[str, Any] | None) -> list[str]:
     if not figures:
         return []
-    signatures = {name: figures[f"{name} signature"] for name in TEXT if f"{name} signature" in figures}
+    signatures = {name: figures[f"{name} signature"] for name in TEXT_METRICS if f"{name} signature" in figures}
     counts = [f"{figures[name]:,} test {name}" for name in ("examples", "tokens") if name in figures]
     policy = f" ({figures['policy']})" if "policy" in figures else ""
-    return [f"On {counts[0]}{policy}:", "", *table(run, figures, signatures)]
+    return [f"On {counts[0]}{policy}:", "", *metric_table(run, figures, signatures)]
 
 
-def table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
-    names = [name for name in dict.fromkeys((*FIGURES, *TASKS[run.task].metrics)) if name in figures]
+def metric_table(run: Run, figures: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
+    names = [name for name in dict.fromkeys((*METRICS, *TASKS[run.task].metrics)) if name in figures]
     told = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
     rows = [f"| {name} | {figures[name]:.4g} | {told.get(name, '')} |" for name in names]
     return ["| figure | value | signature |", "|---|---|---|", *rows]
 
 
-def with_transformers(system: Any) -> str:
+def transformers_usage(system: Any) -> str:
     target = "source"
     if system.source is not system.target:
         target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
@@ -140,7 +140,7 @@ transformers ends a beam search as regard does with `decode.early_stopping=heuri
 """
 
 
-def with_ctranslate2(system: Any) -> str:
+def ctranslate2_usage(system: Any) -> str:
     decode = system.run.decode
     beam = decode.beam if decode.kind == "beam" else 1
     target = "source" if system.source is system.target else 'Tokenizer.from_file("target/tokenizer.json")'
@@ -164,13 +164,13 @@ as in regard with `decode.early_stopping=first`.
 """
 
 
-def with_bert(system: Any) -> str:
+def bert_usage(system: Any) -> str:
     from .huggingface.bert_export import architecture
 
-    return with_encoder(architecture(system.run.model))
+    return encoder_usage(architecture(system.run.model))
 
 
-def with_encoder(name: str, before: str = "", words: str = "") -> str:
+def encoder_usage(name: str, before: str = "", words: str = "") -> str:
     """`before` is a line before the model is asked, `words` what it is asked besides."""
     shown = "last_hidden_state" if name.endswith("Model") else "to_tuple()[0]"
     return f"""

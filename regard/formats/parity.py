@@ -15,24 +15,26 @@ from ..config.schema import SHAPES
 from ..data.sampler import PairBatch
 from ..errors import UserError
 
-APART = 1e-4  # between logits
-MOST = 0.75  # of the texts must be equal: what has learnt nothing says what the last bits of its scores decide
-COUNT = 8  # sentences
+MAX_LOGIT_DIFFERENCE = 1e-4  # between logits
+MIN_EQUAL_TEXTS = (
+    0.75  # of the texts must be equal: what has learnt nothing says what the last bits of its scores decide
+)
+SAMPLE_COUNT = 8  # sentences
 BEAM = 5
 
 
-def samples(system: Any) -> list[str]:
+def sample_texts(system: Any) -> list[str]:
     """A few sentences of the kind the run knows: from its data, or pieces at random where those are gone."""
     for name in ("valid", "test", "train"):
         try:
             examples = system.part(system.run, name)
-            some = [examples[i][0] for i in range(min(len(examples), 3 * COUNT))]
+            some = [examples[i][0] for i in range(min(len(examples), 3 * SAMPLE_COUNT))]
         except UserError:
             continue
-        if kept := [text for text in some if text.strip()][:COUNT]:
+        if kept := [text for text in some if text.strip()][:SAMPLE_COUNT]:
             return kept
     draw = torch.Generator().manual_seed(1)
-    ids = torch.randint(4, system.source.size, (COUNT, 9), generator=draw)
+    ids = torch.randint(4, system.source.size, (SAMPLE_COUNT, 9), generator=draw)
     texts: list[str] = system.source.decode(ids.tolist())
     return texts
 
@@ -53,7 +55,7 @@ class Seq2SeqSample:
     """What the run itself makes of a few sentences."""
 
     def __init__(self, system: Any) -> None:
-        self.system, self.texts = system, samples(system)
+        self.system, self.texts = system, sample_texts(system)
         self.ids = system.source.encode(self.texts)
         self.longest = 2 * max(map(len, self.ids)) + 16
         said = system.predict(self.texts, **greedy(self.longest))
@@ -68,37 +70,37 @@ class Seq2SeqSample:
         return found
 
     def compare_logits(self, who: str, found: Tensor) -> float:
-        return close(who, (found - self.logits).abs().max().item())
+        return check_close(who, (found - self.logits).abs().max().item())
 
     def compare_tokens(self, who: str, found: list[list[int]], wanted: list[list[int]]) -> None:
         for text, one, other in zip(self.texts, found, wanted, strict=True):
             if one != other:
-                raise failed(f"{who} gives other tokens for {text!r}: {one} and not {other}")
+                raise export_error(f"{who} gives other tokens for {text!r}: {one} and not {other}")
 
 
 class MatchCount:
     """How many texts were compared and how many were equal, which must be at least a share of them."""
 
-    def __init__(self, least: float = MOST) -> None:
+    def __init__(self, least: float = MIN_EQUAL_TEXTS) -> None:
         self.least, self.equal, self.all = least, 0, 0
 
     def add(self, who: str, found: list[str], wanted: list[str]) -> None:
         other = [(one, right) for one, right in zip(found, wanted, strict=True) if one != right]
         self.equal, self.all = self.equal + len(found) - len(other), self.all + len(found)
         if len(other) > (1 - self.least) * len(found):
-            raise failed(f"{who} gives {len(other)} other texts, such as {other[0][0]!r} and not {other[0][1]!r}")
+            raise export_error(f"{who} gives {len(other)} other texts, such as {other[0][0]!r} and not {other[0][1]!r}")
 
     def __str__(self) -> str:
         return f"{self.equal} of {self.all} texts equal"
 
 
-def close(who: str, apart: float) -> float:
-    if not apart <= APART:
-        raise failed(f"{who} gives logits that are apart by {apart:.2g}, more than {APART:g}")
+def check_close(who: str, apart: float) -> float:
+    if not apart <= MAX_LOGIT_DIFFERENCE:
+        raise export_error(f"{who} gives logits that are apart by {apart:.2g}, more than {MAX_LOGIT_DIFFERENCE:g}")
     return apart
 
 
-def failed(reason: str) -> Exception:
+def export_error(reason: str) -> Exception:
     """Not what a user could put right."""
     return RuntimeError(f"the export was checked and {reason}; nothing was kept")
 
@@ -162,9 +164,13 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, tally: Ma
 
 def check_ctranslate2(system: Any, draft: Path, precision: str) -> str:
     """The log-probabilities and texts that CTranslate2 gives. Below fp32 they are other ones, and only told."""
-    from .ctranslate2 import package, vocabulary
+    from .ctranslate2 import import_ctranslate2, vocabulary
 
-    sample, theirs, tally = Seq2SeqSample(system), package(), MatchCount(MOST if precision == "fp32" else 0.0)
+    sample, theirs, tally = (
+        Seq2SeqSample(system),
+        import_ctranslate2(),
+        MatchCount(MIN_EQUAL_TEXTS if precision == "fp32" else 0.0),
+    )
     translator = theirs.Translator(str(draft), device="cpu")
     system = copy(system)
     system.filters = ()  # what is left after a filter is made a distribution again there and not here
@@ -180,7 +186,7 @@ def check_ctranslate2(system: Any, draft: Path, precision: str) -> str:
         for known, right in zip(scores, system.logprobs(sample.ids, ids), strict=True):
             apart = max(apart, *(abs(one - other) for one, other in zip(known.log_probs, right, strict=True)))
         if precision == "fp32":
-            close("CTranslate2", apart)
+            check_close("CTranslate2", apart)
         mine = [best[0] for best in system.search(sample.texts, change_settings(system.run, {"decode": how}).decode)]
         ended = [i for i, each in enumerate(mine) if each.ended]  # the others are cut off in another place
         found, wanted = system.target.decode(ids), system.target.decode([each.tokens for each in mine])

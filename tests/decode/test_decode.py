@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
 from regard.decode.pool import largest, top
 from regard.families import transformer
-from regard.formats.huggingface.weight_names import load
+from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Cache, LayerCache, Mask
 
 END = 0
@@ -221,7 +221,9 @@ def marian() -> tuple[nn.Module, nn.Module]:
     theirs.final_logits_bias.data.normal_()
     theirs.final_logits_bias.data[0, 0] += 3.5
     own = transformer.from_marian(config.to_dict())
-    ours = load(transformer.Model(own), theirs.state_dict(), transformer.marian(own), transformer.MARIAN_COMPUTED)
+    ours = load_weights(
+        transformer.Model(own), theirs.state_dict(), transformer.marian(own), transformer.MARIAN_COMPUTED
+    )
     return theirs, ours
 
 

@@ -11,7 +11,7 @@ from prototypes.checks import close, loud, ragged, stepped
 from prototypes.nat import NATDecoder
 from torch import nn
 
-from regard.formats.huggingface.weight_names import load
+from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Cross, Mask, slots
 
 # --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
@@ -24,7 +24,9 @@ def test_whisper_is_transformers() -> None:
         max_target_positions=30, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )  # fmt: skip
     theirs = loud(hf.WhisperForConditionalGeneration(config), spread=2.0)
-    ours = load(whisper.Whisper(whisper.Config(60, tokens=30)), theirs.state_dict(), whisper.NAMES, whisper.TIED)
+    ours = load_weights(
+        whisper.Whisper(whisper.Config(60, tokens=30)), theirs.state_dict(), whisper.NAMES, whisper.TIED
+    )
     mels, target = torch.randn(2, 8, 40), torch.randint(60, (2, 11))
     close(ours(mels, target), theirs(input_features=mels, decoder_input_ids=target).logits)
 
@@ -35,7 +37,7 @@ def test_bert_is_transformers() -> None:
         max_position_embeddings=40,
     )  # fmt: skip
     theirs = loud(hf.BertModel(config))
-    ours = load(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
+    ours = load_weights(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
     ids, real, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
     want = theirs(ids, attention_mask=real.long(), token_type_ids=kinds)
     x = ours.encode(ids, Mask(key_valid=real), kinds)
@@ -50,7 +52,7 @@ def longformers() -> tuple[nn.Module, nn.Module]:
     )  # fmt: skip
     theirs = loud(hf.LongformerModel(config))
     ours = bert.BERT(bert.Config(tokens=78, token_types=1, skip=2, attention=slots.Window(radius=4, globals=1)))
-    return load(ours, theirs.state_dict(), bert.LONGFORMER), theirs
+    return load_weights(ours, theirs.state_dict(), bert.LONGFORMER), theirs
 
 
 @pytest.mark.parametrize("index", [[[0], [0]], [[0, 9, 30], [5, -1, -1]], [[3, 0, 7], [0, -1, -1]]])
@@ -82,7 +84,7 @@ def test_detr_is_transformers() -> None:
         backbone_config=backbone,
     )  # fmt: skip
     theirs = loud(hf.DetrModel(config), spread=2.0, noise=0.4)
-    ours = load(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
+    ours = load_weights(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
     features, real = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
     real[1, 3:], real[1, :, 4:] = False, False
     flat, keys = features.flatten(2).transpose(1, 2), real.flatten(1)

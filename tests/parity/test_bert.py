@@ -21,7 +21,7 @@ from regard.families import bert
 from regard.formats.huggingface import bert_export
 from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.folder import first_module
-from regard.formats.huggingface.vocabularies import wordpieces
+from regard.formats.huggingface.vocabularies import load_wordpiece
 from regard.parts import Mask, slots
 from regard.parts.pooling import pooled
 from regard.processors import tokenizers
@@ -206,7 +206,7 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "vocab.txt").exists()
     wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
     for place in (path, tmp_path / "stored"):
-        ours = wordpieces(place)
+        ours = load_wordpiece(place)
         assert ours.encode(small.AWKWARD) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, 4)
@@ -233,7 +233,7 @@ def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> Non
     }
     said = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names}
     (path / "tokenizer_config.json").write_text(json.dumps(said | {"cls_token": {"content": "[CLS]", "lstrip": False}}))
-    ours = wordpieces(path)
+    ours = load_wordpiece(path)
     text = "Hello the cat [E1] sat, kept whole!"
     theirs.backend_tokenizer.no_truncation()
     theirs.backend_tokenizer.no_padding()
@@ -245,37 +245,37 @@ def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.mkdir()
     with pytest.raises(UserError, match="has no vocab.txt; a BERT folder needs its tokenizer"):
-        wordpieces(path)
+        load_wordpiece(path)
     small.write(path, {"tokenizer_class": "BertJapaneseTokenizer"})
     with pytest.raises(UserError, match="has a BertJapaneseTokenizer"):
-        wordpieces(path)
+        load_wordpiece(path)
     small.write(path, {"tokenizer_class": "PreTrainedTokenizerFast"})
     with pytest.raises(UserError, match="has no tokenizer.json"):
-        wordpieces(path)
+        load_wordpiece(path)
     small.write(path, {"cls_token": "[BEGIN]"})
     with pytest.raises(UserError, match=r"has no '\[BEGIN\]' in its vocabulary"):
-        wordpieces(path)
+        load_wordpiece(path)
     small.write(path)
     (path / "vocab.txt").write_text("\n".join([*small.VOCAB, "<s>"]))
     (path / "tokenizer_config.json").unlink()
     with pytest.raises(UserError, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
-        wordpieces(path)
+        load_wordpiece(path)
     (path / "vocab.txt").write_bytes(b"\xff\xfe[PAD]")
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        wordpieces(path)
+        load_wordpiece(path)
     (path / "tokenizer.json").write_text('{"a": 1}')
     with pytest.raises(UserError, match="is no tokenizer"):
-        wordpieces(path)
+        load_wordpiece(path)
     names = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
     whole = {"model": {"type": "WordPiece", "vocab": names}, "added_tokens": [], "normalizer": {"type": "odd"}}
     (path / "tokenizer.json").write_text(json.dumps(whole))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(UserError, match="is no whole tokenizer"):
-        wordpieces(path)
+        load_wordpiece(path)
     (path / "tokenizer.json").write_text(json.dumps(whole | {"model": {"type": "BPE", "vocab": names}}))
     (path / "tokenizer_config.json").unlink()
     with pytest.raises(UserError, match="is of type BPE; a BertTokenizer has WordPiece"):
-        wordpieces(path)
+        load_wordpiece(path)
 
 
 # --- out again -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from regard.config.run import resolve
 from regard.errors import UserError
 from regard.families import bigbird
 from regard.formats.huggingface.long_encoders import read
-from regard.formats.huggingface.vocabularies import bigbird_pieces
+from regard.formats.huggingface.vocabularies import load_bigbird_unigram
 from regard.parts import Mask
 from regard.processors import tokenizers
 
@@ -150,7 +150,7 @@ def test_tokens_are_transformers(tmp_path: Path) -> None:
     plain = [text for text in small.AWKWARD if "<" not in text]
     wanted = theirs(plain, add_special_tokens=False, split_special_tokens=True).input_ids
     for place in (path, tmp_path / "stored"):
-        ours = bigbird_pieces(place)
+        ours = load_bigbird_unigram(place)
         assert ours.encode(plain) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == tuple(theirs.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
@@ -164,10 +164,10 @@ def test_tokens_are_transformers(tmp_path: Path) -> None:
 def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match=r"has neither tokenizer.json nor spiece.model"):
-        bigbird_pieces(tmp_path / "x")
+        load_bigbird_unigram(tmp_path / "x")
     (tmp_path / "x" / "spiece.model").write_bytes(b"\x0a\xff")
     with pytest.raises(UserError, match="is no sentencepiece model"):
-        bigbird_pieces(tmp_path / "x")
+        load_bigbird_unigram(tmp_path / "x")
 
 
 def test_the_settings() -> None:

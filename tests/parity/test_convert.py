@@ -340,7 +340,7 @@ def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
     monkeypatch.setattr(marian_export, "tensors", tensors)
-    monkeypatch.setattr(marian_export, "for_others", lambda text: text.backend)  # END is missing
+    monkeypatch.setattr(marian_export, "portable_tokenizer", lambda text: text.backend)  # END is missing
     with pytest.raises(RuntimeError, match="transformers gives other tokens for"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == []

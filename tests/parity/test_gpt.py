@@ -14,8 +14,8 @@ from regard.errors import UserError
 from regard.families import gpt
 from regard.files import read_json
 from regard.formats.huggingface import gpt2, llama
-from regard.formats.huggingface.causal import decoding, tokenizer
-from regard.formats.huggingface.weight_names import export
+from regard.formats.huggingface.causal import decode_from_generation, tokenizer
+from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import Mask, slots
 
 ROWS = [[5, 9, 31, 77, 3, 250, 12], [40, 41], [7, 7, 200, 18], [99]]
@@ -53,7 +53,7 @@ def test_gpt2_folder(changes, tmp_path):
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(ours(tokens)[0, :-1], tokens[0, 1:])
         assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(loss.item(), abs=1e-5)
-    back, state = export(ours, gpt2.names(config)), theirs.state_dict()
+    back, state = export_weights(ours, gpt2.names(config)), theirs.state_dict()
     assert set(state) - set(back) == set() and all(back[name].equal(state[name]) for name in back)
 
 
@@ -99,7 +99,7 @@ def test_llama_folder(kind, changes, tmp_path):
     config, ours = llama.read(path, read_json(path / "config.json"))
     same(ours, theirs)
     assert ours.context is None and ours.stack.layers[0].attention.key_heads == changes.get("num_key_value_heads", 6)
-    back, state = export(ours, llama.names(config)), theirs.state_dict()
+    back, state = export_weights(ours, llama.names(config)), theirs.state_dict()
     assert all(back[name].equal(state[name]) for name in state)
     assert all(name.endswith(".bias") and back[name].abs().max() == 0 for name in set(back) - set(state))
 
@@ -230,7 +230,7 @@ def test_folders_that_lost_something(tmp_path):
     ],
 )  # fmt: skip
 def test_generation_settings(theirs, ours):
-    assert decoding(theirs) == ours
+    assert decode_from_generation(theirs) == ours
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(
         gpt2_export,
-        "for_others",
-        lambda text, ended: __import__("regard").formats.huggingface.marian_export.for_others(text),
+        "portable_tokenizer",
+        lambda text, ended: __import__("regard").formats.huggingface.marian_export.portable_tokenizer(text),
     )
     with pytest.raises(RuntimeError, match="transformers gives other tokens"):
         regard.convert(run, to="huggingface", out=tmp_path / "out")

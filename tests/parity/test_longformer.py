@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.families import longformer
 from regard.formats.huggingface import longformer_export
 from regard.formats.huggingface.long_encoders import read
-from regard.formats.huggingface.vocabularies import byte_pairs
+from regard.formats.huggingface.vocabularies import load_byte_bpe
 from regard.parts import Mask
 from regard.processors import tokenizers
 
@@ -153,7 +153,7 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "merges.txt").exists()
     wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
     for place in (path, tmp_path / "stored"):
-        ours = byte_pairs(place)
+        ours = load_byte_bpe(place)
         assert ours.encode(small.AWKWARD) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (1, 3, 0, 2, theirs.mask_token_id)
@@ -166,14 +166,14 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
 def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match=r"has neither tokenizer.json nor vocab.json and merges.txt"):
-        byte_pairs(tmp_path / "x")
+        load_byte_bpe(tmp_path / "x")
     small.pairs(tmp_path / "x", {"tokenizer_class": "CLIPTokenizer"})
     with pytest.raises(UserError, match="has a CLIPTokenizer"):
-        byte_pairs(tmp_path / "x")
+        load_byte_bpe(tmp_path / "x")
     small.pairs(tmp_path / "x", {})
     (tmp_path / "x" / "merges.txt").write_text("#version: 0.2\nnot a merge\n")
     with pytest.raises(UserError, match="are no byte-level vocabulary"):
-        byte_pairs(tmp_path / "x")
+        load_byte_bpe(tmp_path / "x")
 
 
 def test_the_settings(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     close(own if c.head == "class" else own[real], wanted if c.head == "class" else wanted[real])
     again = opened(tmp_path / "x")
     assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
-    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.use(system)
+    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.usage(system)
 
 
 @pytest.mark.parametrize(

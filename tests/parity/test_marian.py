@@ -10,7 +10,7 @@ from helpers import marian
 
 import regard
 from regard.errors import UserError
-from regard.formats.huggingface.weight_names import export
+from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import Mask
 
 TEXTS = [
@@ -61,7 +61,7 @@ def test_weights_go_back_as_they_came(both):
     from regard.families import transformer
 
     _, theirs, _, ours = both
-    back, state = export(ours.model, transformer.marian(ours.run.model)), theirs.state_dict()
+    back, state = export_weights(ours.model, transformer.marian(ours.run.model)), theirs.state_dict()
     assert all(tensor.equal(state[name]) for name, tensor in back.items())
     assert "final_logits_bias" in back and len(back) > 50
 

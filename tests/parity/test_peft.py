@@ -165,11 +165,11 @@ def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
     over = regard.load(base, tune=tmp_path / "peft", device="cpu")
     texts = ["good day", "a bad house"]
     assert over.score(texts, ["glad"] * 2) == pytest.approx(system.score(texts, ["glad"] * 2), abs=1e-4)
-    monkeypatch.setattr("regard.formats.peft._padded", lambda x, rank, dim: 2 * x)
+    monkeypatch.setattr("regard.formats.peft._pad_rank", lambda x, rank, dim: 2 * x)
     with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "wrong", to="peft")
     monkeypatch.undo()
-    monkeypatch.setattr("regard.formats.peft._put_heads", lambda *words: [])  # as if no head were in the folder
+    monkeypatch.setattr("regard.formats.peft._load_heads", lambda *words: [])  # as if no head were in the folder
     with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
 

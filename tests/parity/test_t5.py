@@ -16,7 +16,7 @@ import regard
 from regard.errors import UserError
 from regard.families import t5
 from regard.formats.huggingface import t5_export
-from regard.formats.huggingface.vocabularies import sentencepieces
+from regard.formats.huggingface.vocabularies import load_t5_unigram
 from regard.parts import Mask, slots
 from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
@@ -116,7 +116,7 @@ def test_tokens_are_transformers_and_sentencepieces(folders: dict[str, Path], tm
     cutter = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
     wanted = theirs(AWKWARD, add_special_tokens=False).input_ids
     for place in (path, tmp_path / "stored"):
-        ours = sentencepieces(place)
+        ours = load_t5_unigram(place)
         assert ours.encode(AWKWARD) == wanted
         assert ours.encode(AWKWARD[:7]) == cutter.encode(AWKWARD[:7])
         assert (ours.pad, ours.start, ours.end, ours.unk, ours.mask) == (0, 0, 1, 2, None)

@@ -1,6 +1,6 @@
 """BART's way of naming an encoder's and a decoder's layers, which Whisper and DETR follow."""
 
-from regard.formats.huggingface.weight_names import WeightRule, under
+from regard.formats.huggingface.weight_names import WeightRule, prefixed
 
 Names = dict[str, str | WeightRule]
 
@@ -12,11 +12,11 @@ def bart(prefix: str, out: str = "out_proj", feed: str = "") -> Names:
         "feed_residual.norm": "final_layer_norm",
     }
     decoder = layer | looking("cross", "encoder_attn", out)
-    return under("encoder.layers.*", f"{prefix}encoder.layers.*", layer) | under(
+    return prefixed("encoder.layers.*", f"{prefix}encoder.layers.*", layer) | prefixed(
         "decoder.layers.*", f"{prefix}decoder.layers.*", decoder
     )
 
 
 def looking(ours: str, theirs: str, out: str) -> Names:
     parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": out}
-    return under(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
+    return prefixed(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}

@@ -14,9 +14,9 @@ from ...families import bert
 from ...files import read_json
 from ...parts.pooling import Pooling
 from ...processors.tokenizers import TrainedTokenizer
-from .folder import understood, weights
-from .vocabularies import settings, wordpieces
-from .weight_names import load
+from .folder import parse_config, read_weights
+from .vocabularies import load_wordpiece, tokenizer_settings
+from .weight_names import load_weights
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
 
 def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
     home, pooling, normalised = modules(path)
-    theirs = {plain(name): tensor for name, tensor in weights(home).items()}
-    ours = understood(home, config, lambda said: bert.from_huggingface(said, theirs))
-    model = load(bert.Model(ours), theirs, bert.names(ours), unused(ours))
+    theirs = {plain(name): tensor for name, tensor in read_weights(home).items()}
+    ours = parse_config(home, config, lambda said: bert.from_huggingface(said, theirs))
+    model = load_weights(bert.Model(ours), theirs, bert.names(ours), unused(ours))
     labels = tuple(bert.label_names(config)) if ours.labels else ()
-    folder = EncoderFolder(ours, model, wordpieces(home), labels, ours.positions.tokens, pooling, normalised)  # type: ignore[arg-type, union-attr]
+    folder = EncoderFolder(ours, model, load_wordpiece(home), labels, ours.positions.tokens, pooling, normalised)  # type: ignore[arg-type, union-attr]
     if folder.tokenizer.size > ours.vocab:
         raise UserError(
             f"{home} has {folder.tokenizer.size} tokens and its model {ours.vocab}; they belong to two models"
@@ -127,7 +127,7 @@ def as_sentences(folder: EncoderFolder, home: Path) -> EncoderFolder:
         backend = folder.tokenizer.backend
         steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = normalizers.Sequence(steps)  # type: ignore[arg-type]
-    most = said.get("max_seq_length") or settings(home).get("model_max_length") or folder.max_tokens
+    most = said.get("max_seq_length") or tokenizer_settings(home).get("model_max_length") or folder.max_tokens
     if not isinstance(most, int | float):
         raise UserError(f"{home} reads texts of max_seq_length {most!r}; expected a number, fetch the folder again")
     return replace(folder, max_tokens=int(min(most, folder.max_tokens)))

@@ -18,9 +18,9 @@ from ...families import bert
 from ...files import write_json
 from ...parts import Mask, slots
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
-from ..parity import COUNT, close, failed, quiet
-from .marian_export import for_others
-from .weight_names import export
+from ..parity import SAMPLE_COUNT, check_close, export_error, quiet
+from .marian_export import portable_tokenizer
+from .weight_names import export_weights
 
 
 def unsupported(c: bert.Config) -> list[str]:
@@ -42,7 +42,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     draft.mkdir()
     write_json(draft / "config.json", config(c, system.tokenizer, labels(system)))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c), {"format": "pt"}))
-    backend = for_others(system.tokenizer)
+    backend = portable_tokenizer(system.tokenizer)
     backend.post_processor = around(system.tokenizer)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     write_json(draft / "tokenizer_config.json", use_of_tokenizer(c, system.tokenizer))
@@ -98,7 +98,7 @@ def config(c: bert.EncoderConfig, tokenizer: TrainedTokenizer, names: Sequence[s
 
 def tensors(model: bert.Model, c: bert.Config) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write, without what the class does not have."""
-    found, kind = export(model, bert.names(c)), architecture(c)
+    found, kind = export_weights(model, bert.names(c)), architecture(c)
     if c.tied:
         found.pop("cls.predictions.decoder.weight", None)
     if kind in ("BertForMaskedLM", "BertForTokenClassification"):
@@ -168,7 +168,7 @@ class EncoderSample:
         self.system, self.head = system, architecture(system.run.model)
         most = min(9, (system.model.context or 11) - 2)
         draw = torch.Generator().manual_seed(1)
-        rows = [torch.randint(text.size, (1 + i % most,), generator=draw).tolist() for i in range(COUNT)]
+        rows = [torch.randint(text.size, (1 + i % most,), generator=draw).tolist() for i in range(SAMPLE_COUNT)]
         self.texts = text.decode(rows)
         self.ids = [ids[:most] for ids in text.encode(self.texts)]
         longest = max(map(len, self.ids)) + 2
@@ -190,12 +190,14 @@ class EncoderSample:
         return words + ([] if self.head == "BertForMaskedLM" else [model.next_sentence_logits(states)])
 
     def compare(self, who: str, found: list[Tensor]) -> float:
-        return max(close(who, (one - other).abs().max().item()) for one, other in zip(found, self.wanted, strict=True))
+        return max(
+            check_close(who, (one - other).abs().max().item()) for one, other in zip(found, self.wanted, strict=True)
+        )
 
     def compare_tokens(self, who: str, found: list[list[int]]) -> None:
         for text, one, other in zip(self.texts, found, self.system.tokenizer.encode(self.texts), strict=True):
             if one != other:
-                raise failed(f"{who} gives other tokens for {text!r}: {one} and not {other}")
+                raise export_error(f"{who} gives other tokens for {text!r}: {one} and not {other}")
 
 
 @torch.no_grad()
@@ -208,7 +210,7 @@ def theirs(sample: EncoderSample, draft: Path, hf: Any, name: str = "", **words:
     found = text(sample.texts, split_special_tokens=True).input_ids
     own: TrainedTokenizer = sample.system.tokenizer
     if any(row[0] != own.start or row[-1] != own.end for row in found):
-        raise failed("transformers does not put START and END around a text")
+        raise export_error("transformers does not put START and END around a text")
     sample.compare_tokens("transformers", [row[1:-1] for row in found])
     made = model(sample.tokens, attention_mask=sample.real.long(), **words)
     parts = [made[name] for name in ("last_hidden_state", "prediction_logits", "logits", "seq_relationship_logits")

@@ -12,7 +12,7 @@ from ...errors import UserError
 from ...families import gpt
 from ...files import read_table
 from ...processors.external import FolderTokenizer
-from .folder import GENERATION, filters, generation_of, understood
+from .folder import GENERATION_FILE, logit_filters, parse_config, read_generation_config
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
@@ -45,7 +45,7 @@ def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderTokenizer:
 
     def number(role: str) -> int | None:
         if name := names.get(f"{role}_token"):
-            return _known(path, backend, name)
+            return _token_id(path, backend, name)
         found = config.get(f"{role}_token_id")
         return found[0] if isinstance(found, list) else found
 
@@ -85,7 +85,7 @@ def _backend(path: Path, control: list[str]) -> Backend:
     return backend
 
 
-def _known(path: Path, backend: Backend, name: str) -> int:
+def _token_id(path: Path, backend: Backend, name: str) -> int:
     found: int | None = backend.token_to_id(name)
     if found is None:
         raise UserError(f"{path}: {name!r} of tokenizer_config.json is not in the vocabulary; fetch the folder again")
@@ -94,16 +94,16 @@ def _known(path: Path, backend: Backend, name: str) -> int:
 
 # --- how it generates ------------------------------------------------------------------------------------------------
 
-DRAWING = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
-def decoding(generation: Mapping[str, Any]) -> dict[str, Any]:
+def decode_from_generation(generation: Mapping[str, Any]) -> dict[str, Any]:
     """decode.* as a folder's generation_config.json says."""
     beams = generation.get("num_beams") or 1
     found: dict[str, Any] = {"kind": "beam" if beams > 1 else "greedy"}
     if generation.get("do_sample"):
         found = {"kind": "sample", "top_k": 50}  # what transformers does unless it is told otherwise
-        found |= {name: generation[name] for name in DRAWING if generation.get(name) is not None}
+        found |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
     elif beams > 1:
         early = generation.get("early_stopping", False)
         found["early_stopping"] = "first" if early is True else "exact" if early == "never" else "heuristic"
@@ -117,7 +117,7 @@ def generation_settings(decode: Any) -> dict[str, Any]:
     """What generation_config.json says for decode.*."""
     found = {"max_new_tokens": decode.max_tokens, "do_sample": decode.kind == "sample", "num_beams": 1}
     if decode.kind == "sample":
-        found |= {name: getattr(decode, name) for name in DRAWING if hasattr(decode, name)}
+        found |= {name: getattr(decode, name) for name in SAMPLING if hasattr(decode, name)}
     if decode.kind == "beam":
         # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its default is used
         early = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
@@ -125,7 +125,7 @@ def generation_settings(decode: Any) -> dict[str, Any]:
     return found | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
 
 
-def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any] | None:
+def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any] | None:
     """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
     own = config.get("regard", {})
     if "decode" not in own or any(generation.get(key) != value for key, value in own.get("generation", {}).items()):
@@ -137,7 +137,9 @@ def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> di
 # --- who writes ------------------------------------------------------------------------------------------------------
 
 
-def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: Any) -> Any:
+def language_predictor(
+    path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: Any
+) -> Any:
     """What people use, over a model that was read from a folder."""
     from ...device import resolve_device
     from ...tasks.language import LanguagePredictor
@@ -148,11 +150,11 @@ def writer(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], 
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
             "the tokenizer of another model may lie there"
         )
-    generation = generation_of(path, config)
+    generation = read_generation_config(path, config)
 
     def begun(said: Mapping[str, Any]) -> Run:
-        decode = own_decoding(config, said) or decoding(said) | {"add_start": text.opens}
+        decode = saved_decode(config, said) or decode_from_generation(said) | {"add_start": text.opens}
         return Run(task="language", model=ours, decode=decode)
 
-    run = change_settings(understood(path, generation, begun, GENERATION), overrides)
-    return LanguagePredictor(run, model, text, resolve_device(run.device), filters(generation))
+    run = change_settings(parse_config(path, generation, begun, GENERATION_FILE), overrides)
+    return LanguagePredictor(run, model, text, resolve_device(run.device), logit_filters(generation))

@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...files import read_json, read_table
 
 T = TypeVar("T")
-GENERATION = "generation_config.json"
+GENERATION_FILE = "generation_config.json"
 
 IMPORTERS = {  # by model_type: a module with `load_predictor`
     "marian": "regard.formats.huggingface.marian",
@@ -50,7 +50,7 @@ def first_module(path: Path) -> Path:
     return home
 
 
-def understood(
+def parse_config(
     path: Path, said: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T], file: str = "config.json"
 ) -> T:
     """What a folder says in a file as ours, or the sentence that says why not."""
@@ -61,10 +61,10 @@ def understood(
     except TypeError as error:
         raise UserError(f"{path / file} has a value of the wrong type ({error}); fetch the folder again") from error
     except ValueError as error:
-        raise UserError(f"{path / file}: {told(error)}") from error
+        raise UserError(f"{path / file}: {error_text(error)}") from error
 
 
-def told(error: ValueError) -> str:
+def error_text(error: ValueError) -> str:
     """In one line; a validator's own sentence, or the key and what pydantic says of it."""
     if not isinstance(error, ValidationError):
         return str(error)
@@ -74,7 +74,7 @@ def told(error: ValueError) -> str:
     return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}"
 
 
-def weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a folder: one safetensors file, or several with their index."""
     if (path / "model.safetensors.index.json").is_file():
         parts = read_json(path / "model.safetensors.index.json").get("weight_map")
@@ -97,34 +97,39 @@ def weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"the weights in {path} are cut off or damaged ({error}); fetch the folder again") from error
 
 
-def generation_of(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def read_generation_config(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """How a folder generates: generation_config.json over config.json, where both are of the types they must be."""
-    own = read_table(path / GENERATION)
+    own = read_table(path / GENERATION_FILE)
     found = {**config, **own}
-    for name, (fits, wanted) in GENERATING.items():
+    for name, (fits, wanted) in GENERATION_TYPES.items():
         if (value := found.get(name)) is not None and not fits(value):
-            file = path / (GENERATION if name in own else "config.json")
+            file = path / (GENERATION_FILE if name in own else "config.json")
             raise UserError(f"{file}: {name} is {value!r}; expected {wanted}, put it right")
     return found
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _listed(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_whole, value))
+def _is_integer_list(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_integer, value))
 
 
-GENERATING: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_whole, "a whole number")),
+GENERATION_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_is_integer, "a whole number")
+    ),
     "length_penalty": (lambda value: isinstance(value, int | float), "a number"),
-    "suppress_tokens": (_listed, "a list of numbers"),
-    "bad_words_ids": (lambda value: isinstance(value, list) and all(map(_listed, value)), "a list of lists of numbers"),
+    "suppress_tokens": (_is_integer_list, "a list of numbers"),
+    "bad_words_ids": (
+        lambda value: isinstance(value, list) and all(map(_is_integer_list, value)),
+        "a list of lists of numbers",
+    ),
 }
 
 
-def own_decoding(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqDecode | None:
+def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqDecode | None:
     """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
     try:
         decode = Seq2SeqDecode(**config["regard"]["decode"])
@@ -147,7 +152,7 @@ def generation_settings(decode: Seq2SeqDecode, longest: int | None) -> dict[str,
     return {"do_sample": False, "num_beams": decode.beam, **stop, **limit}
 
 
-def decoding(generation: Mapping[str, Any]) -> Seq2SeqDecode:
+def decode_from_generation(generation: Mapping[str, Any]) -> Seq2SeqDecode:
     """decode.* as a folder's generation_config.json says."""
     if generation.get("do_sample"):
         raise UserError("generation_config.json asks for sampling (do_sample); set it to false")
@@ -163,7 +168,7 @@ def decoding(generation: Mapping[str, Any]) -> Seq2SeqDecode:
     )
 
 
-def filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
+def logit_filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
     """The logit filters of a folder, in the order in which transformers applies them."""
     found: list[Filter] = []
     words = generation.get("bad_words_ids") or []

@@ -9,8 +9,8 @@ from torch import Tensor
 from ...families import gpt
 from ...parts import slots
 from . import causal
-from .folder import understood, weights
-from .weight_names import WeightRule, first, load, transposed, under
+from .folder import parse_config, read_weights
+from .weight_names import WeightRule, load_weights, one_of, prefixed, transposed
 
 
 def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
@@ -42,32 +42,32 @@ LAYER: dict[str, str | WeightRule] = {
     "feed.out": transposed("mlp.c_proj"),
     "feed_residual.norm": "ln_2",
 }
-BODY = "transformer."  # before all names but the head's; files of the bare model go without
+PREFIX = "transformer."  # before all names but the head's; files of the bare model go without
 COMPUTED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, which older files hold
 
 
 def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     """Our names to theirs."""
-    table = f"{BODY}wte.weight"
-    head = first("lm_head.weight", *((table,) if c.tied else ()))
+    table = f"{PREFIX}wte.weight"
+    head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head}
-    outer |= {"stack.positions.table": f"{BODY}wpe", "stack.norm": f"{BODY}ln_f"}
-    return outer | under("stack.layers.*", f"{BODY}h.*", LAYER)
+    outer |= {"stack.positions.table": f"{PREFIX}wpe", "stack.norm": f"{PREFIX}ln_f"}
+    return outer | prefixed("stack.layers.*", f"{PREFIX}h.*", LAYER)
 
 
-def with_body(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if any(name.startswith(BODY) for name in tensors):
+def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if any(name.startswith(PREFIX) for name in tensors):
         return dict(tensors)
-    return {name if name.startswith("lm_head.") else f"{BODY}{name}": tensor for name, tensor in tensors.items()}
+    return {name if name.startswith("lm_head.") else f"{PREFIX}{name}": tensor for name, tensor in tensors.items()}
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
-    ours = understood(path, config, from_config)
+    ours = parse_config(path, config, from_config)
     model = gpt.Model(ours)
-    load(model, with_body(weights(path)), names(ours), COMPUTED)
+    load_weights(model, with_prefix(read_weights(path)), names(ours), COMPUTED)
     return ours, model
 
 
 def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """The writer in a GPT-2 folder."""
-    return causal.writer(path, config, overrides, *read(path, config))
+    return causal.language_predictor(path, config, overrides, *read(path, config))

@@ -13,8 +13,8 @@ from ...files import write_json
 from ...parts import slots
 from ...processors.external import FolderTokenizer
 from . import causal, gpt2, llama
-from .marian_export import for_others, use_of_tokenizer
-from .weight_names import export
+from .marian_export import portable_tokenizer, tokenizer_config
+from .weight_names import export_weights
 
 
 def gpt2_unsupported(c: gpt.Config) -> list[str]:
@@ -106,7 +106,7 @@ class GptLayout(NamedTuple):
     biased: bool  # are all biases written, zeros where the model has none?
 
 
-def form(c: gpt.Config) -> GptLayout:
+def gpt_layout(c: gpt.Config) -> GptLayout:
     if not gpt2_unsupported(c):
         return GptLayout(gpt2_config, gpt2.names, True)
     return GptLayout(llama_config, llama.names, c.biased)
@@ -114,11 +114,11 @@ def form(c: gpt.Config) -> GptLayout:
 
 def tensors(model: Any, c: gpt.Config) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write."""
-    form_ = form(c)
+    form_ = gpt_layout(c)
     twin = gpt.Model(c.model_copy(update={"biased": form_.biased}))
     state = model.state_dict()
     twin.load_state_dict({name: state.get(name, torch.zeros_like(own)) for name, own in twin.state_dict().items()})
-    found = export(twin, form_.names(c))
+    found = export_weights(twin, form_.names(c))
     if c.tied:
         del found["lm_head.weight"]
     return {name: tensor.detach().clone().contiguous() for name, tensor in found.items()}
@@ -133,16 +133,16 @@ def write(system: Any, draft: Path, precision: str) -> None:
     how = causal.generation_settings(run.decode)
     own = {"regard": {"decode": run.decode.model_dump(mode="json", exclude={"batch"}), "generation": how}}
     draft.mkdir()
-    write_json(draft / "config.json", form(c).config(c, longest) | numbers | {"dtype": "float32"} | own)
+    write_json(draft / "config.json", gpt_layout(c).config(c, longest) | numbers | {"dtype": "float32"} | own)
     never = [each for each in (text.pad, text.start) if each != text.end]
     write_json(draft / "generation_config.json", how | numbers | ({"suppress_tokens": never} if never else {}))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c), {"format": "pt"}))
-    backend = text.backend if isinstance(text, FolderTokenizer) else for_others(text, ended=False)
+    backend = text.backend if isinstance(text, FolderTokenizer) else portable_tokenizer(text, ended=False)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
-    write_json(draft / "tokenizer_config.json", use_of_tokenizer(text, longest) | names_of_control(text))
+    write_json(draft / "tokenizer_config.json", tokenizer_config(text, longest) | control_token_names(text))
 
 
-def names_of_control(text: Any) -> dict[str, str]:
+def control_token_names(text: Any) -> dict[str, str]:
     """A borrowed vocabulary has names of its own for it."""
     if not isinstance(text, FolderTokenizer):
         return {}
@@ -150,7 +150,7 @@ def names_of_control(text: Any) -> dict[str, str]:
     return {role: str(text.backend.id_to_token(number)) for role, number in roles.items()}
 
 
-def use(system: Any) -> str:
+def usage(system: Any) -> str:
     """How it is used, for the README."""
     begins = "tokenizer.bos_token_id, " if system.run.decode.add_start else ""
     added = "The tokenizer adds neither START (`<s>`) nor END (`</s>`)."

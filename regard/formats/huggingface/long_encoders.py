@@ -9,9 +9,9 @@ from ...errors import UserError
 from ...families import bigbird, longformer
 from ...families.bert import label_names
 from .bert import TASKS, EncoderFolder
-from .folder import understood, weights
-from .vocabularies import bigbird_pieces, byte_pairs
-from .weight_names import load
+from .folder import parse_config, read_weights
+from .vocabularies import load_bigbird_unigram, load_byte_bpe
+from .weight_names import load_weights
 
 
 def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
@@ -30,18 +30,18 @@ def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
 
 
 def read_longformer(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
-    theirs = {name.removeprefix("longformer."): tensor for name, tensor in weights(path).items()}
-    ours = understood(path, config, lambda said: longformer.from_huggingface(said, theirs))
+    theirs = {name.removeprefix("longformer."): tensor for name, tensor in read_weights(path).items()}
+    ours = parse_config(path, config, lambda said: longformer.from_huggingface(said, theirs))
     names = longformer.names(ours, longformer.skipped(config))
-    model = load(longformer.Model(ours), theirs, names, longformer.unused(ours))
-    return folder_of(config, ours, model, byte_pairs(path))
+    model = load_weights(longformer.Model(ours), theirs, names, longformer.unused(ours))
+    return folder_of(config, ours, model, load_byte_bpe(path))
 
 
 def read_bigbird(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
-    theirs = {name.removeprefix("bert."): tensor for name, tensor in weights(path).items()}
-    ours = understood(path, config, lambda said: bigbird.from_huggingface(said, theirs))
-    model = load(bigbird.Model(ours), theirs, bigbird.names(ours), bigbird.unused(ours))
-    return folder_of(config, ours, model, bigbird_pieces(path))
+    theirs = {name.removeprefix("bert."): tensor for name, tensor in read_weights(path).items()}
+    ours = parse_config(path, config, lambda said: bigbird.from_huggingface(said, theirs))
+    model = load_weights(bigbird.Model(ours), theirs, bigbird.names(ours), bigbird.unused(ours))
+    return folder_of(config, ours, model, load_bigbird_unigram(path))
 
 
 def folder_of(config: Mapping[str, Any], ours: Any, model: Any, tokenizer: Any) -> EncoderFolder:

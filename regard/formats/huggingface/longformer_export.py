@@ -16,12 +16,12 @@ from ...families import longformer
 from ...files import read_json, write_json
 from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
-from ..model_card import with_encoder
+from ..model_card import encoder_usage
 from ..parity import quiet
 from . import bert_export
 from .bert_export import EncoderSample, around, labels, use_of_tokenizer
-from .marian_export import for_others
-from .weight_names import export
+from .marian_export import portable_tokenizer
+from .weight_names import export_weights
 
 HEADS = ("lm_head.", "classifier.")
 
@@ -57,7 +57,7 @@ def write(system: Any, draft: Path, precision: str) -> None:
     draft.mkdir()
     write_json(draft / "config.json", config(c, system.tokenizer, system))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, c, system.tokenizer), {"format": "pt"}))
-    backend = for_others(system.tokenizer)
+    backend = portable_tokenizer(system.tokenizer)
     backend.post_processor = around(system.tokenizer)
     (draft / "tokenizer.json").write_text(backend.to_str(pretty=True) + "\n", encoding="utf-8")
     inputs = {"model_input_names": ["input_ids", "attention_mask"]}
@@ -81,7 +81,7 @@ def config(c: longformer.Config, text: TrainedTokenizer, system: Any) -> dict[st
 
 def tensors(model: Any, c: longformer.Config, text: TrainedTokenizer) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write."""
-    found = export(model, longformer.names(c, text.pad + 1))
+    found = export_weights(model, longformer.names(c, text.pad + 1))
     if c.tied:
         found.pop("lm_head.decoder.weight", None)
     for name in [name for name in found if ".attention.self." in name and "_global." not in name]:
@@ -115,10 +115,10 @@ def check(system: Any, draft: Path, precision: str) -> str:
     return f"{len(sample.texts)} texts with {' and '.join(who)}: tokens equal, outputs apart by {apart:.1g}"
 
 
-def use(system: Any) -> str:
+def usage(system: Any) -> str:
     """What the README says: the first token is made global, as it was in training."""
     before = (
         'wide = 0 * batch["input_ids"]\n'
         f"wide[:, :{system.run.model.attention.globals}] = 1  # tokens that see all and are seen by all\n"
     )
-    return with_encoder(architecture(system.run.model), before, ", global_attention_mask=wide")
+    return encoder_usage(architecture(system.run.model), before, ", global_attention_mask=wide")

@@ -14,16 +14,24 @@ from ...files import read_json
 from ...processors import tokenizers as own
 from ...processors.external import MarianTokenizer, processor
 from ...processors.tokenizers import Tokenizer, TrainedTokenizer
-from .folder import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
-from .weight_names import load
+from .folder import (
+    GENERATION_FILE,
+    decode_from_generation,
+    logit_filters,
+    parse_config,
+    read_generation_config,
+    read_weights,
+    saved_decode,
+)
+from .weight_names import load_weights
 
-OURS, OUR_TARGET = "tokenizer.json", "target/tokenizer.json"
+TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
 
 
 def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """(source, target) of a Marian folder."""
-    if "regard" in config or ((path / OURS).is_file() and not (path / "source.spm").is_file()):
-        return _ours(path, config)
+    if "regard" in config or ((path / TOKENIZER_FILE).is_file() and not (path / "source.spm").is_file()):
+        return _regard_tokenizers(path, config)
 
     def cutter(name: str) -> Any:
         if not (path / name).is_file():
@@ -35,23 +43,31 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
 
     if not (path / "vocab.json").is_file():
         raise UserError(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
-    return _theirs(path, config, cutter("source.spm"), cutter("target.spm"))
+    return _marian_tokenizers(path, config, cutter("source.spm"), cutter("target.spm"))
 
 
-def _ours(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
-    source = own.load_tokenizer(path / OURS)
-    target = source if config.get("share_encoder_decoder_embeddings", True) else own.load_tokenizer(path / OUR_TARGET)
+def _regard_tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
+    source = own.load_tokenizer(path / TOKENIZER_FILE)
+    target = (
+        source
+        if config.get("share_encoder_decoder_embeddings", True)
+        else own.load_tokenizer(path / TARGET_TOKENIZER_FILE)
+    )
     numbers = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
     for key, number in numbers.items():
         if config[key] != number:
-            raise UserError(f"{path / 'config.json'}: {key} is {config[key]} and {number} in {OURS}; they must agree")
+            raise UserError(
+                f"{path / 'config.json'}: {key} is {config[key]} and {number} in {TOKENIZER_FILE}; they must agree"
+            )
     for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
         if config.get(key, side.size) != side.size:
             raise UserError(f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries")
     return source, target
 
 
-def _theirs(path: Path, config: Mapping[str, Any], source: Any, target: Any) -> tuple[MarianTokenizer, MarianTokenizer]:
+def _marian_tokenizers(
+    path: Path, config: Mapping[str, Any], source: Any, target: Any
+) -> tuple[MarianTokenizer, MarianTokenizer]:
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
     target_vocab = read_json(path / "target_vocab.json") if separate else vocab
@@ -68,10 +84,12 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
 
-    ours = understood(path, config, transformer.from_marian)
-    model = load(transformer.Model(ours), weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
-    generation = generation_of(path, config)
-    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    ours = parse_config(path, config, transformer.from_marian)
+    model = load_weights(
+        transformer.Model(ours), read_weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED
+    )
+    generation = read_generation_config(path, config)
+    decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
-    return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters(generation))
+    return TranslatePredictor(run, model, source, target, resolve_device(run.device), logit_filters(generation))

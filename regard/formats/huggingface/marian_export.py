@@ -22,12 +22,14 @@ from ...files import write_json
 from ...parts import slots
 from ...processors.tokenizers import END, SPECIALS, TrainedTokenizer, bytes_of, letters
 from .folder import generation_settings
-from .marian import OUR_TARGET, OURS
-from .weight_names import export
+from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
+from .weight_names import export_weights
 
-DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *SHAPES}
-READS = re.compile(r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight")  # its columns are the width
-WRITES = re.compile(r".*\.(out|norm)\.(weight|bias)")  # its rows are
+SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *SHAPES}
+READS_WIDTH = re.compile(
+    r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight"
+)  # its columns are the width
+WRITES_WIDTH = re.compile(r".*\.(out|norm)\.(weight|bias)")  # its rows are
 
 
 def unsupported(c: Any) -> list[str]:
@@ -52,19 +54,19 @@ def write(system: Any, draft: Path, precision: str) -> None:
     """Everything of the folder but its README."""
     run: Run = system.run
     twin, c = as_marian(system.model, run.model)
-    longest = positions(run)
+    longest = max_positions(run)
     draft.mkdir()
-    write_json(draft / "config.json", config(c, system.source, longest) | own(run))
-    write_json(draft / "generation_config.json", generation(run, system.target, longest))
+    write_json(draft / "config.json", config(c, system.source, longest) | decode_entry(run))
+    write_json(draft / "generation_config.json", generation_config(run, system.target, longest))
     (draft / "model.safetensors").write_bytes(save(tensors(twin, c), {"format": "pt"}))
-    write_uses(system, draft, longest)
+    write_tokenizer_files(system, draft, longest)
 
 
 def as_marian(model: Any, c: transformer.Config) -> tuple[transformer.Model, transformer.Config]:
     """The same function as a model of exactly Marian's form."""
     state: dict[str, Tensor] = dict(model.state_dict())
     if c.positions.layout == "interleaved":  # type: ignore[union-attr]
-        state = in_halves(state, c.width)
+        state = to_half_layout(state, c.width)
     state.setdefault("head.bias", torch.zeros(len(state["head.weight"])))
     c = c.model_copy(update={"positions": slots.Sinusoid(layout="halves"), "biased": True})
     twin = transformer.Model(c)
@@ -72,7 +74,7 @@ def as_marian(model: Any, c: transformer.Config) -> tuple[transformer.Model, tra
     return twin.eval(), c
 
 
-def in_halves(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+def to_half_layout(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
     """Every tensor with the width's even places first, then its odd ones: what was interleaved lies in halves.
 
     Nothing but the order of the width changes, and every map that reads or writes it changes along.
@@ -80,14 +82,14 @@ def in_halves(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
     order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
 
     def moved(name: str, tensor: Tensor) -> Tensor:
-        if READS.fullmatch(name):
+        if READS_WIDTH.fullmatch(name):
             return tensor[:, order]
-        return tensor[order] if WRITES.fullmatch(name) else tensor
+        return tensor[order] if WRITES_WIDTH.fullmatch(name) else tensor
 
     return {name: moved(name, tensor) for name, tensor in state.items()}
 
 
-def positions(run: Run) -> int:
+def max_positions(run: Run) -> int:
     """How many places a model is given where it needs a number: what the data allow, and outputs for them."""
     return max(1024, 2 * run.data.max_tokens + 32)
 
@@ -123,12 +125,12 @@ def config(c: transformer.Config, tokenizer: TrainedTokenizer, longest: int) -> 
     }
 
 
-def own(run: Run) -> dict[str, Any]:
+def decode_entry(run: Run) -> dict[str, Any]:
     """What our reader goes by and others pass over: the run's way of decoding, which Marian's words say only nearly."""
-    return {"regard": {"decode": run.decode.model_dump(mode="json", include=DECODE)}}
+    return {"regard": {"decode": run.decode.model_dump(mode="json", include=SAVED_DECODE)}}
 
 
-def generation(run: Run, tokenizer: TrainedTokenizer, longest: int) -> dict[str, Any]:
+def generation_config(run: Run, tokenizer: TrainedTokenizer, longest: int) -> dict[str, Any]:
     numbers = {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
     never = {"decoder_start_token_id": tokenizer.start, "suppress_tokens": [tokenizer.pad, tokenizer.start]}
     return generation_settings(run.decode, longest) | numbers | never
@@ -136,7 +138,7 @@ def generation(run: Run, tokenizer: TrainedTokenizer, longest: int) -> dict[str,
 
 def tensors(twin: transformer.Model, c: transformer.Config) -> dict[str, Tensor]:
     """The weights under the names that `save_pretrained` would write."""
-    found = export(twin, transformer.marian(c))
+    found = export_weights(twin, transformer.marian(c))
     if c.tied:
         del found["lm_head.weight"]
     elif not c.target_vocab:  # transformers then ties nothing at all
@@ -147,20 +149,22 @@ def tensors(twin: transformer.Model, c: transformer.Config) -> dict[str, Tensor]
 
 def write_tokenizers(system: Any, draft: Path) -> dict[str, TrainedTokenizer]:
     """One file, or one for each side; and whose they are."""
-    sides = {OURS: system.source} | ({} if system.target is system.source else {OUR_TARGET: system.target})
+    sides = {TOKENIZER_FILE: system.source} | (
+        {} if system.target is system.source else {TARGET_TOKENIZER_FILE: system.target}
+    )
     for name, text in sides.items():
         (draft / name).parent.mkdir(exist_ok=True)
-        (draft / name).write_text(for_others(text).to_str(pretty=True) + "\n", encoding="utf-8")
+        (draft / name).write_text(portable_tokenizer(text).to_str(pretty=True) + "\n", encoding="utf-8")
     return sides
 
 
-def write_uses(system: Any, draft: Path, longest: int) -> None:
+def write_tokenizer_files(system: Any, draft: Path, longest: int) -> None:
     """The tokenizers, and beside each what `transformers` needs to know of it."""
     for name, text in write_tokenizers(system, draft).items():
-        write_json((draft / name).parent / "tokenizer_config.json", use_of_tokenizer(text, longest))
+        write_json((draft / name).parent / "tokenizer_config.json", tokenizer_config(text, longest))
 
 
-def use_of_tokenizer(text: TrainedTokenizer, longest: int) -> dict[str, Any]:
+def tokenizer_config(text: TrainedTokenizer, longest: int) -> dict[str, Any]:
     """How `transformers` is to use it. No text is control, whatever it says; `<unk>` is not named, for then it would be
     left out of decoded texts."""
     pad, start, end, _ = SPECIALS
@@ -176,7 +180,7 @@ def use_of_tokenizer(text: TrainedTokenizer, longest: int) -> dict[str, Any]:
     }
 
 
-def for_others(text: TrainedTokenizer, ended: bool = True) -> Backend:
+def portable_tokenizer(text: TrainedTokenizer, ended: bool = True) -> Backend:
     """The tokenizer, with END after every text if asked for, that decodes as ours does but without our help."""
     whole = json.loads(text.backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["id"] != text.unk]
@@ -187,11 +191,11 @@ def for_others(text: TrainedTokenizer, ended: bool = True) -> Backend:
             single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]
         )
     if text.symbols and bytes_of(backend):
-        backend.decoder = around_symbols(backend.decoder, list(text.symbols.values()))
+        backend.decoder = decode_around_symbols(backend.decoder, list(text.symbols.values()))
     return backend
 
 
-def around_symbols(decoder: Any, symbols: list[str]) -> Any:
+def decode_around_symbols(decoder: Any, symbols: list[str]) -> Any:
     """Decode what stands between symbols as a text of its own, as our tokenizers do."""
     table = letters()
     spelt = {symbol: "".join(table[byte] for byte in symbol.encode()) for symbol in symbols if not symbol.isascii()}

@@ -10,9 +10,17 @@ from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import t5
 from ...processors.tokenizers import TrainedTokenizer
-from .folder import GENERATION, decoding, filters, generation_of, own_decoding, understood, weights
-from .vocabularies import sentencepieces
-from .weight_names import load
+from .folder import (
+    GENERATION_FILE,
+    decode_from_generation,
+    logit_filters,
+    parse_config,
+    read_generation_config,
+    read_weights,
+    saved_decode,
+)
+from .vocabularies import load_t5_unigram
+from .weight_names import load_weights
 
 
 def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
@@ -21,18 +29,18 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     from ...tasks.translate import TranslatePredictor
 
     ours, model = read(path, config)
-    generation = generation_of(path, config)
-    decode = own_decoding(config, generation) or understood(path, generation, decoding, GENERATION)
+    generation = read_generation_config(path, config)
+    decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     text = tokenizer(path, generation, ours)
-    return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters(generation))
+    return TranslatePredictor(run, model, text, text, resolve_device(run.device), logit_filters(generation))
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
-    theirs = weights(path)
-    ours = understood(path, config, t5.from_huggingface)
+    theirs = read_weights(path)
+    ours = parse_config(path, config, t5.from_huggingface)
     ours = ours.model_copy(update={"tied": settled(theirs, config)})
-    model = load(t5.Model(ours), theirs, t5.names(ours), UNUSED)
+    model = load_weights(t5.Model(ours), theirs, t5.names(ours), UNUSED)
     return ours, model  # type: ignore[return-value]
 
 
@@ -55,7 +63,7 @@ def settled(theirs: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
 
 
 def tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> TrainedTokenizer:
-    text = sentencepieces(path)
+    text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
         if generation.get(key) not in (None, number):

@@ -11,8 +11,8 @@ from ...families import t5
 from ...files import write_json
 from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
-from .marian_export import generation, own, positions, write_uses
-from .weight_names import export
+from .marian_export import decode_entry, generation_config, max_positions, write_tokenizer_files
+from .weight_names import export_weights
 
 ACTS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 GATED = {"relu": "gated-relu", "gelu_tanh": "gated-gelu", "silu": "gated-silu"}
@@ -36,12 +36,12 @@ def unsupported(c: t5.Config) -> list[str]:
 def write(system: Any, draft: Path, precision: str) -> None:
     """Everything of the folder but its README."""
     run: Run = system.run
-    longest = positions(run)
+    longest = max_positions(run)
     draft.mkdir()
-    write_json(draft / "config.json", config(run.model, system.target) | own(run))
-    write_json(draft / "generation_config.json", generation(run, system.target, longest))
+    write_json(draft / "config.json", config(run.model, system.target) | decode_entry(run))
+    write_json(draft / "generation_config.json", generation_config(run, system.target, longest))
     (draft / "model.safetensors").write_bytes(save(tensors(system.model, run.model), {"format": "pt"}))
-    write_uses(system, draft, longest)
+    write_tokenizer_files(system, draft, longest)
 
 
 def config(c: t5.Config, tokenizer: TrainedTokenizer) -> dict[str, Any]:
@@ -72,4 +72,4 @@ def config(c: t5.Config, tokenizer: TrainedTokenizer) -> dict[str, Any]:
 
 
 def tensors(model: t5.Model, c: t5.Config) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone().contiguous() for name, tensor in export(model, t5.names(c)).items()}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in export_weights(model, t5.names(c)).items()}

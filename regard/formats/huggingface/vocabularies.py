@@ -15,15 +15,15 @@ from ...files import read_json, read_table
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
-ROLES = {
+CONTROL_ROLES = {
     SPECIALS[PAD]: "pad_token", SPECIALS[UNK]: "unk_token", SPECIALS[START]: "cls_token", SPECIALS[END]: "sep_token",
     MASK: "mask_token",
 }  # fmt: skip
-WORDPIECE = ("BertTokenizer", "BertTokenizerFast")
-PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
+WORDPIECE_CLASSES = ("BertTokenizer", "BertTokenizerFast")
+COMPLETE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
 
 
-def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
+def adopt_tokenizer(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
     """A tokenizer.json as one of ours; `roles` has their names for our control. What else is kept whole is a symbol."""
     model, added = whole["model"], whole["added_tokens"]
     vocab: dict[str, Any] | list[Any] = model["vocab"]
@@ -45,17 +45,17 @@ def adopted(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> Tra
     if "unk_token" in model:
         model["unk_token"] = ours.get(model["unk_token"], model["unk_token"])
     kept = [token | {"special": False} for token in added if token["content"] not in ours]
-    kept += [control(ours[theirs], numbers[theirs]) for theirs in ours]
+    kept += [control_token(ours[theirs], numbers[theirs]) for theirs in ours]
     whole["added_tokens"] = sorted(kept, key=lambda token: token["id"])
     whole |= {"truncation": None, "padding": None, "post_processor": None}
     try:
         backend = Backend.from_str(json.dumps(whole))
     except Exception as error:  # the library raises nothing more special
         raise UserError(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
-    return TrainedTokenizer(guarded(backend, list(ours.values())))
+    return TrainedTokenizer(split_control_names(backend, list(ours.values())))
 
 
-def guarded(backend: Backend, names: list[str]) -> Backend:
+def split_control_names(backend: Backend, names: list[str]) -> Backend:
     """No text is control: a vocabulary that could find `</s>` in a text, as any other entry, is shown it cut."""
     if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.BertPreTokenizer):
         return backend  # these cut it anyway
@@ -68,12 +68,12 @@ def guarded(backend: Backend, names: list[str]) -> Backend:
     return backend
 
 
-def control(name: str, number: int) -> dict[str, Any]:
+def control_token(name: str, number: int) -> dict[str, Any]:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": number, "content": name, **plain, "special": True}
 
 
-def settings(path: Path) -> dict[str, Any]:
+def tokenizer_settings(path: Path) -> dict[str, Any]:
     """What a folder says of its tokenizer beside the vocabulary itself."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -84,7 +84,7 @@ def settings(path: Path) -> dict[str, Any]:
     }
 
 
-def stored(path: Path) -> dict[str, Any]:
+def read_tokenizer_json(path: Path) -> dict[str, Any]:
     whole: dict[str, Any] = read_json(path / "tokenizer.json")
     model, added = whole.get("model"), whole.get("added_tokens")
     if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
@@ -95,25 +95,28 @@ def stored(path: Path) -> dict[str, Any]:
 # --- BERT's wordpieces -----------------------------------------------------------------------------------------------
 
 
-def wordpieces(path: Path) -> TrainedTokenizer:
+def load_wordpiece(path: Path) -> TrainedTokenizer:
     """The tokenizer of a BERT folder: vocab.txt or tokenizer.json, cut up as transformers does it.
 
     That is as tokenizer_config.json says, whatever tokenizer.json has, unless its class leaves all to tokenizer.json.
     """
-    said = settings(path)
+    said = tokenizer_settings(path)
     kind = said.get("tokenizer_class") or "BertTokenizer"
-    if kind not in (*WORDPIECE, *PLAIN):
-        raise UserError(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE, *PLAIN))}")
-    file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
-    if file is None or (kind in PLAIN and file.name != "tokenizer.json"):
+    if kind not in (*WORDPIECE_CLASSES, *COMPLETE_CLASSES):
         raise UserError(
-            f"{path} has no {'tokenizer.json' if kind in PLAIN else 'vocab.txt'}; a BERT folder needs its tokenizer"
+            f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE_CLASSES, *COMPLETE_CLASSES))}"
         )
+    file = next((path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()), None)
+    if file is None or (kind in COMPLETE_CLASSES and file.name != "tokenizer.json"):
+        wanted = "tokenizer.json" if kind in COMPLETE_CLASSES else "vocab.txt"
+        raise UserError(f"{path} has no {wanted}; a BERT folder needs its tokenizer")
     listed = file.name == "vocab.txt"
-    whole: dict[str, Any] = {"model": {"vocab": _lines(file)}, "added_tokens": []} if listed else stored(path)
-    roles = {name: said.get(key) or f"[{key[:-6].upper()}]" for name, key in ROLES.items()}
-    if kind in PLAIN:
-        return adopted(file, whole, roles)
+    whole: dict[str, Any] = (
+        {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if listed else read_tokenizer_json(path)
+    )
+    roles = {name: said.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
+    if kind in COMPLETE_CLASSES:
+        return adopt_tokenizer(file, whole, roles)
     if whole["model"].get("type", "WordPiece") != "WordPiece":
         raise UserError(f"{file} is of type {whole['model']['type']}; a {kind} has WordPiece")
     backend = Backend(models.WordPiece(whole["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
@@ -123,10 +126,10 @@ def wordpieces(path: Path) -> TrainedTokenizer:
         lowercase=said.get("do_lower_case", True),
     )
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    return adopted(file, json.loads(backend.to_str()) | {"added_tokens": whole["added_tokens"]}, roles)
+    return adopt_tokenizer(file, json.loads(backend.to_str()) | {"added_tokens": whole["added_tokens"]}, roles)
 
 
-def _lines(file: Path) -> dict[str, int]:
+def _read_vocab_lines(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -136,21 +139,23 @@ def _lines(file: Path) -> dict[str, int]:
 
 # --- RoBERTa's byte pairs --------------------------------------------------------------------------------------------
 
-BYTE_PAIRS = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
+BYTE_BPE_CLASSES = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
 
 
-def byte_pairs(path: Path) -> TrainedTokenizer:
+def load_byte_bpe(path: Path) -> TrainedTokenizer:
     """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
-    said = settings(path)
-    kind = said.get("tokenizer_class") or BYTE_PAIRS[0]
-    if kind not in (*BYTE_PAIRS, *PLAIN):
-        raise UserError(f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_PAIRS, *PLAIN))}")
+    said = tokenizer_settings(path)
+    kind = said.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
+    if kind not in (*BYTE_BPE_CLASSES, *COMPLETE_CLASSES):
+        raise UserError(
+            f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_BPE_CLASSES, *COMPLETE_CLASSES))}"
+        )
     usual = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
-    roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in ROLES.items()}
+    roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
     if (path / "tokenizer.json").is_file():
-        return adopted(path / "tokenizer.json", stored(path), roles)
+        return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     vocab, merges = path / "vocab.json", path / "merges.txt"
-    if kind in PLAIN or not (vocab.is_file() and merges.is_file()):
+    if kind in COMPLETE_CLASSES or not (vocab.is_file() and merges.is_file()):
         raise UserError(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
@@ -160,15 +165,15 @@ def byte_pairs(path: Path) -> TrainedTokenizer:
         ) from error
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=said.get("add_prefix_space", False))
     backend.decoder = decoders.ByteLevel()
-    return adopted(vocab, json.loads(backend.to_str()), roles)
+    return adopt_tokenizer(vocab, json.loads(backend.to_str()), roles)
 
 
 # --- T5's sentencepieces ---------------------------------------------------------------------------------------------
 
 
-def sentencepieces(path: Path) -> TrainedTokenizer:
+def load_t5_unigram(path: Path) -> TrainedTokenizer:
     """The tokenizer of a T5 folder: tokenizer.json, or made from spiece.model."""
-    said = settings(path)
+    said = tokenizer_settings(path)
     roles = {
         SPECIALS[PAD]: said.get("pad_token") or "<pad>",
         SPECIALS[END]: said.get("eos_token") or "</s>",
@@ -177,18 +182,18 @@ def sentencepieces(path: Path) -> TrainedTokenizer:
     if said.get("bos_token"):  # the first T5 has none
         roles[SPECIALS[START]] = said["bos_token"]
     if (path / "tokenizer.json").is_file():
-        return adopted(path / "tokenizer.json", stored(path), roles)
+        return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     file = path / "spiece.model"
     if not file.is_file():
         raise UserError(f"{path} has neither tokenizer.json nor spiece.model; a T5 folder needs its tokenizer")
-    return adopted(file, unigram(file, said.get("extra_ids", 100)), roles)
+    return adopt_tokenizer(file, t5_tokenizer_json(file, said.get("extra_ids", 100)), roles)
 
 
-def unigram(file: Path, extra: int) -> dict[str, Any]:
+def t5_tokenizer_json(file: Path, extra: int) -> dict[str, Any]:
     """A sentencepiece model as T5's tokenizer.json, with `extra` sentinels behind it, the first one last."""
-    pieces, charsmap = _sentencepiece(file)
+    pieces, charsmap = _read_sentencepiece(file)
     marks = [sentinel(number) for number in reversed(range(extra))]
-    backend = _unigram_of(pieces, [(mark, 0.0) for mark in marks])
+    backend = _unigram_backend(pieces, [(mark, 0.0) for mark in marks])
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
     space = {"replacement": "▁", "prepend_scheme": "always"}
@@ -204,9 +209,9 @@ def unigram(file: Path, extra: int) -> dict[str, Any]:
 Pieces = list[tuple[str, float, int]]
 
 
-def _sentencepiece(file: Path) -> tuple[Pieces, bytes]:
+def _read_sentencepiece(file: Path) -> tuple[Pieces, bytes]:
     try:
-        pieces, kind, charsmap = sentencepiece_proto.read(file.read_bytes())
+        pieces, kind, charsmap = sentencepiece_proto.parse_model(file.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
     if not pieces or kind != 1:
@@ -214,7 +219,7 @@ def _sentencepiece(file: Path) -> tuple[Pieces, bytes]:
     return pieces, charsmap
 
 
-def _unigram_of(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
+def _unigram_backend(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
     unk = next(number for number, (_, _, kind) in enumerate(pieces) if kind == 2)
     vocab = [(piece, score) for piece, score, _ in pieces] + more
     return Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
@@ -223,12 +228,12 @@ def _unigram_of(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
 # --- BigBird's sentencepieces ----------------------------------------------------------------------------------------
 
 
-def bigbird_pieces(path: Path) -> TrainedTokenizer:
+def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
     """The tokenizer of a BigBird folder: tokenizer.json, or made from spiece.model.
 
     START and END are its [CLS] and [SEP]. Its own <s> and </s>, which no text of it has, get other names here.
     """
-    said = settings(path)
+    said = tokenizer_settings(path)
     usual = {
         "pad_token": "<pad>",
         "unk_token": "<unk>",
@@ -236,23 +241,27 @@ def bigbird_pieces(path: Path) -> TrainedTokenizer:
         "sep_token": "[SEP]",
         "mask_token": "[MASK]",
     }
-    roles = {name: said.get(key) or usual[key] for name, key in ROLES.items()}
+    roles = {name: said.get(key) or usual[key] for name, key in CONTROL_ROLES.items()}
     file = next((path / name for name in ("tokenizer.json", "spiece.model") if (path / name).is_file()), None)
     if file is None:
         raise UserError(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
-    whole = stored(path) if file.name == "tokenizer.json" else _bigbird(file, said.get("add_prefix_space", True))
+    whole = (
+        read_tokenizer_json(path)
+        if file.name == "tokenizer.json"
+        else bigbird_tokenizer_json(file, said.get("add_prefix_space", True))
+    )
     aside = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
     model = whole["model"]
     model["vocab"] = [[aside.get(piece, piece), score] for piece, score in model["vocab"]]
     whole["added_tokens"] = [
         token | {"content": aside.get(token["content"], token["content"])} for token in whole["added_tokens"]
     ]
-    return adopted(file, whole, roles)
+    return adopt_tokenizer(file, whole, roles)
 
 
-def _bigbird(file: Path, prefixed: bool) -> dict[str, Any]:
-    pieces, _ = _sentencepiece(file)
-    backend = _unigram_of(pieces, [])
+def bigbird_tokenizer_json(file: Path, prefixed: bool) -> dict[str, Any]:
+    pieces, _ = _read_sentencepiece(file)
+    backend = _unigram_backend(pieces, [])
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
     space = {"replacement": "▁", "prepend_scheme": "always" if prefixed else "never", "split": True}
     backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]

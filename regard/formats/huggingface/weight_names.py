@@ -21,12 +21,12 @@ class WeightRule:
     row: bool = False  # their (1, n) is our (n)
     skip: int = 0  # rows at the top of theirs that nothing uses
 
-    def take(self, theirs: Tensor) -> Tensor:
+    def read(self, theirs: Tensor) -> Tensor:
         theirs = theirs[self.skip :]
         theirs = theirs.flatten() if self.row else theirs.chunk(self.parts, -1)[self.part]
         return theirs.t() if self.transposed else theirs  # a bias has one dimension and stays as it is
 
-    def give(self, ours: Tensor) -> Tensor:
+    def write(self, ours: Tensor) -> Tensor:
         ours = torch.cat([ours.new_zeros(self.skip, *ours.shape[1:]), ours]) if self.skip else ours
         return ours[None] if self.row else ours.t() if self.transposed else ours
 
@@ -34,15 +34,15 @@ class WeightRule:
 Names = Mapping[str, str | WeightRule]
 
 
-def first(*names: str) -> WeightRule:
+def one_of(*names: str) -> WeightRule:
     return WeightRule(names)
 
 
-def row(name: str) -> WeightRule:
+def as_row(name: str) -> WeightRule:
     return WeightRule((name,), row=True)
 
 
-def skipping(name: str, rows: int) -> WeightRule:
+def skip_rows(name: str, rows: int) -> WeightRule:
     """RoBERTa and its kin count places from behind the padding, so that the first rows of their table are nobody's."""
     return WeightRule((name,), skip=rows)
 
@@ -52,7 +52,7 @@ def transposed(name: str, part: int = 0, parts: int = 1) -> WeightRule:
     return WeightRule((name,), True, part, parts)
 
 
-def under(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
+def prefixed(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
     """The same table one level up: every name gets its side's prefix."""
 
     def join(name: str | WeightRule) -> str | WeightRule:
@@ -63,18 +63,20 @@ def under(ours: str, theirs: str, names: Names) -> dict[str, str | WeightRule]:
     return {f"{ours}.{path}": join(name) for path, name in names.items()}
 
 
-def load(model: nn.Module, theirs: Mapping[str, Tensor], names: Names, computed: tuple[str, ...] = ()) -> nn.Module:
+def load_weights(
+    model: nn.Module, theirs: Mapping[str, Tensor], names: Names, computed: tuple[str, ...] = ()
+) -> nn.Module:
     """Fill `model`; every tensor of ours must be found and every one of theirs used, or fit a pattern in `computed`."""
     state, used = {}, set()
     for ours, tensor in model.state_dict().items():
-        rule = find(ours, names)
+        rule = find_rule(ours, names)
         there = [name for name in rule.names if name in theirs]
         if not there:
             raise UserError(f"the checkpoint has no {rule.names[0]!r}, which {ours!r} is read from")
         if any(not theirs[name].equal(theirs[there[0]]) for name in there[1:]):
             raise UserError(f"{there[0]!r} and {there[1]!r} of the checkpoint should be one tensor and differ")
         used.update(there)
-        state[ours] = rule.take(theirs[there[0]])
+        state[ours] = rule.read(theirs[there[0]])
         if state[ours].shape != tensor.shape:
             shapes = f"{tuple(state[ours].shape)}; {ours!r} has {tuple(tensor.shape)}"
             raise UserError(f"{there[0]!r} of the checkpoint has shape {shapes}")
@@ -85,18 +87,18 @@ def load(model: nn.Module, theirs: Mapping[str, Tensor], names: Names, computed:
     return model.eval()
 
 
-def export(model: nn.Module, names: Names) -> dict[str, Tensor]:
+def export_weights(model: nn.Module, names: Names) -> dict[str, Tensor]:
     """The model's weights under their names: the table read backwards."""
     theirs: dict[str, list[Tensor]] = {}
     for ours, tensor in model.state_dict().items():
-        rule = find(ours, names)
+        rule = find_rule(ours, names)
         parts = theirs.setdefault(rule.names[0], [])
         if len(parts) < rule.parts:  # tied tensors come more than once
-            parts.append(rule.give(tensor))
+            parts.append(rule.write(tensor))
     return {name: parts[0] if len(parts) == 1 else torch.cat(parts, -1) for name, parts in theirs.items()}
 
 
-def find(ours: str, names: Names) -> WeightRule:
+def find_rule(ours: str, names: Names) -> WeightRule:
     """The rule for one of our tensors, with the layer numbers put in: the longest module path wins."""
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", ours)
     path, tail = re.sub(r"(?<=\.)\d+(?=\.)", "*", ours), ""
@@ -104,13 +106,13 @@ def find(ours: str, names: Names) -> WeightRule:
         if path in names:
             found = names[path]
             rule = WeightRule((found,)) if isinstance(found, str) else found
-            return replace(rule, names=tuple(numbered(name, numbers) + tail for name in rule.names))
+            return replace(rule, names=tuple(fill_layer_numbers(name, numbers) + tail for name in rule.names))
         path, _, last = path.rpartition(".")
         tail = f".{last}{tail}"
     raise LookupError(f"no name for {ours!r} in this family's map")
 
 
-def numbered(name: str, numbers: list[str]) -> str:
+def fill_layer_numbers(name: str, numbers: list[str]) -> str:
     for number in numbers:
         name = name.replace("*", number, 1)
     return name
