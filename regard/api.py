@@ -297,7 +297,7 @@ def _unused(out: Path) -> bool:
     """Is there nothing of a training yet, neither a checkpoint nor a figure?"""
     from .training import progress
 
-    told = any(record["step"] for record in progress.read(out / "metrics.jsonl"))
+    told = any(record["step"] for record in progress.read_records(out / "metrics.jsonl"))
     return not told and not (out / "checkpoints").exists()
 
 

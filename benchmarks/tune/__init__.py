@@ -20,7 +20,7 @@ from regard.errors import UserError
 from regard.families import bert
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training import optim as optim
-from regard.training.checkpoint import stored
+from regard.training.checkpoint import tensors_to_save
 
 from ..report import Report, Section
 from ..timing import Way, rounds
@@ -112,7 +112,7 @@ def stepper(model: nn.Module, tokens: Tensor, labels: Tensor, plan: Plan, device
 def facts_of(model: nn.Module, device: torch.device, before: int) -> str:
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     every = sum(each.numel() for name, each in model.named_parameters() if not name.startswith("tune."))
-    size = len(save({name: each.detach().clone().contiguous() for name, each in stored(model).items()}))
+    size = len(save({name: each.detach().clone().contiguous() for name, each in tensors_to_save(model).items()}))
     peak = (
         f", peak {(torch.cuda.max_memory_allocated(device) - before) / 2**20:,.0f} MiB" if device.type == "cuda" else ""
     )

@@ -185,17 +185,17 @@ def probe_logits(system: Any) -> Tensor:
 def average_weights(path: Path, model: Any, count: int) -> AbstractContextManager[None]:
     """Inside, the model has the mean of the weights of the run's last checkpoints."""
     from ..training import checkpoint
-    from ..training.average import mean_of
+    from ..training.average import averaged_checkpoints
 
     if not count:
         return nullcontext()
-    found = checkpoint.last(path, count)
+    found = checkpoint.latest(path, count)
     if len(found) < count:
         raise UserError(
             f"{path} has {len(found)} checkpoints and not the {count} of --average; "
             f"average fewer, or train with train.keep={count}"
         )
-    return mean_of(model, found)
+    return averaged_checkpoints(model, found)
 
 
 def copy_run(path: Path, system: Any, draft: Path, average: int, merge: bool = False) -> None:

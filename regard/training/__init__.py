@@ -1,4 +1,7 @@
-"""Training: the loop, schedules, checkpoints, what is shown of them. `regard.train` is the verb, so the room is not."""
+"""The training loop with its schedules, optimizer, checkpoints and progress output.
+
+The package is not called `train` because `regard.train` is the function.
+"""
 
 from .checkpoint import load_model, save_model
 from .loop import fit

@@ -1,4 +1,4 @@
-"""Weights and checkpoints: safetensors and JSON, never a pickle; enough to come back bit for bit."""
+"""Weights and checkpoints in safetensors and JSON, never pickle. A resumed run continues bit for bit."""
 
 import base64
 import dataclasses
@@ -28,55 +28,55 @@ FORMER_OPTIMIZER = "optimiser.safetensors"  # the name in checkpoints of runs of
 
 @dataclass
 class TrainingState:
-    """Where a training stands at the boundary between two updates."""
+    """The state of a training between two steps. The field names are keys of state.json."""
 
-    step: int = 0  # finished updates
+    step: int = 0  # finished steps
     epoch: int = 0
-    index: int = 0  # examples of this epoch, over all processes, that are behind
+    index: int = 0  # examples of this epoch consumed, over all processes
     evaluated: int = -1  # the step of the last evaluation
-    best: float | None = None  # of `metric`, and the step it was seen at
+    best: float | None = None  # best value of `metric`, and its step
     best_step: int = 0
     metric: str = ""
     waited: int = 0  # evaluations since the best
     compiled: bool = False
-    loss: float = 0.0  # summed over the predicted tokens since the last train record, and their number
+    loss: float = 0.0  # summed over the predicted tokens since the last train record, and their count
     count: int = 0
-    seconds: float = 0.0  # spent in training, over all parts of a resumed run
+    seconds: float = 0.0  # training time, over all parts of a resumed run
 
 
 # Weights
 
 
 def save_model(model: nn.Module, path: Path, step: int) -> None:
-    """Write the weights to `path`, whole or not at all. Equal weights of an equal step are equal bytes."""
+    """Write the weights to `path` atomically. Equal weights of an equal step are equal bytes."""
     with files.atomic_write(path) as draft:
-        _write(draft, stored(model), {"step": str(step)})
+        _write(draft, tensors_to_save(model), {"step": str(step)})
 
 
 def load_model(model: nn.Module, path: Path) -> int:
-    """Fill the model from `path` and return the step of these weights; anything that does not fit is refused."""
+    """Load the weights in `path` into the model and return their step. Names and shapes must match exactly."""
     tensors, metadata = _read(path)
-    wanted = stored(model)
+    wanted = tensors_to_save(model)
     problems = [f"{name} is missing" for name in wanted if name not in tensors]
     problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
     problems += [
-        f"{name} is {tuple(tensors[name].shape)} and the model's is {tuple(own.shape)}"
+        f"{name} has shape {tuple(tensors[name].shape)} and the model's has {tuple(own.shape)}"
         for name, own in wanted.items()
         if name in tensors and tensors[name].shape != own.shape
     ]
-    _refuse(problems, path)
+    _raise_mismatch(problems, path)
     with torch.no_grad():
         for name, own in wanted.items():
             own.copy_(tensors[name])
     return int(metadata.get("step", 0))
 
 
-def stored(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor of the model once: one that has several names (tied) goes by the alphabetically first.
+def tensors_to_save(model: nn.Module) -> dict[str, Tensor]:
+    """Each tensor of the model once: a tied tensor has the alphabetically first of its names.
 
-    Of a tuned model only what is trained: the base has a place of its own.
+    Of a tuned model only the trained parameters: the base is stored elsewhere.
     """
-    seen: set[tuple[Any, ...]] = set()
+    seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     found = {}
     kept = {name for name, each in model.named_parameters() if each.requires_grad} if injection_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
@@ -89,7 +89,7 @@ def stored(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _refuse(problems: list[str], path: Path) -> None:
+def _raise_mismatch(problems: list[str], path: Path) -> None:
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise UserError(
@@ -100,7 +100,7 @@ def _refuse(problems: list[str], path: Path) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     path.touch()
-    mode = path.stat().st_mode  # safetensors writes through a private file of its own and leaves that one's mode
+    mode = path.stat().st_mode  # safetensors replaces the file by a private one, with that one's mode
     try:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
@@ -115,9 +115,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise UserError(f"{path} is not there; give the folder of a run that has saved its weights") from error
+        raise UserError(f"{path} does not exist; give the folder of a run that has saved its weights") from error
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is cut off or damaged ({error}); restore it from a copy, or train again") from error
+        raise UserError(f"{path} is truncated or damaged ({error}); restore it from a copy, or train again") from error
 
 
 # Checkpoints
@@ -129,98 +129,100 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     keep: int,
-    carried: dict[str, Tensor] | None = None,
+    task_state: dict[str, Tensor] | None = None,
 ) -> Path:
-    """Write checkpoints/step-N of the run `folder` and remove those beyond the newest `keep`.
+    """Write checkpoints/step-N of the run `folder` and remove all but the newest `keep`.
 
-    `carried` is what the task takes along from update to update, if anything.
+    `task_state` is the state that the task carries from step to step, if any.
     """
     path = folder / "checkpoints" / f"step-{state.step}"
     with files.atomic_write(path) as draft:
         draft.mkdir(parents=True)
-        _write(draft / MODEL, stored(model), {"step": str(state.step)})
+        _write(draft / MODEL, tensors_to_save(model), {"step": str(state.step)})
         _write(draft / OPTIMIZER, _optimizer_tensors(model, optimizer), {"step": str(state.step)})
-        if carried:
-            _write(draft / TASK, carried, {"step": str(state.step)})
+        if task_state:
+            _write(draft / TASK, task_state, {"step": str(state.step)})
         sums = {file.name: _checksum(file) for file in sorted(draft.iterdir())}
-        record = {"format": 1, **dataclasses.asdict(state), "random": randomness(), "checksums": sums}
+        record = {"format": 1, **dataclasses.asdict(state), "random": rng_state(), "checksums": sums}
         (draft / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    for old in _all(folder)[keep:]:
+    for old in _checkpoint_paths(folder)[keep:]:
         files.remove(old)
     return path
 
 
 def save_state(folder: Path, state: TrainingState) -> None:
-    """Bring the checkpoint of this very step up to date: its weights and random generators are still the same."""
+    """Update state.json in the checkpoint of this step; its weights and random generators are still the same."""
     path = folder / "checkpoints" / f"step-{state.step}" / STATE
     files.write_json(path, {**files.read_json(path), **dataclasses.asdict(state)})
 
 
-def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint of a run, None where there is none yet; damaged ones are told and set aside."""
-    bad: dict[str, str] = {}
-    for path in _all(folder):
-        if not (problem := _problem(path)):
-            for name, why in bad.items():
-                aside = path.with_name(f"{name}.damaged")  # under its own name it would count as one to keep
+def newest(folder: Path, notify: Callable[[str], None]) -> Path | None:
+    """Return the newest intact checkpoint of a run, or None. Newer damaged ones are renamed and reported."""
+    damaged: dict[str, str] = {}
+    for path in _checkpoint_paths(folder):
+        if not (problem := _find_damage(path)):
+            for name, why in damaged.items():
+                aside = path.with_name(f"{name}.damaged")  # under its own name it would count towards `keep`
                 files.remove(aside)
                 os.replace(path.with_name(name), aside)
-                say(f"checkpoint {name} is damaged ({why}) and was renamed {aside.name}; going on from {path.name}")
+                notify(
+                    f"checkpoint {name} is damaged ({why}) and was renamed to {aside.name}; resuming from {path.name}"
+                )
             return path
-        bad[path.name] = problem
-    if bad:
-        told = "; ".join(f"checkpoint {name} is damaged ({why})" for name, why in bad.items())
-        raise UserError(f"{told}; no older one is left: remove {folder / 'checkpoints'} to start from step 0")
+        damaged[path.name] = problem
+    if damaged:
+        problems = "; ".join(f"checkpoint {name} is damaged ({why})" for name, why in damaged.items())
+        raise UserError(f"{problems}; no older one is left: remove {folder / 'checkpoints'} to start from step 0")
     return None
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put model, optimizer and random generators where they were at the checkpoint."""
+    """Restore model, optimizer and random generators from the checkpoint."""
     load_model(model, path / MODEL)
     former = path / FORMER_OPTIMIZER
     _load_optimizer(former if former.exists() else path / OPTIMIZER, model, optimizer)
     record = files.read_json(path / STATE)
-    restore_randomness(record["random"])
+    restore_rng_state(record["random"])
     return TrainingState(**{field.name: record[field.name] for field in dataclasses.fields(TrainingState)})
 
 
 def load_task_state(path: Path) -> dict[str, Tensor]:
-    """What the task took along at the checkpoint."""
+    """The task's own state at the checkpoint; empty if it has none."""
     return {name: tensor.clone() for name, tensor in _read(path / TASK)[0].items()} if (path / TASK).exists() else {}
 
 
-def last(folder: Path, count: int) -> list[Path]:
-    """The newest checkpoints of a run, at most so many."""
-    return _all(folder)[:count]
+def latest(folder: Path, count: int) -> list[Path]:
+    """The newest checkpoints of a run, at most `count`."""
+    return _checkpoint_paths(folder)[:count]
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left under temporary names."""
+def remove_temporary_files(folder: Path) -> None:
+    """Remove temporary files that a killed process left behind."""
     for place in (folder, folder / "checkpoints"):
-        for pattern in (".*.tmp", ".tmp*"):  # ours, and those of safetensors
+        for pattern in (".*.tmp", ".tmp*"):  # regard's, and those of safetensors
             for left in place.glob(pattern):
                 files.remove(left)
 
 
-def _all(folder: Path) -> list[Path]:
-    """The checkpoints of a run, the newest first."""
+def _checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
     found = (folder / "checkpoints").glob("step-*")
-    return sorted((path for path in found if path.name[5:].isdecimal()), key=_step, reverse=True)
+    return sorted((path for path in found if path.name[5:].isdecimal()), key=_step_of, reverse=True)
 
 
-def _step(path: Path) -> int:
+def _step_of(path: Path) -> int:
     return int(path.name[5:])
 
 
-def _problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+def _find_damage(path: Path) -> str | None:
+    """Describe the damage of a checkpoint, or return None."""
     try:
         record = json.loads((path / STATE).read_text(encoding="utf-8"))
         wrong = [name for name, value in record["checksums"].items() if _checksum(path / name) != value]
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{STATE} is not whole"
+        return f"{STATE} is incomplete"
     return f"{wrong[0]} has changed since it was written" if wrong else None
 
 
@@ -232,13 +234,13 @@ def _checksum(path: Path) -> int:
     return total
 
 
-# What a checkpoint holds besides weights
+# Optimizer and random generators
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's memory by the name of the parameter: `name/exp_avg`, `name/exp_avg_sq`, `name/step`."""
-    named = ((name, optimizer.state.get(parameter, {})) for name, parameter in model.named_parameters())
-    return {f"{name}/{key}": value for name, values in named for key, value in values.items()}
+    """The optimizer's state by parameter name: `name/exp_avg`, `name/exp_avg_sq`, `name/step`."""
+    states = ((name, optimizer.state.get(parameter, {})) for name, parameter in model.named_parameters())
+    return {f"{name}/{key}": value for name, values in states for key, value in values.items()}
 
 
 def _load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -249,42 +251,43 @@ def _load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         name, _, key = full.rpartition("/")
         own = parameters.get(name)
         if own is None or (key != "step" and tensor.shape != own.shape):
-            problems.append(f"{full} belongs to no parameter of this shape")
+            problems.append(f"{full} matches no parameter of this shape")
             continue
-        # The file's tensors are views of a mapped file that may be replaced, so they are copied.
+        # The tensors are views of a memory-mapped file that may be replaced, so they are copied.
         copy = torch.empty_like(own) if key != "step" else torch.empty_like(tensor, device=own.device)
         optimizer.state[own][key] = copy.detach().copy_(tensor)
-    _refuse(problems, path)
+    _raise_mismatch(problems, path)
 
 
-def randomness() -> dict[str, Any]:
-    """The state of every random generator a model or a task may draw from, as JSON."""
-    kind, words, gauss = random.getstate()
-    theirs: Any = numpy.random.get_state(legacy=False)
+def rng_state() -> dict[str, Any]:
+    """The state of every random generator that a model or a task may use, as JSON."""
+    version, words, gauss = random.getstate()
+    legacy: Any = numpy.random.get_state(legacy=False)
     found = {
-        "python": [kind, _packed(numpy.array(words, numpy.uint32)), gauss],
-        "numpy": {**theirs, "state": {**theirs["state"], "key": _packed(theirs["state"]["key"])}},
-        "torch": _packed(torch.get_rng_state().numpy()),
+        "python": [version, _encode_array(numpy.array(words, numpy.uint32)), gauss],
+        "numpy": {**legacy, "state": {**legacy["state"], "key": _encode_array(legacy["state"]["key"])}},
+        "torch": _encode_array(torch.get_rng_state().numpy()),
     }
-    if torch.cuda.is_initialized():
-        found["cuda"] = [_packed(state.numpy()) for state in torch.cuda.get_rng_state_all()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["cuda"] = [_encode_array(state.numpy()) for state in torch.cuda.get_rng_state_all()]
     return found
 
 
-def restore_randomness(found: dict[str, Any]) -> None:
-    kind, words, gauss = found["python"]
-    random.setstate((kind, tuple(_unpacked(words, numpy.uint32).tolist()), gauss))
-    theirs, inner = found["numpy"], found["numpy"]["state"]
-    numpy.random.set_state({**theirs, "state": {**inner, "key": _unpacked(inner["key"], numpy.uint32)}})
-    torch.set_rng_state(torch.from_numpy(_unpacked(found["torch"], numpy.uint8)))
-    if torch.cuda.is_initialized():
+def restore_rng_state(found: dict[str, Any]) -> None:
+    """Restore what `rng_state` returned."""
+    version, words, gauss = found["python"]
+    random.setstate((version, tuple(_decode_array(words, numpy.uint32).tolist()), gauss))
+    legacy, inner = found["numpy"], found["numpy"]["state"]
+    numpy.random.set_state({**legacy, "state": {**inner, "key": _decode_array(inner["key"], numpy.uint32)}})
+    torch.set_rng_state(torch.from_numpy(_decode_array(found["torch"], numpy.uint8)))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index, state in enumerate(found.get("cuda", [])[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(torch.from_numpy(_unpacked(state, numpy.uint8)), index)
+            torch.cuda.set_rng_state(torch.from_numpy(_decode_array(state, numpy.uint8)), index)
 
 
-def _packed(values: numpy.ndarray) -> str:
+def _encode_array(values: numpy.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode("ascii")
 
 
-def _unpacked(text: str, kind: type) -> numpy.ndarray:
+def _decode_array(text: str, kind: type) -> numpy.ndarray:
     return numpy.frombuffer(base64.b64decode(text), kind).copy()

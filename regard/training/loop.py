@@ -1,4 +1,4 @@
-"""The training loop: update after update, and at the boundary between two of them records, evaluations, checkpoints."""
+"""The training loop. After each step it may log, evaluate and save a checkpoint."""
 
 import math
 import random
@@ -15,14 +15,13 @@ from .. import run_folder
 from ..adapt.injection import injection_of
 from ..device import resolve_device
 from ..errors import UserError
-from . import average, checkpoint, curves, schedules
-from . import optim as optim
+from . import average, checkpoint, curves, optim, schedules
 from .checkpoint import TrainingState
-from .progress import EventLog, Record, StopSignal, display
+from .progress import EventLog, Record, StopSignal, make_display
 from .protocols import Outcome, Resampled, Stateful, StepLike, StepStats, TrainingObjective
 
-LOWER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")  # figures of which less is better
-PATIENT = 50  # updates at most between two looks at whether all is finite, where looking waits for the device
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")
+MAX_UNCHECKED = 50  # steps between two checks for non-finite values, where a check waits for the device
 
 
 def fit(
@@ -35,207 +34,208 @@ def fit(
     progress: bool = True,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Train the model as `task.run.train` says and keep all of it in the run `folder`, where run.json stands already.
+    """Train the model with the settings in `task.run.train`; write everything to the run `folder`, which has run.json.
 
-    With `resume` it goes on from the newest whole checkpoint, or from step 0 where there is none. `notes` are told.
+    With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. `notes` are reported.
     """
     trainer = Trainer(task, model, folder)
     settings = task.run.train
-    with optim.determinism(settings.deterministic), StopSignal() as stop:
-        notes = [*notes, *trainer.begin(resume)]
-        shown = display() if progress else None
-        with EventLog(folder, trainer.state.step, shown, on_event, settings.tensorboard) as journal:
-            return trainer.run(journal, notes, stop)
+    with optim.deterministic(settings.deterministic), StopSignal() as stop:
+        notes = [*notes, *trainer.prepare(resume)]
+        display = make_display() if progress else None
+        with EventLog(folder, trainer.state.step, display, on_event, settings.tensorboard) as event_log:
+            return trainer.run(event_log, notes, stop)
 
 
 class Trainer:
-    """One training: `begin`, then `run`, which walks from `step` to `boundary` to `step` until the `end`."""
+    """One training. Call `prepare`, then `run`, which alternates `step` and `after_step` and ends with `finish`."""
 
-    journal: EventLog
+    event_log: EventLog
 
     def __init__(self, task: TrainingObjective, model: nn.Module, folder: Path):
         self.task, self.folder = task, folder
         self.settings = train = task.run.train
         self.device = resolve_device(task.run.device)
         self.model = model.to(self.device)
-        self.rate = schedules.rate(train.schedule, train.lr, train.warmup, train.steps)
+        self.learning_rate = schedules.learning_rate(train.schedule, train.lr, train.warmup, train.steps)
         self.optimizer = optim.build_optimizer(model, train.optimizer)
-        self.moving = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
+        self.ema = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        frozen = injection_of(model) is not None  # a base that is tuned keeps what it has
-        self.renewing = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]
+        frozen = injection_of(model) is not None  # a tuned base keeps its buffers
+        self.resampled = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]
         self.compiled = optim.compile_loss(task.loss, task.static_shapes, self.device) if train.compile else task.loss
         self.state = TrainingState(compiled=train.compile)
-        self.lagging = self.device.type == "cuda"  # looking at a figure there would make the device wait
-        self.unseen: list[StepStats] = []  # updates whose figures nobody has looked at
-        self.norm = 0.0  # of the last gradients looked at
+        self.deferred = self.device.type == "cuda"  # checking a value there at once would stall the device
+        self.unchecked: list[StepStats] = []  # steps whose loss and norm were not checked yet
+        self.norm = 0.0  # of the last checked gradients
         self.saved = -1  # the step of the last checkpoint
-        self.epoch_size = 0  # examples of an epoch, once one has been seen whole
+        self.epoch_size = 0  # examples of an epoch, known after the first one
         self.logged = self.started = time.monotonic()
         self.tokens = 0  # since the last record
-        self.told: set[str] = set()  # facts about the data
+        self.reported_facts: set[str] = set()
 
-    # Beginning
+    # Start
 
-    def begin(self, resume: bool) -> list[str]:
-        """Start from the seed, or from the newest whole checkpoint; what is worth telling comes back."""
-        checkpoint.sweep(self.folder)
+    def prepare(self, resume: bool) -> list[str]:
+        """Start from the seed, or from the newest intact checkpoint; return notes for the user."""
+        checkpoint.remove_temporary_files(self.folder)
         notes: list[str] = []
-        found = checkpoint.newest(self.folder, notes.append)
-        if found and not resume:
-            what = f"{self.folder} holds a training already, up to {found.name}"
-            raise UserError(f"{what}; add --resume to go on with it, or choose another --out")
+        newest = checkpoint.newest(self.folder, notes.append)
+        if newest and not resume:
+            problem = f"{self.folder} already holds a training up to {newest.name}"
+            raise UserError(f"{problem}; add --resume to continue it, or choose another --out")
         optim.seed_everything(self.settings.seed)
-        if found:
-            self.take_up(found)
-            notes.append(f"going on after {self.state.step} updates")
+        if newest:
+            self.resume_from(newest)
+            notes.append(f"resuming after step {self.state.step}")
         return notes
 
-    def take_up(self, path: Path) -> None:
+    def resume_from(self, path: Path) -> None:
+        """Restore the training from a checkpoint."""
         self.state = checkpoint.load(path, self.model, self.optimizer)
         if isinstance(self.task, Stateful):
             self.task.load_state(checkpoint.load_task_state(path))
         self.saved = self.state.step
-        self.state.compiled &= self.settings.compile  # once without, always without: the bits depend on it
+        self.state.compiled &= self.settings.compile  # once off, it stays off: the bits depend on it
         if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
-            self.state.best, self.state.waited = None, 0  # another figure chooses now, or the chosen weights are gone
+            self.state.best, self.state.waited = None, 0  # another metric selects now, or the best weights are gone
 
-    def run(self, journal: EventLog, notes: list[str], stop: StopSignal) -> Outcome:
-        self.journal = journal
+    def run(self, event_log: EventLog, notes: Sequence[str], stop: StopSignal) -> Outcome:
+        """Train to the end."""
+        self.event_log = event_log
         if self.state.step:
-            self.told.update(self.task.describe_data())
-        self.tell()
+            self.reported_facts.update(self.task.describe_data())
+        self.report_facts()
         for note in notes:
             self.note(note)
         self.started = self.logged = time.monotonic()
         self.model.train()
-        return self.end(self.walk(stop))
+        return self.finish(self.train(stop))
 
-    # The walk
+    # Steps
 
-    def walk(self, stop: StopSignal) -> str:
-        """Update after update until something ends it; says what did."""
-        updates = self.updates()
-        while not (status := self.over(stop)):
-            epoch, update = next(updates, (0, None))
-            if update is None:
+    def train(self, stop: StopSignal) -> str:
+        """Run steps until the training ends; return its status."""
+        steps = self.steps()
+        while not (status := self.stop_reason(stop)):
+            epoch, step = next(steps, (0, None))
+            if step is None:
                 return "finished"
-            self.step(epoch, update)
-            self.boundary()
+            self.step(epoch, step)
+            self.after_step()
         return status
 
-    def over(self, stop: StopSignal) -> str:
+    def stop_reason(self, stop: StopSignal) -> str:
+        """The status to end with now, or an empty string."""
         train = self.settings
-        late = train.minutes and self.state.step and self.seconds() >= 60 * train.minutes  # one update at least
+        late = train.minutes and self.state.step and self.seconds() >= 60 * train.minutes  # at least one step
         if late or (train.steps and self.state.step >= train.steps):
             return "finished"
         if train.patience and self.state.waited >= train.patience:
             return "early"
-        return "stopped" if stop.asked else ""
+        return "stopped" if stop.requested else ""
 
-    def updates(self) -> Iterator[tuple[int, Any]]:
-        """Each update with its epoch, from where the data stands, epoch after epoch."""
+    def steps(self) -> Iterator[tuple[int, StepLike]]:
+        """Yield (epoch, step) from the current position in the data, epoch after epoch."""
         epoch, index = self.state.epoch, self.state.index
         while not self.settings.epochs or epoch < self.settings.epochs:
-            for update in self.task.steps(epoch, index):
-                index = update.index
-                yield epoch, update
+            for step in self.task.steps(epoch, index):
+                index = step.index
+                yield epoch, step
             if not index:
-                raise UserError(f"epoch {epoch} has no training example; look at data.train and data.max_tokens")
+                raise UserError(f"epoch {epoch} has no training example; check data.train and data.max_tokens")
             self.epoch_size = index
-            self.tell()
+            self.report_facts()
             epoch, index = epoch + 1, 0
 
-    def step(self, epoch: int, update: StepLike) -> None:
-        """One update: the gradients of all pieces, clipped, and one step of the optimizer at this step's rate."""
+    def step(self, epoch: int, step: StepLike) -> None:
+        """Compute the gradients of all micro-batches, clip them and update the weights once."""
         state, number = self.state, self.state.step + 1
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(number)
-        for place, part in enumerate(self.renewing):
-            part.resample(number, random.Random(f"{self.settings.seed} {number} {place}").getrandbits(63))
-        loss = self.gradients(update)
+            group["lr"] = self.learning_rate(number)
+        for position, part in enumerate(self.resampled):
+            part.resample(number, random.Random(f"{self.settings.seed} {number} {position}").getrandbits(63))
+        loss = self.compute_gradients(step)
         norm = optim.clip_gradients(self.parameters, self.settings.clip)
-        behind = state.index if epoch == state.epoch else 0
-        self.watch(StepStats(number, epoch, behind, update.index, update.examples, update.count, loss, norm))
+        start = state.index if epoch == state.epoch else 0
+        self.track(StepStats(number, epoch, start, step.index, step.examples, step.count, loss, norm))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.moving:
-            self.moving.update(number)
-        state.step, state.epoch, state.index = number, epoch, update.index
-        self.tokens += update.tokens
+        if self.ema:
+            self.ema.update(number)
+        state.step, state.epoch, state.index = number, epoch, step.index
+        self.tokens += step.tokens
 
-    def gradients(self, update: StepLike) -> Tensor:
-        """Add up the gradients of the pieces; the mean loss per predicted token comes back, still on the device."""
+    def compute_gradients(self, step: StepLike) -> Tensor:
+        """Sum the gradients of the micro-batches; return the mean loss per predicted token, still on the device."""
         if not self.state.compiled:
-            return self.backward(update, self.task.loss)
-        before, carried = checkpoint.randomness(), self.carried()
+            return self.backward(step, self.task.loss)
+        before, task_state = checkpoint.rng_state(), self.task_state()
         try:
-            return self.backward(update, self.compiled)
+            return self.backward(step, self.compiled)
         except UserError:
             raise
-        except Exception as error:  # whatever the compiler trips over; a fault of the task itself comes again below
+        except Exception as error:  # any compiler failure; an error of the task itself recurs below
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self.note(f"torch.compile failed ({reason}); training goes on without it")
+            self.note(f"torch.compile failed ({reason}); training continues without it")
             self.state.compiled = False
             self.optimizer.zero_grad()
-            checkpoint.restore_randomness(before)
+            checkpoint.restore_rng_state(before)
             if isinstance(self.task, Stateful):
-                self.task.load_state(carried)
-            return self.backward(update, self.task.loss)
+                self.task.load_state(task_state)
+            return self.backward(step, self.task.loss)
 
-    def carried(self) -> dict[str, Tensor]:
+    def task_state(self) -> dict[str, Tensor]:
         return self.task.state() if isinstance(self.task, Stateful) else {}
 
-    def backward(self, update: StepLike, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
+    def backward(self, step: StepLike, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
-        for piece in update.micro_batches:
+        for micro_batch in step.micro_batches:
             with optim.autocast(self.device, self.settings.precision):
-                # The divisor is the whole update's, so that cutting it into pieces changes nothing.
-                loss = loss_of(self.model, piece.to(self.device)) / max(update.count, 1)
-            loss.backward()
+                # The divisor is that of the whole step, so that the number of micro-batches changes nothing.
+                loss = loss_of(self.model, micro_batch.to(self.device)) / max(step.count, 1)
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
-    # Looking for a loss or a gradient that is no number
+    # Checks for non-finite losses, gradients and weights
 
-    def watch(self, seen: "StepStats") -> None:
-        """Let no bad gradient reach the weights: by looking at once, or on a GPU without waiting for it."""
-        self.unseen.append(seen)
-        if self.lagging:
-            # The fused optimizer passes over an update that is marked so; `look` finds out before anything is saved.
-            self.optimizer.found_inf = (~torch.isfinite(seen.norm + seen.loss)).float()  # type: ignore[attr-defined]
-        if not self.lagging or len(self.unseen) >= PATIENT:
-            self.look()
+    def track(self, stats: StepStats) -> None:
+        """Keep non-finite gradients from the weights: check now, or on a GPU later, without waiting for the device."""
+        self.unchecked.append(stats)
+        if self.deferred:
+            # The fused optimizer skips a step with this mark; `check_finite` reports it before anything is saved.
+            self.optimizer.found_inf = (~torch.isfinite(stats.norm + stats.loss)).float()  # type: ignore[attr-defined]
+        if not self.deferred or len(self.unchecked) >= MAX_UNCHECKED:
+            self.check_finite()
 
-    def look(self) -> None:
-        """Bring the losses from the device; stop at the first that is no number."""
-        if not self.unseen:
+    def check_finite(self) -> None:
+        """Fetch the pending losses from the device; raise an error at the first non-finite one."""
+        if not self.unchecked:
             return
-        figures = torch.stack([torch.stack([seen.loss, seen.norm]).float() for seen in self.unseen]).tolist()
-        unseen, self.unseen = self.unseen, []
-        for seen, (loss, norm) in zip(unseen, figures, strict=True):
+        values = torch.stack([torch.stack([stats.loss, stats.norm]).float() for stats in self.unchecked]).tolist()
+        unchecked, self.unchecked = self.unchecked, []
+        for stats, (loss, norm) in zip(unchecked, values, strict=True):
             if not math.isfinite(loss + norm):
-                raise UserError(self.sickness(seen, loss, norm))
-            self.state.loss += loss * seen.count
-            self.state.count += seen.count
+                raise UserError(self.nonfinite_message(stats, loss, norm))
+            self.state.loss += loss * stats.count
+            self.state.count += stats.count
             self.norm = norm
 
-    def check(self) -> None:
-        """Before anything is evaluated or saved: every figure and every weight is a finite number."""
-        self.look()
+    def check_weights(self) -> None:
+        """Check that all losses and weights are finite; runs before anything is evaluated or saved."""
+        self.check_finite()
         if not math.isfinite(float(torch.nn.utils.get_total_norm(self.parameters))):
-            raise UserError(
-                f"after update {self.state.step} the weights are no finite numbers any more; {self.advice()}"
-            )
+            raise UserError(f"after step {self.state.step} the weights are not finite; {self.remedy()}")
 
-    def sickness(self, seen: "StepStats", loss: float, norm: float) -> str:
+    def nonfinite_message(self, stats: StepStats, loss: float, norm: float) -> str:
         finite = math.isfinite(loss)
-        bad = f"the loss is {loss:.4g} and the norm of the gradients {norm}" if finite else f"the loss is {loss}"
-        some = ", ".join(map(str, seen.examples[:5])) + (", …" if len(seen.examples) > 5 else "")
-        places = f"examples {seen.behind + 1} to {seen.index} of it: numbers {some} of the data from 0"
-        return f"{bad} at update {seen.step} (epoch {seen.epoch}, {places}), which was not learnt from; {self.advice()}"
+        problem = f"the loss is {loss:.4g} and the gradient norm is {norm}" if finite else f"the loss is {loss}"
+        indices = ", ".join(map(str, stats.examples[:5])) + (", …" if len(stats.examples) > 5 else "")
+        where = f"epoch {stats.epoch}, examples {stats.start_index + 1} to {stats.index}: data indices {indices}"
+        return f"{problem} at step {stats.step} ({where}), and the step was skipped; {self.remedy()}"
 
-    def advice(self) -> str:
+    def remedy(self) -> str:
         train, last = self.settings, self.folder / "checkpoints" / f"step-{self.saved}"
         return (
             f"{f'{last} is good' if self.saved > 0 else 'there is no checkpoint yet'}. "
@@ -243,12 +243,13 @@ class Trainer:
             f"or {f'a smaller train.clip (now {train.clip:g})' if train.clip else 'train.clip=1 (now off)'}"
         )
 
-    # The boundary between two updates
+    # Between two steps
 
-    def boundary(self) -> None:
+    def after_step(self) -> None:
+        """Log, evaluate and save where it is due."""
         step, train = self.state.step, self.settings
-        if self.journal.display:
-            self.journal.display.tick(step, self.done())
+        if self.event_log.display:
+            self.event_log.display.tick(step, self.progress())
         if step % train.log_every == 0 or step == 1:
             self.log()
         if step % train.eval_every == 0:
@@ -257,74 +258,68 @@ class Trainer:
             self.save()
 
     def log(self) -> None:
-        self.look()
+        self.check_finite()
         now, state = time.monotonic(), self.state
-        self.journal.write(
-            "train",
-            state.step,
-            self.done(),
-            epoch=state.epoch,
-            loss=state.loss / max(state.count, 1),
-            lr=self.rate(state.step),
-            norm=self.norm,
-            tokens_per_second=self.tokens / max(now - self.logged, 1e-9),
-            seconds=self.seconds(),
-        )
+        metrics = {"loss": state.loss / max(state.count, 1), "lr": self.learning_rate(state.step), "norm": self.norm}
+        metrics |= {"tokens_per_second": self.tokens / max(now - self.logged, 1e-9), "seconds": self.seconds()}
+        self.event_log.write("train", state.step, self.progress(), epoch=state.epoch, **metrics)
         state.loss, state.count, self.tokens, self.logged = 0.0, 0, 0, now
 
     def evaluate(self) -> None:
-        """Validate, and publish the weights if none were better so far."""
+        """Validate, and publish the weights if they are the best so far."""
         if self.state.evaluated == self.state.step:
             return
-        self.check()
+        self.check_weights()
         self.state.evaluated = self.state.step
-        with self.published():
-            if figures := self.figures():
-                self.journal.write("valid", self.state.step, self.done(), **figures, seconds=self.seconds())
-                self.judge(figures)
+        with self.weights_to_publish():
+            if metrics := self.validate():
+                self.event_log.write("valid", self.state.step, self.progress(), **metrics, seconds=self.seconds())
+                self.update_best(metrics)
 
-    def published(self) -> AbstractContextManager[None]:
-        """Inside, the model has the weights that are evaluated and kept: its own, or their moving average."""
-        return self.moving.instead() if self.moving else nullcontext()
+    def weights_to_publish(self) -> AbstractContextManager[None]:
+        """Inside this context the model has the weights to evaluate and keep: its own, or their moving average."""
+        return self.ema.averaged_weights() if self.ema else nullcontext()
 
-    def figures(self) -> dict[str, float]:
-        began, before = time.monotonic(), checkpoint.randomness()
+    def validate(self) -> dict[str, float]:
+        began, before = time.monotonic(), checkpoint.rng_state()
         self.model.eval()
         with torch.no_grad(), optim.autocast(self.device, self.settings.precision):
-            found = self.task.validate(self.model)
+            metrics = self.task.validate(self.model)
         self.model.train()
-        checkpoint.restore_randomness(before)  # how often one looks must not change what is learnt
-        self.logged += time.monotonic() - began  # the speed is that of training
-        return found
+        checkpoint.restore_rng_state(before)  # the frequency of evaluations must not change the training
+        self.logged += time.monotonic() - began  # the reported speed is that of training
+        return metrics
 
-    def judge(self, figures: dict[str, float]) -> None:
+    def update_best(self, metrics: dict[str, float]) -> None:
+        """Publish the weights if train.metric is the best so far; otherwise count towards train.patience."""
         state, metric = self.state, self.settings.metric
-        if metric not in figures:
-            raise UserError(f"train.metric is {metric} and the evaluation gives {', '.join(figures)}; use one of these")
-        value = figures[metric]
-        sign = -1 if metric in LOWER else 1
-        if math.isfinite(value) and (state.best is None or sign * value > sign * state.best):
-            state.best, state.best_step, state.metric, state.waited = value, state.step, metric, 0
+        if metric not in metrics:
+            raise UserError(f"train.metric is {metric} and the evaluation gives {', '.join(metrics)}; use one of these")
+        if self.is_better(metrics[metric]):
+            state.best, state.best_step, state.metric, state.waited = metrics[metric], state.step, metric, 0
             self.publish()
         else:
             state.waited += 1
 
+    def is_better(self, value: float) -> bool:
+        sign, best = -1 if self.settings.metric in LOWER_IS_BETTER else 1, self.state.best
+        return math.isfinite(value) and (best is None or sign * value > sign * best)
+
     def publish(self) -> None:
-        """Make these the run's weights. Their file says its own step: a crash before run.json follows does no harm."""
+        """Write the run's model.safetensors. It stores its own step, so a crash before run.json is harmless."""
         state = self.state
         checkpoint.save_model(self.model, self.folder / checkpoint.MODEL, state.step)
         metric = None if state.best is None else state.metric
-        weights = {"step": state.step, "metric": metric, "value": state.best}
-        run_folder.update_run(self.folder, weights=weights)
+        run_folder.update_run(self.folder, weights={"step": state.step, "metric": metric, "value": state.best})
 
     def save(self) -> None:
-        """Write a checkpoint; as long as no evaluation has chosen weights, the newest are the run's."""
+        """Write a checkpoint. While no evaluation has selected weights, the newest ones are published."""
         state, began = self.state, time.monotonic()
         if not state.step:
             return
-        self.check()
+        self.check_weights()
         if state.best is None:
-            with self.published():
+            with self.weights_to_publish():
                 self.publish()
         now = time.monotonic()
         state.seconds, self.started = state.seconds + now - self.started, now
@@ -332,64 +327,68 @@ class Trainer:
             checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
         else:
             keep = max(self.settings.keep, self.settings.average)
-            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.carried())
+            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.task_state())
         self.saved = state.step
         self.logged += time.monotonic() - began
 
-    # The end
+    # End
 
-    def end(self, status: str) -> Outcome:
+    def finish(self, status: str) -> Outcome:
+        """Log, evaluate and save for the last time; draw the curves."""
         state = self.state
-        self.look()
+        self.check_finite()
         if status != "stopped":
             if state.count:
                 self.log()
             self.evaluate()
         self.save()
         if status != "stopped" and self.settings.average > 1:
-            self.average()
+            self.try_average()
         outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds())
-        chosen = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
-        self.journal.write("end", state.step, self.done(), status=status, **chosen, seconds=outcome.seconds)
+        best = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
+        self.event_log.write("end", state.step, self.progress(), status=status, **best, seconds=outcome.seconds)
         curves.draw(self.folder)
         if status == "stopped":
-            self.note(f"all is saved in {self.folder}; the same command with --resume goes on from there")
+            self.note(f"everything is saved in {self.folder}; the same command with --resume continues from there")
         return outcome
 
-    def average(self) -> None:
-        """Try the mean of the last checkpoints: it becomes the run's if valid data find it better, or if none exist."""
-        paths = checkpoint.last(self.folder, self.settings.average)
-        with average.mean_of(self.model, paths):
-            figures, known = self.figures(), self.state.best
-            self.journal.write(
-                "valid", self.state.step, self.done(), averaged=len(paths), **figures, seconds=self.seconds()
+    def try_average(self) -> None:
+        """Publish the mean of the last checkpoints if its metric is better, or if there are no validation data."""
+        paths = checkpoint.latest(self.folder, self.settings.average)
+        with average.averaged_checkpoints(self.model, paths):
+            metrics, best = self.validate(), self.state.best
+            self.event_log.write(
+                "valid", self.state.step, self.progress(), averaged=len(paths), **metrics, seconds=self.seconds()
             )
-            if figures:
-                self.judge(figures)
+            if metrics:
+                self.update_best(metrics)
             else:
                 self.publish()
-        if self.state.best != known:
+        if self.state.best != best:
             checkpoint.save_state(self.folder, self.state)
 
-    def tell(self) -> None:
+    # Reports
+
+    def report_facts(self) -> None:
+        """Report each fact about the data once."""
         for fact in self.task.describe_data():
-            if fact not in self.told:
+            if fact not in self.reported_facts:
                 self.note(fact)
-                self.told.add(fact)
+                self.reported_facts.add(fact)
 
     def note(self, text: str) -> None:
-        self.journal.write("note", self.state.step, self.done(), text=text)
+        self.event_log.write("note", self.state.step, self.progress(), text=text)
 
     def seconds(self) -> float:
-        """Spent in training, evaluations and saves included, over all parts of a resumed run."""
+        """Training time with evaluations and saves, over all parts of a resumed run."""
         return self.state.seconds + time.monotonic() - self.started
 
-    def done(self) -> float:
-        """The finished share of the training, by whichever limit is nearest; 0 where nobody can know."""
+    def progress(self) -> float:
+        """The finished fraction of the training by the nearest limit; 0 if it is unknown."""
         train, state = self.settings, self.state
-        shares = [state.step / train.steps] if train.steps else []
+        fractions = [state.step / train.steps] if train.steps else []
         if train.minutes:
-            shares.append(self.seconds() / (60 * train.minutes))
+            fractions.append(self.seconds() / (60 * train.minutes))
         if train.epochs and self.epoch_size:
-            shares.append((state.epoch + state.index / self.epoch_size) / train.epochs)
-        return min(max(shares, default=0.0), 1.0)
+            fractions.append((state.epoch + state.index / self.epoch_size) / train.epochs)
+        return min(max(fractions, default=0.0), 1.0)

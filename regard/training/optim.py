@@ -1,4 +1,4 @@
-"""Where and with what an update is computed: the device, its arithmetic, the optimizer, the gradient norm."""
+"""Optimizer, autocast, compilation, determinism, seeding and gradient clipping."""
 
 import os
 import random
@@ -13,24 +13,24 @@ from ..config.schema import Optimizer
 from ..errors import UserError
 
 
-def autocast(where: torch.device, precision: str) -> AbstractContextManager[object]:
-    """bf16: products in bfloat16, everything delicate and the weights themselves in float32."""
-    return torch.autocast(where.type, torch.bfloat16, enabled=precision == "bf16")
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """bf16: matrix products in bfloat16; sensitive operations and the weights stay in float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def compile_loss(loss: Callable[..., Tensor], steady: bool, where: torch.device) -> Callable[..., Tensor]:
-    """The loss, compiled; where shapes are steady, for them alone, and on a GPU recorded as a CUDA graph besides."""
-    if not steady:
+def compile_loss(loss: Callable[..., Tensor], static_shapes: bool, device: torch.device) -> Callable[..., Tensor]:
+    """Compile the loss. With static shapes it is compiled for these alone, and on a GPU captured as a CUDA graph."""
+    if not static_shapes:
         return torch.compile(loss, dynamic=True)
-    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if where.type == "cuda" else None)
+    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if device.type == "cuda" else None)
 
 
 @contextmanager
-def determinism(wanted: bool) -> Iterator[None]:
-    """Only algorithms that give the same bits each time; torch refuses by name an operation that has none."""
+def deterministic(enabled: bool) -> Iterator[None]:
+    """Use only bit-reproducible algorithms; torch raises an error for an operation that has none."""
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may choose by what is free
+    if enabled:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise cuBLAS chooses by free memory
         torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -39,16 +39,16 @@ def determinism(wanted: bool) -> Iterator[None]:
 
 
 def seed_everything(number: int) -> None:
-    """Start every random generator that a model or a task may draw from."""
+    """Seed every random generator that a model or a task may use."""
     random.seed(number)
     numpy.random.seed(number % 2**32)
     torch.manual_seed(number)
 
 
 def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Adam:
-    """Adam or AdamW over what is trained.
+    """Build Adam or AdamW over the trainable parameters.
 
-    Weight decay falls on tensors of two dimensions or more (matrices, embeddings too), not on norms and biases.
+    Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms and biases.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
@@ -62,7 +62,7 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Adam:
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
-    """The norm of all gradients together, which are scaled down to `limit` where it is larger (0: never)."""
+    """Scale all gradients down to a total norm of `limit` (0: no clipping) and return the norm before clipping."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if limit:

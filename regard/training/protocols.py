@@ -1,6 +1,6 @@
-"""What the loop asks of a task, what it remembers of an update, and how it ends."""
+"""Types of the training loop: what it requires of an objective, what it records of a step, and its outcome."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,54 +10,70 @@ from ..config.run import Run
 
 
 class StepLike(Protocol):
-    """What one step of the optimizer learns from."""
+    """The data of one optimizer step."""
 
-    micro_batches: Any  # micro-batches, each with a method `to(device)`
-    index: int  # examples of the epoch, over all processes, that are behind when this update is done
-    tokens: int  # its size, for the speed
-    count: int  # predicted tokens over all pieces and processes: what the summed loss is divided by
-    examples: list[int]  # their numbers in the data
+    @property
+    def micro_batches(self) -> Sequence[Any]:
+        """Micro-batches, each with a method `to(device)`."""
+
+    @property
+    def index(self) -> int:
+        """Examples of the epoch, over all processes, consumed once this step is done."""
+
+    @property
+    def tokens(self) -> int:
+        """The size of the step; the reported speed counts it."""
+
+    @property
+    def count(self) -> int:
+        """Predicted tokens over all micro-batches and processes; the summed loss is divided by it."""
+
+    @property
+    def examples(self) -> list[int]:
+        """Indices of the examples in the data."""
 
 
 class TrainingObjective(Protocol):
-    """What the loop asks of a task."""
+    """What the loop requires of a task."""
 
     run: Run
-    static_shapes: bool  # has every piece the same shape, but for few?
+    static_shapes: bool  # true if almost all micro-batches share one shape (CUDA graphs pay off)
 
-    def steps(self, epoch: int, index: int) -> Iterator[Any]: ...
+    def steps(self, epoch: int, index: int) -> Iterator[StepLike]: ...
 
-    def loss(self, model: nn.Module, piece: Any) -> Tensor: ...
+    def loss(self, model: nn.Module, micro_batch: Any) -> Tensor: ...
 
     def validate(self, model: nn.Module) -> dict[str, float]: ...
 
     def describe_data(self) -> list[str]:
-        """Sentences about the data; asked at the beginning and after every epoch, each is told once."""
+        """Facts about the data. The loop calls it at the start and after every epoch, and reports each fact once."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A task that carries something from update to update, such as the memory of a recurrent model. It is saved with
-    every checkpoint, so that a resumed training goes on as if nothing had happened."""
+    """A task with state that carries over from step to step, such as the memory of a recurrent model.
+
+    The state is saved with every checkpoint, so that a resumed run continues exactly.
+    """
 
     def state(self) -> dict[str, Tensor]:
-        """What it carries, by name; no later update changes these tensors."""
+        """The state by name. No later step changes these tensors."""
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Carry this from here on; nothing, where nothing was carried."""
+        """Continue from this state; an empty dict means no state."""
 
 
 @runtime_checkable
 class Resampled(Protocol):
-    """A part of a model that training changes beside its weights, such as random features that are drawn anew."""
+    """A module with buffers that training resamples, such as random features."""
 
     def resample(self, step: int, seed: int) -> None:
-        """Before update `step`; nothing but these two numbers may decide what comes, so that a resumed run agrees."""
+        """Resample before `step`. The result must depend on these two numbers only, so that resumed runs agree."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended: finished, stopped (by a signal; --resume goes on) or early (train.patience)."""
+    """How a training ended: finished, stopped (by a signal; --resume continues) or early (train.patience)."""
 
     status: str
     steps: int
@@ -68,11 +84,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StepStats:
-    """An update's place and its figures, which may still be on the way from the device."""
+    """The position of a step, its loss and its gradient norm, which may still be on the device."""
 
     step: int
     epoch: int
-    behind: int  # examples of the epoch before it, and with it
+    start_index: int  # examples of the epoch consumed before the step, and after it
     index: int
     examples: list[int]
     count: int

@@ -1,4 +1,4 @@
-"""Learning rates by update: a linear warm-up to the peak, then what the schedule says."""
+"""Learning rate schedules: a linear warm-up to the peak, then the decay of the chosen schedule."""
 
 import math
 from collections.abc import Callable
@@ -7,33 +7,33 @@ from ..config.schema import Cosine, Linear, Noam, Schedule, WarmupStableDecay
 from ..errors import UserError
 
 
-def rate(schedule: Schedule, lr: float, warmup: int, steps: int) -> Callable[[int], float]:
-    """The learning rate of update i, counted from 1; `lr` is the peak, reached at update `warmup`."""
+def learning_rate(schedule: Schedule, lr: float, warmup: int, steps: int) -> Callable[[int], float]:
+    """Return the function from step i (the first is 1) to its learning rate. `lr` is the peak, at step `warmup`."""
     if isinstance(schedule, Cosine | Linear | WarmupStableDecay) and not steps:
         raise UserError(
-            f"train.schedule.kind={schedule.kind} falls towards the last update and train.steps is 0; "
+            f"train.schedule.kind={schedule.kind} decays towards the last step and train.steps is 0; "
             "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
         )
-    after = _after(schedule, warmup, steps)
-    return lambda i: lr * (i / warmup if i < warmup else after(i))
+    factor = _decay_factor(schedule, warmup, steps)
+    return lambda i: lr * (i / warmup if i < warmup else factor(i))
 
 
-def _after(schedule: Schedule, warmup: int, steps: int) -> Callable[[int], float]:
-    """The share of the peak once the warm-up is over."""
+def _decay_factor(schedule: Schedule, warmup: int, steps: int) -> Callable[[int], float]:
+    """Return the fraction of the peak by step, after the warm-up."""
     if isinstance(schedule, Noam):
         return lambda i: math.sqrt(max(warmup, 1) / i)
     if isinstance(schedule, Cosine):
         floor = schedule.floor
-        return lambda i: floor + (1 - floor) * (1 + math.cos(math.pi * _passed(i, warmup, steps))) / 2
+        return lambda i: floor + (1 - floor) * (1 + math.cos(math.pi * _progress(i, warmup, steps))) / 2
     if isinstance(schedule, Linear):
         floor = schedule.floor
-        return lambda i: floor + (1 - floor) * (1 - _passed(i, warmup, steps))
+        return lambda i: floor + (1 - floor) * (1 - _progress(i, warmup, steps))
     if isinstance(schedule, WarmupStableDecay):
         start = max(warmup, round(steps * (1 - schedule.decay)))
-        return lambda i: 1 - _passed(i, start, steps)
+        return lambda i: 1 - _progress(i, start, steps)
     return lambda i: 1.0
 
 
-def _passed(i: int, start: int, end: int) -> float:
-    """How much of the way from `start` to `end` is behind update i, between 0 and 1."""
+def _progress(i: int, start: int, end: int) -> float:
+    """The position of step i between `start` and `end`, clamped to 0 … 1."""
     return min(max(i - start, 0) / max(end - start, 1), 1.0)

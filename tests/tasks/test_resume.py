@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from test_train import Blind, Net, Task, checkpoints, folder, light, net, records, step_of, trained  # noqa: F401
+from test_train import Net, Task, WithoutValidation, checkpoints, folder, light, net, records, step_of, trained  # noqa: F401
 from torch import nn
 
 from regard import files
@@ -25,7 +25,7 @@ from regard.errors import UserError
 from regard.parts import Mask
 from regard.parts.efficient import RandomFeatureKernel
 from regard.training import checkpoint, curves, load_model, progress, save_model
-from regard.training.average import mean_of
+from regard.training.average import averaged_checkpoints
 
 SETTINGS: dict[str, Any] = {"steps": 80, "save_every": 2, "eval_every": 3, "keep": 2, "log_every": 4}
 
@@ -39,7 +39,7 @@ def left(path: Path) -> dict[str, Any]:
             found[name] = {**json.loads(file.read_text()), "seconds": 0}
         elif file.name == "metrics.jsonl":
             timed = ("seconds", "tokens_per_second")
-            kept = [record for record in progress.read(file) if record["event"] in ("train", "valid")]
+            kept = [record for record in progress.read_records(file) if record["event"] in ("train", "valid")]
             found[name] = [{key: value for key, value in record.items() if key not in timed} for record in kept]
         elif file.is_file():
             found[name] = file.read_bytes()
@@ -82,8 +82,8 @@ def test_random_features_belong_to_the_checkpoint(tmp_path):
     same = [a.equal(b) for a, b in zip([begun["mix.directions"], *features], features, strict=False)]
     assert same == [True, False, False, True, False]  # drawn before the updates 3, 6 and 9
     average = {key: each.clone() for key, each in model.state_dict().items()}
-    paths = checkpoint.last(tmp_path / "whole", 3)
-    with mean_of(model, paths):
+    paths = checkpoint.latest(tmp_path / "whole", 3)
+    with averaged_checkpoints(model, paths):
         assert model.mix.directions.equal(features[-1]) and not model.embed.weight.equal(average["embed.weight"])
     assert model.mix.directions.equal(average["mix.directions"])
 
@@ -200,11 +200,11 @@ def interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch
     calls = [0]
     original = task.loss
 
-    def breaking(model: nn.Module, piece: Any) -> Any:
+    def breaking(model: nn.Module, micro_batch: Any) -> Any:
         calls[0] += 1
         if calls[0] == at:
             raise Interrupted
-        return original(model, piece)
+        return original(model, micro_batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(task, "loss", breaking)
@@ -226,8 +226,8 @@ def test_every_random_generator_comes_back(tmp_path: Path, monkeypatch: pytest.M
     import numpy
 
     class Noisy(Task):
-        def loss(self, model: nn.Module, piece: Any) -> Any:
-            return super().loss(model, piece) * (1 + random.random() + numpy.random.standard_normal() / 10)
+        def loss(self, model: nn.Module, micro_batch: Any) -> Any:
+            return super().loss(model, micro_batch) * (1 + random.random() + numpy.random.standard_normal() / 10)
 
     trained(tmp_path / "whole", Noisy())
     interrupted(tmp_path / "broken", 8, Noisy(), monkeypatch)
@@ -244,10 +244,10 @@ class Carrying(Task):
         super().__init__(**train)
         self.seen = torch.zeros(2)
 
-    def loss(self, model: nn.Module, piece: Any) -> Any:
+    def loss(self, model: nn.Module, micro_batch: Any) -> Any:
         self.seen[0] += 1
-        self.seen[1] += piece.tokens.sum()
-        return super().loss(model, piece) * (1 + (self.seen[1] % 7) / 10)
+        self.seen[1] += micro_batch.tokens.sum()
+        return super().loss(model, micro_batch) * (1 + (self.seen[1] % 7) / 10)
 
     def state(self) -> dict[str, torch.Tensor]:
         return {"seen": self.seen.clone()} if self.seen[0] else {}
@@ -331,7 +331,7 @@ def test_records_after_the_checkpoint_are_cut_off(tmp_path: Path, monkeypatch: p
     assert records(tmp_path, "train")[-1]["step"] == 8
     trained(tmp_path, resume=True, log_every=1)
     assert [record["step"] for record in records(tmp_path, "train")] == list(range(1, 21))
-    assert "going on after 5 updates" in [record["text"] for record in records(tmp_path, "note")]
+    assert "resuming after step 5" in [record["text"] for record in records(tmp_path, "note")]
 
 
 def test_leftovers_are_swept(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def flip(path: Path) -> None:
         ("model.safetensors", cut, "model.safetensors has changed since it was written"),
         ("optimizer.safetensors", flip, "optimizer.safetensors has changed since it was written"),
         ("optimizer.safetensors", Path.unlink, "optimizer.safetensors is missing"),
-        ("state.json", cut, "state.json is not whole"),
+        ("state.json", cut, "state.json is incomplete"),
         ("state.json", Path.unlink, "state.json is missing"),
     ],
 )
@@ -381,7 +381,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
     trained(tmp_path / "hurt", steps=12)
     damage(tmp_path / "hurt/checkpoints/step-12" / name)
     trained(tmp_path / "hurt", resume=True)
-    expected = f"checkpoint step-12 is damaged ({words}) and was renamed step-12.damaged; going on from step-10"
+    expected = f"checkpoint step-12 is damaged ({words}) and was renamed to step-12.damaged; resuming from step-10"
     assert expected in [record["text"] for record in records(tmp_path / "hurt", "note")]
     assert sorted(path.name for path in (tmp_path / "hurt/checkpoints").iterdir()) == [
         "step-10", "step-12.damaged", "step-15", "step-20",
@@ -404,7 +404,9 @@ def test_if_all_are_damaged_nothing_is_begun_anew_by_itself(tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     trained(tmp_path, steps=5)
-    with pytest.raises(UserError, match=r"model\.safetensors does not fit this model: embed\.weight is \(23, 16\)"):
+    with pytest.raises(
+        UserError, match=r"model\.safetensors does not fit this model: embed\.weight has shape \(23, 16\)"
+    ):
         trained(tmp_path, resume=True, model=Net(width=8))
 
 
@@ -413,7 +415,7 @@ def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["model", "optimizer", "sync", "publish"])
 def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(tmp_path / "whole", Blind())
+    trained(tmp_path / "whole", WithoutValidation())
     saves, fsync = [0], os.fsync
 
     def failing_save(tensors: Any, path: Path, metadata: Any) -> None:
@@ -432,12 +434,12 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypat
         patch.setattr(checkpoint, "save_file", failing_save)
         patch.setattr(os, "fsync", failing_sync)
         with pytest.raises(UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
-            trained(tmp_path / "full", Blind())
+            trained(tmp_path / "full", WithoutValidation())
     assert checkpoints(tmp_path / "full") == [5]
     assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
     assert step_of(tmp_path / "full") == (5 if where == "publish" else 10)
     assert not [path for path in (tmp_path / "full").rglob("*") if path.name.startswith(".")]
-    trained(tmp_path / "full", Blind(), resume=True)
+    trained(tmp_path / "full", WithoutValidation(), resume=True)
     assert left(tmp_path / "full") == left(tmp_path / "whole")
 
 
@@ -482,7 +484,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in tensors.items()}
     bad: list[tuple[dict[str, Any], str]] = [
         ({**tensors, "extra": torch.ones(1)}, "extra is not in the model"),
-        ({**tensors, "unused": torch.ones(4)}, r"unused is \(4,\) and the model's is \(3,\)"),
+        ({**tensors, "unused": torch.ones(4)}, r"unused has shape \(4,\) and the model's has \(3,\)"),
         ({name: value for name, value in tensors.items() if name != "inner.bias"}, "inner.bias is missing"),
         ({"x": torch.ones(1)}, "embed.weight is missing; head.bias is missing; inner.bias is missing and 6 more"),
     ]
@@ -495,14 +497,14 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    with pytest.raises(UserError, match="model.safetensors is not there"):
+    with pytest.raises(UserError, match="model.safetensors does not exist"):
         load_model(net(), path)
     save_model(net(), path, 0)
     whole = path.read_bytes()
     pickles = (b"\x80\x04" + whole[2:], b"PK\x03\x04" * 99)
     for content in (b"", whole[:5], whole[:100], whole[:-1], bytes(len(whole)), *pickles):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="model.safetensors is cut off or damaged"):
+        with pytest.raises(UserError, match="model.safetensors is truncated or damaged"):
             load_model(net(), path)
 
 
@@ -520,6 +522,19 @@ def test_saving_over_weights_is_whole_or_not_at_all(tmp_path: Path, monkeypatch:
         save_model(net(seed=2), path, 2)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_former_optimizer_file_name_is_read(tmp_path: Path) -> None:
+    """Older runs have optimiser.safetensors, also in the checksums of state.json."""
+    trained(tmp_path / "whole", steps=10)
+    trained(tmp_path / "parts", steps=5)
+    path = tmp_path / "parts/checkpoints/step-5"
+    (path / "optimizer.safetensors").rename(path / "optimiser.safetensors")
+    state = path / "state.json"
+    state.write_text(state.read_text().replace("optimizer.safetensors", "optimiser.safetensors"))
+    trained(tmp_path / "parts", resume=True, steps=10)
+    for name in ("model.safetensors", "checkpoints/step-10/optimizer.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The training room by itself: losses, schedules, the loop on a tiny made task, its records and its refusals."""
+"""Losses, schedules, and the training loop on a tiny synthetic task: its records and its errors."""
 
 import copy
 import io
@@ -25,14 +25,14 @@ from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training import curves, fit, loop, progress
 from regard.training import optim as optim
-from regard.training.schedules import rate
+from regard.training.schedules import learning_rate
 
 VOCAB, EXAMPLES, BATCH = 23, 40, 8
 draw = curves.draw
 
 
 class Net(nn.Module):
-    """Small, with all that makes a resume hard: dropout, a tied tensor, a norm, a buffer, a parameter never used."""
+    """A small model with what makes resuming hard: dropout, a tied tensor, a norm, a buffer, an unused parameter."""
 
     def __init__(self, width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()
@@ -50,19 +50,19 @@ class Net(nn.Module):
 
 
 @dataclass(frozen=True)
-class Piece:
+class MicroBatch:
     tokens: Tensor
     targets: Tensor
-    real: Tensor
-    numbers: Tensor  # which examples
+    valid: Tensor
+    examples: Tensor  # their indices
 
-    def to(self, device: torch.device) -> "Piece":
+    def to(self, device: torch.device) -> "MicroBatch":
         return self
 
 
 @dataclass(frozen=True)
-class Update:
-    micro_batches: list[Piece]
+class Step:
+    micro_batches: list[MicroBatch]
     index: int
     tokens: int
     count: int
@@ -70,7 +70,7 @@ class Update:
 
 
 class Task:
-    """Every symbol is to be turned into another; rows have different lengths."""
+    """Maps every symbol to another; rows have different lengths."""
 
     static_shapes = False
 
@@ -80,37 +80,39 @@ class Task:
         generator = torch.Generator().manual_seed(7)
         self.tokens = torch.randint(0, VOCAB, (EXAMPLES, 6), generator=generator)
         self.targets = (self.tokens * 5 + 3) % VOCAB
-        self.real = torch.arange(6) < torch.randint(2, 7, (EXAMPLES, 1), generator=generator)
-        self.asked: list[tuple[int, int]] = []
-        self.found: list[str] = []
+        self.valid = torch.arange(6) < torch.randint(2, 7, (EXAMPLES, 1), generator=generator)
+        self.requested: list[tuple[int, int]] = []
+        self.facts: list[str] = []
 
     def describe_data(self) -> list[str]:
-        return list(self.found)
+        return list(self.facts)
 
-    def steps(self, epoch: int, index: int) -> Iterator[Update]:
-        self.asked.append((epoch, index))
+    def steps(self, epoch: int, index: int) -> Iterator[Step]:
+        self.requested.append((epoch, index))
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(epoch))
         for start in range(index, EXAMPLES, BATCH):
             rows = order[start : start + BATCH]
-            pieces = [self.piece(some) for some in rows.chunk(self.run.train.accumulate)]
-            count = int(self.real[rows].sum())
-            yield Update(pieces, start + len(rows), count, count, rows.tolist())
+            micro_batches = [self.micro_batch(some) for some in rows.chunk(self.run.train.accumulate)]
+            count = int(self.valid[rows].sum())
+            yield Step(micro_batches, start + len(rows), count, count, rows.tolist())
 
-    def piece(self, rows: Tensor) -> Piece:
-        return Piece(self.tokens[rows], self.targets[rows], self.real[rows], rows)
+    def micro_batch(self, rows: Tensor) -> MicroBatch:
+        return MicroBatch(self.tokens[rows], self.targets[rows], self.valid[rows], rows)
 
-    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
-        return smoothed_cross_entropy(model(piece.tokens), piece.targets, piece.real, self.run.train.smoothing)
+    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        return smoothed_cross_entropy(
+            model(micro_batch.tokens), micro_batch.targets, micro_batch.valid, self.run.train.smoothing
+        )
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        torch.rand(3)  # an evaluation may draw; it must not matter
+        torch.rand(3)  # an evaluation may use random numbers; it must not matter
         logits = model(self.tokens[:16])
-        loss = float(smoothed_cross_entropy(logits, self.targets[:16], self.real[:16]) / self.real[:16].sum())
+        loss = float(smoothed_cross_entropy(logits, self.targets[:16], self.valid[:16]) / self.valid[:16].sum())
         exact = float((logits.argmax(-1) == self.targets[:16]).float().mean())
         return {"loss": loss, "perplexity": math.exp(loss), "exact": exact}
 
 
-class Blind(Task):
+class WithoutValidation(Task):
     def validate(self, model: nn.Module) -> dict[str, float]:
         return {}
 
@@ -123,7 +125,7 @@ def net(seed: int = 1, **settings: Any) -> Net:
 def folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "run.json").exists():
-        (path / "run.json").write_text('{"format": 1}')
+        (path / "run.json").write_text('{"format": 2}')
     return path
 
 
@@ -132,7 +134,7 @@ def trained(path: Path, task: Task | None = None, resume: bool = False, model: N
 
 
 def records(path: Path, event: str) -> list[dict[str, Any]]:
-    return [record for record in progress.read(path / "metrics.jsonl") if record["event"] == event]
+    return [record for record in progress.read_records(path / "metrics.jsonl") if record["event"] == event]
 
 
 def step_of(path: Path) -> int:
@@ -147,7 +149,7 @@ def checkpoints(path: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One thread, and no picture at the end of each training: it takes longer than the training."""
+    """Use one thread, and skip curves.png: drawing takes longer than the training."""
     monkeypatch.setattr(curves, "draw", lambda folder: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -159,34 +161,34 @@ def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_smoothed_is_torchs_cross_entropy_over_real_positions(smoothing: float) -> None:
+def test_smoothed_cross_entropy_matches_torch_over_valid_positions(smoothing: float) -> None:
     logits = torch.randn(3, 5, 11, dtype=torch.float64, requires_grad=True)
-    targets, real = torch.randint(0, 11, (3, 5)), torch.rand(3, 5) < 0.6
-    real[0, 0] = True
-    expected = F.cross_entropy(logits[real], targets[real], label_smoothing=smoothing, reduction="sum")
+    targets, valid = torch.randint(0, 11, (3, 5)), torch.rand(3, 5) < 0.6
+    valid[0, 0] = True
+    expected = F.cross_entropy(logits[valid], targets[valid], label_smoothing=smoothing, reduction="sum")
     (wanted,) = torch.autograd.grad(3 * expected, logits)
-    found = smoothed_cross_entropy(logits, targets.masked_fill(~real, -100), real, smoothing)
+    found = smoothed_cross_entropy(logits, targets.masked_fill(~valid, -100), valid, smoothing)
     (gradient,) = torch.autograd.grad(3 * found, logits)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
-    assert not gradient[~real].any()
-    torch.testing.assert_close(smoothed_cross_entropy(logits[real], targets[real], smoothing=smoothing), expected)
+    assert not gradient[~valid].any()
+    torch.testing.assert_close(smoothed_cross_entropy(logits[valid], targets[valid], smoothing=smoothing), expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_smoothed_is_the_same_when_compiled(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The form that is handed to the compiler, run as it is."""
+def test_smoothed_cross_entropy_is_the_same_when_compiled(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the code path for the compiler without compiling it."""
     logits = torch.randn(37, 11, requires_grad=True)
     targets, weights = torch.randint(0, 11, (37,)), torch.rand(37) > 0.3
     found = []
     for compiling in (False, True):
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda told=compiling: told)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda value=compiling: value)
         loss = smoothed_cross_entropy(logits, targets, weights, smoothing)
         found.append((loss.detach(), *torch.autograd.grad(2 * loss, logits)))
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_smoothed_is_float32_inside_autocast() -> None:
+def test_smoothed_cross_entropy_is_float32_inside_autocast() -> None:
     logits = (torch.randn(64, 500) * 4).bfloat16().requires_grad_()
     targets = torch.randint(0, 500, (64,))
     with torch.autocast("cpu", torch.bfloat16):
@@ -202,7 +204,7 @@ def test_smoothed_is_float32_inside_autocast() -> None:
 # --- schedules ---
 
 ROOT = math.sqrt(0.5)
-GOLDEN = [  # schedule, warmup, steps, {update: share of the peak}, worked out by hand
+GOLDEN = [  # schedule, warmup, steps, {step: fraction of the peak}, computed by hand
     (Noam(), 4, 0, {1: 0.25, 2: 0.5, 3: 0.75, 4: 1, 9: 2 / 3, 16: 0.5, 64: 0.25}),
     (Noam(), 0, 0, {1: 1, 4: 0.5}),
     (Constant(), 4, 0, {1: 0.25, 3: 0.75, 4: 1, 5: 1, 10**6: 1}),
@@ -214,27 +216,29 @@ GOLDEN = [  # schedule, warmup, steps, {update: share of the peak}, worked out b
     (Linear(floor=0.5), 4, 12, {4: 1, 8: 0.75, 12: 0.5}),
     (WarmupStableDecay(decay=0.25), 4, 12, {1: 0.25, 4: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0}),
     (WarmupStableDecay(decay=1), 4, 12, {4: 1, 8: 0.5, 12: 0}),
-    (Linear(), 20, 10, {5: 0.25, 10: 0.5}),  # the end comes before the warm-up is over
+    (Linear(), 20, 10, {5: 0.25, 10: 0.5}),  # the training ends during the warm-up
 ]
 
 
 @pytest.mark.parametrize(("schedule", "warmup", "steps", "expected"), GOLDEN)
-def test_schedules_by_the_golden_table(schedule: Any, warmup: int, steps: int, expected: dict[int, float]) -> None:
-    at = rate(schedule, 0.002, warmup, steps)
-    assert {i: at(i) for i in expected} == pytest.approx({i: 0.002 * share for i, share in expected.items()}, abs=1e-15)
+def test_schedules_match_the_golden_table(schedule: Any, warmup: int, steps: int, expected: dict[int, float]) -> None:
+    at = learning_rate(schedule, 0.002, warmup, steps)
+    assert {i: at(i) for i in expected} == pytest.approx(
+        {i: 0.002 * factor for i, factor in expected.items()}, abs=1e-15
+    )
 
 
-def test_noam_is_the_papers_formula() -> None:
+def test_noam_matches_the_paper() -> None:
     width, warmup = 512, 4000
-    at = rate(Noam(), (width * warmup) ** -0.5, warmup, 0)
+    at = learning_rate(Noam(), (width * warmup) ** -0.5, warmup, 0)
     for i in (1, 17, 3999, 4000, 4001, 100_000):
         assert at(i) == pytest.approx(width**-0.5 * min(i**-0.5, i * warmup**-1.5), rel=1e-12)
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), Linear(), WarmupStableDecay()])
-def test_a_schedule_that_needs_an_end_says_so(schedule: Any) -> None:
+def test_a_decaying_schedule_requires_train_steps(schedule: Any) -> None:
     with pytest.raises(UserError, match=r"train\.schedule\.kind=\w+ .* train\.steps is 0; set train\.steps"):
-        rate(schedule, 1.0, 4, 0)
+        learning_rate(schedule, 1.0, 4, 0)
 
 
 # --- device and optimizer ---
@@ -250,7 +254,7 @@ def test_device() -> None:
             resolve_device(name)
 
 
-def test_weight_decay_spares_norms_and_biases() -> None:
+def test_weight_decay_excludes_norms_and_biases() -> None:
     model = net()
     settings = Train(optimizer={"kind": "adamw", "decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-7}).optimizer
     found = optim.build_optimizer(model, settings)
@@ -263,7 +267,7 @@ def test_weight_decay_spares_norms_and_biases() -> None:
     assert (found.defaults["betas"], found.defaults["eps"]) == ((0.8, 0.9), 1e-7)
 
 
-def test_frozen_parameters_stay_and_a_wholly_frozen_model_is_refused(tmp_path: Path) -> None:
+def test_frozen_parameters_stay_and_a_fully_frozen_model_is_refused(tmp_path: Path) -> None:
     model = net()
     model.inner.requires_grad_(False)
     before = model.inner.weight.clone()
@@ -273,34 +277,34 @@ def test_frozen_parameters_stay_and_a_wholly_frozen_model_is_refused(tmp_path: P
         trained(tmp_path / "x", model=net().requires_grad_(False))
 
 
-def test_one_update_is_one_step_of_torchs_adam(tmp_path: Path) -> None:
+def test_a_step_matches_torch_adam(tmp_path: Path) -> None:
     task, model, twin = Task(steps=3, schedule="constant", warmup=2, clip=0.5), net(dropout=0), net(dropout=0)
     fit(task, model, folder(tmp_path), resume=False, progress=False)
     adam = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    for number, update in zip((1, 2, 3), task.steps(0, 0), strict=False):
-        piece = update.micro_batches[0]
-        logits = twin(piece.tokens)[piece.real]
-        F.cross_entropy(logits, piece.targets[piece.real], label_smoothing=0.1).backward()
+    for number, step in zip((1, 2, 3), task.steps(0, 0), strict=False):
+        micro_batch = step.micro_batches[0]
+        logits = twin(micro_batch.tokens)[micro_batch.valid]
+        F.cross_entropy(logits, micro_batch.targets[micro_batch.valid], label_smoothing=0.1).backward()
         norm = nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
         adam.param_groups[0]["lr"] = 1e-2 * min(number / 2, 1)
         adam.step()
         adam.zero_grad()
-        assert norm > 0.5  # clipping matters here
+        assert norm > 0.5  # clipping is active
     for (name, own), other in zip(model.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 8])
-def test_accumulated_gradients_are_those_of_one_big_batch(tmp_path: Path, pieces: int) -> None:
+@pytest.mark.parametrize("micro_batches", [2, 3, 8])
+def test_accumulated_gradients_equal_those_of_one_batch(tmp_path: Path, micro_batches: int) -> None:
     def gradients(accumulate: int) -> tuple[float, dict[str, Tensor]]:
         task, model = Task(accumulate=accumulate), net(dropout=0)
         trainer = loop.Trainer(task, model, tmp_path)
-        update = next(task.steps(0, 0))
-        assert len(update.micro_batches) == accumulate
-        loss = trainer.gradients(update).item()
+        step = next(task.steps(0, 0))
+        assert len(step.micro_batches) == accumulate
+        loss = trainer.compute_gradients(step).item()
         return loss, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
-    (whole_loss, whole), (loss, cut) = gradients(1), gradients(pieces)
+    (whole_loss, whole), (loss, cut) = gradients(1), gradients(micro_batches)
     assert loss == pytest.approx(whole_loss, rel=1e-6)
     assert whole.keys() == cut.keys()
     for name, expected in whole.items():
@@ -310,13 +314,13 @@ def test_accumulated_gradients_are_those_of_one_big_batch(tmp_path: Path, pieces
 # --- the loop ---
 
 
-def test_it_learns_and_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "draw", draw)
     seen: list[dict[str, Any]] = []
     task = Task(steps=60, log_every=10, eval_every=25, save_every=20, keep=2, tensorboard=True)
     outcome = fit(task, net(), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
     assert (outcome.status, outcome.steps, outcome.best_step) == ("finished", 60, 60)
-    assert outcome.best is not None and outcome.best < 1.5  # knowing nothing: ln 23 = 3.1
+    assert outcome.best is not None and outcome.best < 1.5  # chance level: ln 23 = 3.1
     assert checkpoints(tmp_path) == [40, 60]
     assert [record["step"] for record in records(tmp_path, "train")] == [1, 10, 20, 30, 40, 50, 60]
     assert [record["step"] for record in records(tmp_path, "valid")] == [25, 50, 60]  # and not twice at the end
@@ -324,16 +328,16 @@ def test_it_learns_and_leaves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert records(tmp_path, "train")[2]["lr"] == pytest.approx(1e-2 * math.sqrt(5 / 20))
     assert {"loss", "lr", "norm", "tokens_per_second", "seconds", "epoch"} <= set(records(tmp_path, "train")[0])
     assert records(tmp_path, "end")[0]["status"] == "finished"
-    assert seen == progress.read(tmp_path / "metrics.jsonl")
+    assert seen == progress.read_records(tmp_path / "metrics.jsonl")
     weights = json.loads((tmp_path / "run.json").read_text())
-    assert weights == {"format": 1, "weights": {"step": 60, "metric": "loss", "value": outcome.best}}
+    assert weights == {"format": 2, "weights": {"step": 60, "metric": "loss", "value": outcome.best}}
     assert step_of(tmp_path) == 60
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     names = {path.name for path in (tmp_path / "checkpoints/step-60").iterdir()}
     assert names == {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
-def test_tensorboard_holds_the_records(tmp_path: Path) -> None:
+def test_tensorboard_has_the_records(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trained(tmp_path, steps=10, log_every=5, tensorboard=True)
@@ -345,12 +349,12 @@ def test_tensorboard_holds_the_records(tmp_path: Path) -> None:
 
 
 def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: Path) -> None:
-    task = Task(steps=4, log_every=3, lr=1e-30, warmup=1)  # so small that nothing is learnt
+    task = Task(steps=4, log_every=3, lr=1e-30, warmup=1)  # so small that the weights do not change
     model = net(dropout=0)
     with torch.no_grad():
-        updates = list(task.steps(0, 0))[:4]
-        sums = [float(task.loss(model, update.micro_batches[0])) for update in updates]
-    counts = [update.count for update in updates]
+        steps = list(task.steps(0, 0))[:4]
+        sums = [float(task.loss(model, step.micro_batches[0])) for step in steps]
+    counts = [step.count for step in steps]
     fit(task, model, folder(tmp_path), resume=False, progress=False)
     found = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
     assert len(set(counts)) > 1
@@ -358,7 +362,7 @@ def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: P
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_looking_more_often_changes_nothing(tmp_path: Path) -> None:
+def test_evaluation_and_log_frequency_do_not_change_the_weights(tmp_path: Path) -> None:
     trained(tmp_path / "a", steps=12, eval_every=1, log_every=1)
     trained(tmp_path / "b", steps=12, eval_every=12, log_every=12, save_every=12)
     final = "checkpoints/step-12/model.safetensors"
@@ -368,29 +372,29 @@ def test_looking_more_often_changes_nothing(tmp_path: Path) -> None:
 def test_seeds(tmp_path: Path) -> None:
     final = "checkpoints/step-20/model.safetensors"
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        torch.rand(len(name) + seed)  # what was drawn before must not matter
+        torch.rand(len(name) + seed)  # earlier random numbers must not matter
         trained(tmp_path / name, seed=seed)
     a, b, c = ((tmp_path / name / final).read_bytes() for name in "abc")
     assert a == b != c
 
 
-def test_epochs_end_it_and_the_data_go_round(tmp_path: Path) -> None:
+def test_epochs_end_the_training_and_resume_in_the_data(tmp_path: Path) -> None:
     task = Task(steps=0, epochs=3)
     outcome = fit(task, net(), folder(tmp_path), resume=False, progress=False)
     assert (outcome.status, outcome.steps) == ("finished", 3 * EXAMPLES // BATCH)
-    assert task.asked == [(0, 0), (1, 0), (2, 0)]
+    assert task.requested == [(0, 0), (1, 0), (2, 0)]
     more = Task(steps=0, epochs=4)
     assert fit(more, net(), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
-    assert more.asked == [(2, EXAMPLES), (3, 0)]
+    assert more.requested == [(2, EXAMPLES), (3, 0)]
 
 
-def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_count_over_resumed_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
     class Slow(Task):
-        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
             now[0] += 10
-            return super().loss(model, piece)
+            return super().loss(model, micro_batch)
 
         def validate(self, model: nn.Module) -> dict[str, float]:
             now[0] += 4
@@ -398,33 +402,35 @@ def test_minutes_end_it_over_all_parts(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ended = []
-    for minutes in (1, 1, 2):  # update 5 and the last one are evaluated, for 4 s
-        now[0] += 1000  # what passes between the parts does not count
+    for minutes in (1, 1, 2):  # step 5 and the last one are evaluated, for 4 s
+        now[0] += 1000  # time between the parts does not count
         outcome = trained(tmp_path, Slow(steps=0, minutes=minutes, log_every=5), resume=True)
         ended.append((outcome.status, outcome.steps, outcome.seconds))
     assert ended == [("finished", 6, 68), ("finished", 6, 68), ("finished", 11, 126)]
     assert [record["seconds"] for record in records(tmp_path, "train")] == [10, 50, 64, 108, 122]
-    assert trained(tmp_path / "short", Slow(steps=0, minutes=1e-9)).steps == 1  # or there would be nothing to keep
+    assert (
+        trained(tmp_path / "short", Slow(steps=0, minutes=1e-9)).steps == 1
+    )  # at least one step, so that there are weights to keep
 
 
-def test_no_examples_is_a_mistake(tmp_path: Path) -> None:
+def test_an_epoch_without_examples_is_an_error(tmp_path: Path) -> None:
     class Empty(Task):
-        def steps(self, epoch: int, index: int) -> Iterator[Update]:
+        def steps(self, epoch: int, index: int) -> Iterator[Step]:
             return iter(())
 
-    with pytest.raises(UserError, match=r"epoch 0 has no training example; look at data\.train"):
+    with pytest.raises(UserError, match=r"epoch 0 has no training example; check data\.train"):
         trained(tmp_path, Empty())
 
 
 class Scripted(Task):
-    """Its evaluations are foretold."""
+    """Its validation metrics are given in advance."""
 
-    def __init__(self, figures: list[float], name: str = "loss", **train: Any) -> None:
+    def __init__(self, metrics: list[float], name: str = "loss", **train: Any) -> None:
         super().__init__(metric=name, eval_every=2, **train)
-        self.figures, self.name = figures, name
+        self.metrics, self.name = metrics, name
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        return {"loss": 9.0, self.name: self.figures.pop(0)}
+        return {"loss": 9.0, self.name: self.metrics.pop(0)}
 
 
 def test_patience_stops_early_and_the_best_weights_are_kept(tmp_path: Path) -> None:
@@ -436,26 +442,26 @@ def test_patience_stops_early_and_the_best_weights_are_kept(tmp_path: Path) -> N
     assert (again.status, again.steps) == ("early", 10)
 
 
-def test_of_other_figures_more_is_better(tmp_path: Path) -> None:
+def test_other_metrics_are_higher_is_better(tmp_path: Path) -> None:
     outcome = trained(tmp_path, Scripted([0.1, 0.3, 0.3, 0.2, 0.1], "exact", steps=10))
     assert (outcome.best, outcome.best_step, step_of(tmp_path)) == (0.3, 4, 4)
 
 
-def test_a_metric_that_is_not_measured_is_named(tmp_path: Path) -> None:
+def test_an_unknown_metric_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.metric is bleu and the evaluation gives loss, perplexity, exact"):
         trained(tmp_path, metric="bleu")
 
 
-def test_without_valid_data_the_newest_weights_are_the_runs(tmp_path: Path) -> None:
+def test_without_valid_data_the_newest_weights_are_published(tmp_path: Path) -> None:
     seen = []
 
-    class Looking(Blind):
-        def steps(self, epoch: int, index: int) -> Iterator[Update]:
-            for update in super().steps(epoch, index):
-                yield update
+    class Recording(WithoutValidation):
+        def steps(self, epoch: int, index: int) -> Iterator[Step]:
+            for step in super().steps(epoch, index):
+                yield step
                 seen.append(step_of(tmp_path) if (tmp_path / "model.safetensors").exists() else None)
 
-    outcome = trained(tmp_path, Looking(steps=12))
+    outcome = trained(tmp_path, Recording(steps=12))
     assert seen == [None] * 4 + [5] * 5 + [10] * 2
     assert (outcome.best, step_of(tmp_path)) == (None, 12)
     assert json.loads((tmp_path / "run.json").read_text())["weights"] == {"step": 12, "metric": None, "value": None}
@@ -464,41 +470,41 @@ def test_without_valid_data_the_newest_weights_are_the_runs(tmp_path: Path) -> N
 def test_bf16_keeps_float32_weights(tmp_path: Path) -> None:
     kinds = set()
 
-    class Looking(Task):
-        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
-            kinds.add(model(piece.tokens).dtype)
-            return super().loss(model, piece)
+    class Recording(Task):
+        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+            kinds.add(model(micro_batch.tokens).dtype)
+            return super().loss(model, micro_batch)
 
     model = net()
-    outcome = trained(tmp_path, Looking(precision="bf16", steps=60), model=model)
+    outcome = trained(tmp_path, Recording(precision="bf16", steps=60), model=model)
     assert kinds == {torch.bfloat16}
     assert {each.dtype for each in model.parameters()} == {torch.float32}
-    assert outcome.best is not None and outcome.best < 1.5  # knowing nothing: ln 23 = 3.1
+    assert outcome.best is not None and outcome.best < 1.5  # chance level: ln 23 = 3.1
 
 
-def test_deterministic_is_switched_on_and_off(tmp_path: Path) -> None:
+def test_deterministic_algorithms_are_enabled_during_training_only(tmp_path: Path) -> None:
     seen = set()
 
-    class Looking(Task):
-        def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+    class Recording(Task):
+        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
             seen.add(torch.are_deterministic_algorithms_enabled())
-            return super().loss(model, piece)
+            return super().loss(model, micro_batch)
 
-    trained(tmp_path, Looking(deterministic=True))
+    trained(tmp_path, Recording(deterministic=True))
     assert seen == {True}
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-# --- torch.compile, whose decision is stored ---
+# --- torch.compile: whether it is used is stored in the checkpoint ---
 
 
-def test_a_failing_compile_falls_back_and_stays_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compile_falls_back_for_the_rest_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "plain", steps=10)
 
     def breaking(loss: Any, **settings: Any) -> Any:
-        def broken(model: nn.Module, piece: Piece) -> Tensor:
-            torch.rand(5)  # dropout may have drawn before it broke
-            loss(model, piece).backward()
+        def broken(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+            torch.rand(5)  # dropout may have used random numbers before the failure
+            loss(model, micro_batch).backward()
             raise RuntimeError("no compiler here\nand a long story")
 
         return broken
@@ -506,7 +512,7 @@ def test_a_failing_compile_falls_back_and_stays_back(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch, "compile", breaking)
     trained(tmp_path / "broken", steps=5, compile=True)
     (note,) = records(tmp_path / "broken", "note")
-    assert note["text"] == "torch.compile failed (no compiler here); training goes on without it"
+    assert note["text"] == "torch.compile failed (no compiler here); training continues without it"
     state = json.loads((tmp_path / "broken/checkpoints/step-5/state.json").read_text())
     assert state["compiled"] is False
 
@@ -527,79 +533,77 @@ def test_compile_is_used_when_it_works(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads((tmp_path / "checkpoints/step-8/state.json").read_text())["compiled"] is True
 
 
-# --- what is no number ---
+# --- non-finite values ---
 
 
 class Poisoned(Task):
-    """Update 8 (the third of epoch 1) is bad."""
+    """Step 8 (the third of epoch 1) has a non-finite loss or gradient."""
 
     poison = "nan"
     start = 16
 
-    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))
-        loss = super().loss(model, piece)
-        if not torch.equal(piece.numbers, order[self.start : self.start + BATCH]):
+        loss = super().loss(model, micro_batch)
+        if not torch.equal(micro_batch.examples, order[self.start : self.start + BATCH]):
             return loss
         return loss * float(self.poison) if self.poison != "gradient" else loss + model.unused.sub(1).abs().sqrt().sum()
 
 
-@pytest.mark.parametrize("lagging", [False, True])
+@pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("poison", ["nan", "inf", "gradient"])
-def test_a_bad_update_is_not_learnt_from(tmp_path: Path, poison: str, lagging: bool) -> None:
+def test_a_nonfinite_step_is_skipped_and_reported(tmp_path: Path, poison: str, deferred: bool) -> None:
     model = net()
     task = Poisoned(steps=20, save_every=6, eval_every=100, log_every=10, clip=0.0 if poison == "inf" else 1.0)
     task.poison = poison
     trainer = loop.Trainer(task, model, folder(tmp_path))
-    trainer.lagging = lagging
-    trainer.begin(resume=False)
+    trainer.deferred = deferred
+    trainer.prepare(resume=False)
     kept: dict[int, Tensor] = {}
-    step = trainer.step
+    original_step = trainer.step
 
-    def watched(epoch: int, update: Any) -> None:
+    def recording_step(epoch: int, data: Any) -> None:
         kept[trainer.state.step] = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-        step(epoch, update)
+        original_step(epoch, data)
 
-    trainer.step = watched  # type: ignore[method-assign]
-    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as journal, progress.StopSignal() as stop:
-        trainer.run(journal, [], stop)
+    trainer.step = recording_step  # type: ignore[method-assign]
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, progress.StopSignal() as stop:
+        trainer.run(event_log, [], stop)
     text = str(caught.value)
-    what = "the norm of the gradients nan" if poison == "gradient" else f"the loss is {poison}"
+    what = "the gradient norm is nan" if poison == "gradient" else f"the loss is {poison}"
     numbers = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))[16:21].tolist()
-    where = f"epoch 1, examples 17 to 24 of it: numbers {', '.join(map(str, numbers))}, … of the data from 0"
-    assert what in text and f"at update 8 ({where}), which was not learnt from" in text
+    where = f"epoch 1, examples 17 to 24: data indices {', '.join(map(str, numbers))}, …"
+    assert what in text and f"at step 8 ({where}), and the step was skipped" in text
     assert f"{tmp_path / 'checkpoints' / 'step-6'} is good" in text and "train.lr (now 0.01)" in text
     assert ("train.clip=1 (now off)" in text) == (poison == "inf")
     now = nn.utils.parameters_to_vector(model.parameters())
     assert now.isfinite().all()
-    if lagging:  # found out two updates later, and only the bad one was passed over
+    if deferred:  # detected two steps later; only the bad step was skipped
         assert torch.equal(kept[8], kept[7]) and not torch.equal(kept[9], kept[8])
     else:
         assert torch.equal(now, kept[7])
     assert checkpoints(tmp_path) == [6]
     assert not records(tmp_path, "valid")
-    with pytest.raises(UserError, match="at update 8 .*step-6 is good"):
+    with pytest.raises(UserError, match="at step 8 .*step-6 is good"):
         trained(tmp_path, task, resume=True)
 
 
-def test_a_bad_update_is_found_out_before_a_save(tmp_path: Path) -> None:
+def test_a_nonfinite_step_is_reported_before_a_save(tmp_path: Path) -> None:
     task = Poisoned(save_every=6, eval_every=100, log_every=100)
     task.start = 0
     trainer = loop.Trainer(task, net(), folder(tmp_path))
-    trainer.lagging = True
-    trainer.begin(resume=False)
-    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as journal, progress.StopSignal() as stop:
-        trainer.run(journal, [], stop)
-    assert "the loss is nan at update 6 (epoch 1, examples 1 to 8 of it: " in str(caught.value)
+    trainer.deferred = True
+    trainer.prepare(resume=False)
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, progress.StopSignal() as stop:
+        trainer.run(event_log, [], stop)
+    assert "the loss is nan at step 6 (epoch 1, examples 1 to 8: " in str(caught.value)
     assert "there is no checkpoint yet" in str(caught.value)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("settings", [{"save_every": 1}, {"eval_every": 1}])
-def test_weights_that_have_run_away_are_never_saved(tmp_path: Path, settings: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"after update 1 the weights are no finite numbers any more; there is no checkp"
-    ):
+def test_nonfinite_weights_are_never_saved(tmp_path: Path, settings: Any) -> None:
+    with pytest.raises(UserError, match=r"after step 1 the weights are not finite; there is no checkp"):
         trained(tmp_path, warmup=0, schedule="constant", lr=3e38, **settings)
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -608,7 +612,7 @@ def test_weights_that_have_run_away_are_never_saved(tmp_path: Path, settings: An
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_the_update_saves_and_returns(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_finishes_the_step_saves_and_returns(tmp_path: Path, number: signal.Signals) -> None:
     def strike(record: dict[str, Any]) -> None:
         if record["step"] == 7 and record["event"] == "train":
             signal.raise_signal(number)
@@ -638,7 +642,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     assert checkpoints(tmp_path) == [5]
 
 
-def test_stopped_before_any_evaluation_there_are_still_weights(tmp_path: Path) -> None:
+def test_stopping_before_any_evaluation_still_saves_weights(tmp_path: Path) -> None:
     def strike(record: dict[str, Any]) -> None:
         if record["event"] == "train":
             signal.raise_signal(signal.SIGTERM)
@@ -647,7 +651,7 @@ def test_stopped_before_any_evaluation_there_are_still_weights(tmp_path: Path) -
     assert step_of(tmp_path) == 1
 
 
-def test_it_runs_outside_the_main_thread(tmp_path: Path) -> None:
+def test_training_runs_outside_the_main_thread(tmp_path: Path) -> None:
     found: list[Any] = []
     worker = threading.Thread(target=lambda: found.append(trained(tmp_path)))
     worker.start()
@@ -655,20 +659,20 @@ def test_it_runs_outside_the_main_thread(tmp_path: Path) -> None:
     assert found[0].status == "finished"
 
 
-# --- what is shown ---
+# --- progress output ---
 
 
-def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(Task(steps=10, log_every=5), net(), folder(tmp_path), resume=False)
-    shown = capsys.readouterr()
-    assert shown.out == "" and "\x1b" not in shown.err and "\r" not in shown.err
-    lines = shown.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == "" and "\x1b" not in output.err and "\r" not in output.err
+    lines = output.err.splitlines()
     assert lines[0].startswith("step 1  loss ") and lines[0].endswith(" tokens/s") and "  lr 2.00e-03  " in lines[0]
     assert lines[1].startswith("step 5  valid  loss ") and "perplexity" in lines[1]  # step 5 itself came too soon after
-    assert re.fullmatch(r"finished after 10 updates in 0:00:0\d", lines[-1])
+    assert re.fullmatch(r"finished after 10 steps in 0:00:0\d", lines[-1])
 
 
-def test_lines_come_every_few_seconds_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_are_throttled_and_show_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
@@ -681,12 +685,12 @@ def test_lines_come_every_few_seconds_with_the_time_left(monkeypatch: pytest.Mon
     assert shown[1] == "step 30  loss 2.0000  lr 1.00e-03  1,234 tokens/s  0:03:14 left"  # 4 s for 20 steps of 1000
 
 
-def test_nothing_is_shown_when_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_false_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trained(tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -698,10 +702,10 @@ def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     fit(Task(log_every=1), net(), folder(tmp_path), resume=False)
     shown = stream.getvalue()
     assert "step 20" in shown and "tokens/s" in shown and "left" in shown and "…" not in shown
-    assert "step 20  valid  loss" in shown and "finished after 20 updates" in shown
+    assert "step 20  valid  loss" in shown and "finished after 20 steps" in shown
 
 
-def test_curves_without_evaluations_and_without_anything(tmp_path: Path) -> None:
+def test_curves_without_evaluations_and_without_records(tmp_path: Path) -> None:
     assert draw(tmp_path) is None
     lines = [{"step": 1, "event": "train", "loss": 3.0, "lr": 0.1}, {"step": 2, "event": "valid", "loss": None}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 3, "eve')
@@ -709,7 +713,7 @@ def test_curves_without_evaluations_and_without_anything(tmp_path: Path) -> None
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_metrics_are_json_even_where_a_figure_is_not(tmp_path: Path) -> None:
+def test_nonfinite_metrics_are_written_as_null(tmp_path: Path) -> None:
     trained(tmp_path, Scripted([float("nan")] * 9, steps=4))
 
     def refuse(name: str) -> None:
@@ -718,23 +722,25 @@ def test_metrics_are_json_even_where_a_figure_is_not(tmp_path: Path) -> None:
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     values = [json.loads(line, parse_constant=refuse) for line in lines]
     assert [each["loss"] for each in values if each["event"] == "valid"] == [None, None]
-    assert step_of(tmp_path) == 4  # never chosen, so the newest
+    assert step_of(tmp_path) == 4  # no best weights, so the newest
 
 
-def test_facts_about_the_data_are_told_once_each(tmp_path: Path) -> None:
+def test_facts_about_the_data_are_reported_once(tmp_path: Path) -> None:
     task = Task(steps=12)
-    task.found = ["40 examples"]
-    updates = task.steps
+    task.facts = ["40 examples"]
+    steps_of = task.steps
 
-    def finding(epoch: int, index: int) -> Iterator[Update]:
-        task.found = ["40 examples", "3 too long"]  # found out in the first epoch
-        yield from updates(epoch, index)
+    def finding(epoch: int, index: int) -> Iterator[Step]:
+        task.facts = ["40 examples", "3 too long"]  # known after the first epoch
+        yield from steps_of(epoch, index)
 
     task.steps = finding  # type: ignore[method-assign]
     trained(tmp_path, task)
     trained(tmp_path, task, resume=True)
-    told = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
-    assert told[:2] == [(0, "40 examples"), (5, "3 too long")] and not any(len(text) < 12 for _, text in told[2:])
+    reported = [(record["step"], record["text"]) for record in records(tmp_path, "note")]
+    assert reported[:2] == [(0, "40 examples"), (5, "3 too long")] and not any(
+        len(text) < 12 for _, text in reported[2:]
+    )
 
 
 def weights_of(path: Path) -> dict[str, Tensor]:
@@ -742,7 +748,7 @@ def weights_of(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def test_the_mean_of_the_last_checkpoints_is_tried_at_the_end(tmp_path: Path) -> None:
+def test_checkpoints_are_averaged_at_the_end(tmp_path: Path) -> None:
     task = Task(steps=20, save_every=4, eval_every=100, keep=1, average=3)
     task.validate = lambda model: {}  # type: ignore[method-assign, assignment]
     trained(tmp_path, task)
@@ -754,10 +760,10 @@ def test_the_mean_of_the_last_checkpoints_is_tried_at_the_end(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_the_mean_is_kept_only_if_it_is_better(tmp_path: Path, better: bool) -> None:
+def test_averaged_checkpoints_are_published_only_if_better(tmp_path: Path, better: bool) -> None:
     task = Task(steps=12, save_every=4, eval_every=4, average=2)
-    figures = iter([5.0, 4.0, 3.0, 2.0 if better else 3.5])
-    task.validate = lambda model: {"loss": next(figures)}  # type: ignore[method-assign, assignment]
+    values = iter([5.0, 4.0, 3.0, 2.0 if better else 3.5])
+    task.validate = lambda model: {"loss": next(values)}  # type: ignore[method-assign, assignment]
     outcome = trained(tmp_path, task)
     last = weights_of(tmp_path / "checkpoints" / "step-12" / "model.safetensors")
     found = weights_of(tmp_path / "model.safetensors")
@@ -769,7 +775,7 @@ def test_the_mean_is_kept_only_if_it_is_better(tmp_path: Path, better: bool) -> 
     )
 
 
-def test_a_moving_average_is_evaluated_kept_and_resumed(tmp_path: Path) -> None:
+def test_ema_is_evaluated_published_and_resumed(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     task = Task(steps=14, ema=0.9, save_every=5, eval_every=7)
     seen: list[dict[str, Tensor]] = []
@@ -790,7 +796,7 @@ def test_a_moving_average_is_evaluated_kept_and_resumed(tmp_path: Path) -> None:
     assert not seen[-1]["inner.weight"].equal(own["inner.weight"])
 
 
-def test_the_formula_of_the_moving_average(tmp_path: Path) -> None:
+def test_ema_formula(tmp_path: Path) -> None:
     from regard.training.average import MovingAverage
 
     weight = nn.Parameter(torch.tensor([1.0]))
@@ -804,6 +810,6 @@ def test_the_formula_of_the_moving_average(tmp_path: Path) -> None:
         decay = min(0.5, (1 + step) / (10 + step))
         expected = value if expected is None else decay * expected + (1 - decay) * value
         assert optimizer.state[weight]["ema"].item() == pytest.approx(expected)
-    with moving.instead():
+    with moving.averaged_weights():
         assert weight.item() == pytest.approx(expected)
     assert weight.item() == 2.0

@@ -410,7 +410,7 @@ def test_packed_rows_have_no_single_beginning(home):
 @pytest.mark.parametrize(("change", "words"), [
     ("missing", "tune.encoder.layers.0.attention.query.down is missing"),
     ("unexpected", "tune.more is not in the model"),
-    ("shape", "tune.encoder.layers.0.attention.query.down is (3, 32) and the model's is (4, 32)"),
+    ("shape", "tune.encoder.layers.0.attention.query.down has shape (3, 32) and the model's has (4, 32)"),
 ])  # fmt: skip
 def test_a_file_that_does_not_fit(runs, base, tmp_path, change, words):
     from safetensors.torch import load_file, save_file
