@@ -1,4 +1,4 @@
-"""regard: the Transformer whole. `import regard` costs nothing; torch is imported when something is built or loaded."""
+"""regard: train, use and inspect the Transformer family. `import regard` is cheap: torch is imported when needed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,19 +6,18 @@ __version__ = "0.1.0"
 __all__ = ["UserError", "build", "convert", "load", "resolve", "train"]
 
 if TYPE_CHECKING:
-    from .api import build, convert, load, train
-    from .config.run import resolve
+    from .api import build, convert, load, resolve, train
     from .errors import UserError
 
-_PLACES = dict.fromkeys(("build", "convert", "load", "train"), "api") | {"resolve": "config.run", "UserError": "errors"}
+_MODULES = dict.fromkeys(("build", "convert", "load", "resolve", "train"), "api") | {"UserError": "errors"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"regard.{_PLACES[name]}"), name)
+    return getattr(import_module(f"regard.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

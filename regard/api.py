@@ -1,25 +1,35 @@
-"""The front door in Python: train, load, build. The command line calls these and adds nothing."""
+"""The Python interface: train, load, build, convert, compare. The command line calls these functions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import run_folder
-from .config.merge import flat, split
-from .config.run import USE, ResolvedRun, Run, change_settings, changed_keys, family_of, load_config, resolve
+from .config import run as config
+from .config.merge import flatten, split_commas
+from .config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, family_of, load_config
+from .config.schema import Sides
 from .errors import UserError
 from .files import atomic_write, remove
-from .pretrained import Pretrained
+from .pretrained import Pretrained, read_settings
 
-FIXED: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
-FIXED += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
-# What --resume may change among them, or has no word in: vocabularies and labels are learnt, heads are the task's.
-HANDLING = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
-FREE = (*HANDLING, *(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled")))
-PLAIN = {"precision": "fp32", "device": "cpu"}  # how a run is loaded to be looked into, not used
+if TYPE_CHECKING:
+    from torch import nn
+
+FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
+FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
+# Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
+CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
+SET_BY_TASK = tuple(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled"))
+CPU_FP32 = {"precision": "fp32", "device": "cpu"}  # to inspect, convert or start from a model
+
+
+def resolve(recipe: str, overrides: Mapping[str, Any] | None = None) -> ResolvedRun:
+    """All settings of the run that a recipe and overrides (dotted or nested keys) define, with their origins."""
+    return config.resolve(recipe, overrides, read_start=read_settings)
 
 
 def train(
@@ -32,7 +42,7 @@ def train(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     **sections: Any,
 ) -> Any:
-    """Train as a recipe says and return what `load(out)` returns.
+    """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
@@ -41,29 +51,32 @@ def train(
     from .tasks import prepare
     from .training import fit
 
-    out, wanted = Path(out), {**dict(flat(sections)), **dict(flat(overrides or {}))}
-    resolved = resolve(recipe, wanted)
+    out, changes = Path(out), _merge(overrides, sections)
+    resolved = resolve(recipe, changes)
     if not resume:
-        _refuse_taken(out)
-    run = _taken_up(out, recipe, resolved, wanted) if resume else resolved.run
-    origin = Pretrained(run.start, lambda path: load(path, PLAIN)) if run.start else None
-    with _tokenizers(out if resume else None, origin) as folder:
-        lesson, tokenizers, run = prepare(run, folder, resolve_device(run.device))
-        notes = origin.give(lesson.model) if origin else []
-        if origin and run.tune.kind != "none":
-            notes += tuned_run.prepare(lesson.model, run, origin, tokenizers)
-        begun = {"data": {name: examples.fingerprint() for name, examples in lesson.parts.items()}}
-        begun |= {"start": {"folder": run.start, "weights": origin.digest(), "told": notes}} if origin else {}
+        _check_free(out)
+    run = _resumed_run(out, recipe, resolved, changes) if resume else resolved.run
+    pretrained = _pretrained(run.start) if run.start else None
+    with _tokenizer_folder(out if resume else None, pretrained) as folder:
+        objective, tokenizers, run = prepare(run, folder, resolve_device(run.device))
+        notes = pretrained.copy_weights(objective.model) if pretrained else []
+        if pretrained and run.tune.kind != "none":
+            notes += tuned_run.prepare(objective.model, run, pretrained, tokenizers)
+        inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in objective.parts.items()}}
+        if pretrained:
+            inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
         if resume:
-            _same_data(out, begun)
+            _check_same_inputs(out, inputs)
             notes = []
             run_folder.update_run(out, config=run.dump())
         else:
-            _begin(out, recipe, ResolvedRun(run, resolved.origin), tokenizers, begun)
+            _create_run(out, recipe, ResolvedRun(run, resolved.origin), tokenizers, inputs)
         try:
-            outcome = fit(lesson, lesson.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+            outcome = fit(
+                objective, objective.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes
+            )
         except UserError:
-            if not resume and _unused(out):  # only the first update showed it
+            if not resume and _is_untrained(out):  # the first step failed
                 remove(out)
             raise
     return load(out) if outcome.status != "stopped" else None
@@ -73,139 +86,72 @@ def load(
     path: str | Path,
     overrides: Mapping[str, Any] | None = None,
     *,
-    tune: Any = None,
+    tune: str | Path | Mapping[str, str | Path] | Sequence[str | Path] | None = None,
     force: bool = False,
     **sections: Any,
 ) -> Any:
-    """What a run folder or a Hugging Face folder holds, ready to predict, score and look; `a,b` is an ensemble.
+    """Load a run folder or a Hugging Face folder as a predictor; `a,b` loads an ensemble.
 
-    `tune` is the folder of a run that tuned it, or several by name: `.use(name)` then says which of them it is.
+    `tune` is the folder of a run that was tuned over this base, or several by name: `.use(name)` then selects one.
     """
     if force and tune is None:
-        raise UserError("--force is about a base that --tune does not fit; give --tune, or leave it out")
+        raise UserError("--force applies only to --tune; give --tune, or leave --force out")
+    changes = _merge(overrides, sections)
     if tune is not None:
-        return _over(str(path), tune, {**dict(flat(sections)), **dict(flat(overrides or {}))}, force)
-    if len(names := _names(path)) > 1:
-        systems = {name: load(name, overrides, **sections) for name in names}
-        first = systems[names[0]]
-        for name, system in systems.items():
-            if system.ensemble is not first.ensemble:
-                tasks = f"{names[0]} is of the task {first.run.task} and {name} of {system.run.task}"
-                raise UserError(f"{tasks}; models that are asked together have one task")
-        return first.ensemble(systems)
-    path, changes = Path(names[0]), {**dict(flat(sections)), **dict(flat(overrides or {}))}
-    if _ours(path):
-        return _loaded(change_settings(_run(path), changes), path)
+        return _load_tuned(str(path), tune, changes, force)
+    if len(names := _split_paths(path)) > 1:
+        return _load_ensemble(names, changes)
+    folder = Path(names[0])
+    if _check_folder(folder):
+        return _load_run(change_settings(_read_config(folder), changes), folder)
     from .formats.huggingface.folder import load_folder
 
-    return _precise(load_folder(path, changes))
+    return _apply_precision(load_folder(folder, changes))
 
 
-def _ours(path: Path) -> bool:
-    """Is it a run, or else a Hugging Face folder? What is neither is refused."""
-    if (path / "run.json").is_file():
-        return True
-    if (path / "config.json").is_file() or (path / "modules.json").is_file():
-        return False
-    if not path.exists():
-        raise UserError(
-            f"{path} is not there; give a run folder (made by `regard train … --out`) or a Hugging Face folder"
-        )
-    raise UserError(f"{path} is no run: it has neither run.json (ours) nor config.json (Hugging Face's)")
-
-
-def _names(path: str | Path) -> list[str]:
-    """One folder, or those between commas."""
-    if Path(path).exists():
-        return [str(path)]
-    try:
-        return [str(name) for name in split(str(path))]
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _loaded(run: Run, path: Path) -> Any:
-    from .adapt import tuned_run
-    from .device import resolve_device
-    from .tasks import restore
-    from .training.checkpoint import load_model
-
-    system = restore(run, path, resolve_device(run.device))
-    if run.tune.kind != "none":
-        return tuned_run.restore(system, path, Pretrained(tuned_run.base_of(run, path), lambda base: load(base, PLAIN)))
-    load_model(system.model, path / "model.safetensors")
-    return _precise(system)
-
-
-def _over(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
-    """What tuned runs are over this base, which is loaded once."""
-    from .adapt import tuned_run
-    from .device import resolve_device
-    from .formats import peft
-    from .tasks import restore
-
-    if len(_names(base)) > 1:
-        raise UserError(f"--tune goes over one base, and {base} are several; give one of them")
-    origin = cache(lambda: Pretrained(base, lambda path: load(path, PLAIN)))
-
-    def read(folder: Path) -> Any:
-        if peft.is_peft_folder(folder):
-            return peft.load_adapter(load(base, changes), folder, base)
-        if not (folder / "run.json").is_file():
-            raise UserError(f"{folder} is no tuned run: it has no run.json; give the folder that such a training made")
-        run = change_settings(_run(folder), changes)
-        if run.tune.kind == "none":
-            raise UserError(f"{folder} is no tuned run but a whole one; load it by itself")
-        return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, origin(), force)
-
-    return tuned_run.over(tunes, read)
-
-
-def _precise(system: Any) -> Any:
-    from .adapt.precision import apply
-
-    apply(system.model, system.run.precision)
-    return system
-
-
-def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> Any:
-    """The untrained model that a recipe describes; set model.vocab, or it gets tokenizer.vocab."""
+def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> "nn.Module":
+    """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
     from .tasks import sized
 
-    run = sized(resolve(recipe, {"train.steps": 1, **dict(flat(sections)), **dict(flat(overrides or {}))}).run)
-    return family_of(run.model.family).Model(run.model)
+    run = sized(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
+    model: nn.Module = family_of(run.model.family).Model(run.model)
+    return model
 
 
 def show(recipe: str, overrides: Mapping[str, Any]) -> str:
+    """All settings of a run with their origins, as TOML."""
     return resolve(recipe, overrides).show()
 
 
 def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
-    """What would be trained: every tensor's shape, how many numbers, how much memory."""
+    """The shapes of all parameters, their number and the memory that training needs."""
     import torch
 
     from .adapt import tuned_run
 
     run = resolve(recipe, overrides).run
-    origin = Pretrained(run.start, lambda path: load(path, PLAIN)) if run.tune.kind != "none" else None
+    pretrained = _pretrained(run.start) if run.tune.kind != "none" else None
     with torch.device("meta"):  # shapes without storage
         model = build(recipe, overrides)
-        if origin:
-            origin.shared(model)
-            tuned_run.refuse(model, run)
-            tuned_run.attach(model, run, origin.whole)
+        if pretrained:
+            pretrained.shared_names(model)
+            tuned_run.check_room(model, run)
+            tuned_run.attach(model, run, pretrained.unfrozen)
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
     count = sum(each.numel() for each in tensors.values())
     trained = sum(each.numel() for each in tensors.values() if each.requires_grad)
-    whole, some = 4 * count / 2**20, 4 * trained / 2**20
+    weights, gradients = 4 * count / 2**20, 4 * trained / 2**20
     lines.append(f"parameters {count:,}" + (f", trained {trained:,}" if trained < count else ""))
-    lines.append(f"memory weights {whole:,.0f} MiB, gradients {some:,.0f} MiB, optimizer {2 * some:,.0f} MiB")
+    lines.append(
+        f"memory weights {weights:,.0f} MiB, gradients {gradients:,.0f} MiB, optimizer {2 * gradients:,.0f} MiB"
+    )
     return "\n".join(lines)
 
 
 def recipes() -> list[tuple[str, str]]:
+    """(name, description) of every packaged recipe."""
     from .recipes import header, names
 
     return [(name, header(name)) for name in names()]
@@ -218,118 +164,216 @@ def convert(
     to: str | None = None,
     average: int = 0,
     precision: str = "fp32",
-    data: Any = None,
+    data: Sides | None = None,
     merge: bool = False,
 ) -> dict[str, str]:
-    """Write a run in another format (huggingface, ctranslate2, peft), or with the mean of its last checkpoints, or
-    both. `merge` folds what LoRA has learnt into the base first.
+    """Write a run in another format (huggingface, ctranslate2, peft), with averaged checkpoints, or both.
 
-    It is checked before it appears at `out`; what was checked is told. `data` are examples to measure it on.
+    `merge` folds LoRA weights into the base first. `data` are examples to evaluate for the model card. The result is
+    checked before it appears at `out`; the returned dict reports the checks.
     """
-    from .formats.convert import convert as converted
+    from .formats.convert import convert as write
 
-    return converted(Path(path), Path(out), lambda folder: load(folder, PLAIN), to, average, precision, data, merge)
+    return write(Path(path), Path(out), lambda folder: load(folder, CPU_FP32), to, average, precision, data, merge)
 
 
-def compare(paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Any = None) -> Any:
-    """Figures of several runs over the same examples or texts; where they gave answers, also a paired bootstrap of each
-    run against the first."""
+def compare(
+    paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Sides | None = None
+) -> dict[str, Any]:
+    """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
     systems: list[dict[str, Any]] = []
-    answers: list[Any] = []
+    outputs: list[Any] = []  # (answers, references) of each run
     tasks: list[str] = []
-    for name in (name for path in paths for name in _names(path)):
-        _ours(Path(name))  # a name that is wrong stops before any work
+    for name in (name for path in paths for name in _split_paths(path)):
+        _check_folder(Path(name))  # report a wrong path before any work
     for path in paths:
-        compared = load(path, overrides)
-        figures, *said = compared.examine(data)
-        tasks.append(compared.run.task)
-        if answers and said[1] != answers[0][1]:
+        predictor = load(path, overrides)
+        metrics, *output = predictor.examine(data)
+        tasks.append(predictor.run.task)
+        if outputs and output[1] != outputs[0][1]:
             if tasks[0] != tasks[-1]:
-                what = f"{paths[0]} is of the task {tasks[0]} and {path} of the task {tasks[-1]}"
-                raise UserError(f"{what}; what is compared must be asked the same")
-            how = "name one for all with --data, to be read in one way (data.document, data.format)"
-            raise UserError(f"{paths[0]} and {path} have different test data; {how}")
-        systems.append({"run": str(path), **figures})
-        answers.append(said)
-    if answers[0][0] is None:  # nothing was written: the figures are all there is to compare
+                raise UserError(
+                    f"{paths[0]} has task {tasks[0]} and {path} has task {tasks[-1]}; compare runs of one task"
+                )
+            raise UserError(
+                f"{paths[0]} and {path} have different test data; set one for all with --data, read in one way "
+                "(data.document, data.format)"
+            )
+        systems.append({"run": str(path), **metrics})
+        outputs.append(output)
+    if outputs[0][0] is None:  # no texts were written: only metrics can be compared
         return {"systems": systems}
-    signatures, results = compared.paired([found for found, _ in answers], answers[0][1])
+    signatures, results = predictor.paired([answers for answers, _ in outputs], outputs[0][1])
     for system, result in zip(systems, results, strict=True):
         system["bootstrap"] = result
     return {"systems": systems, "signatures": signatures}
 
 
-# --- run folders ---------------------------------------------------------------------------------------------------
+# --- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _refuse_taken(out: Path) -> None:
-    if (out / "run.json").exists():
-        raise UserError(f"{out} holds a run already; add --resume to go on with it, or choose another --out")
+def _merge(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key; overrides win over sections."""
+    return {**dict(flatten(sections)), **dict(flatten(overrides or {}))}
+
+
+def _pretrained(folder: str) -> Pretrained:
+    return Pretrained(folder, lambda path: load(path, CPU_FP32))
+
+
+def _check_folder(path: Path) -> bool:
+    """True for a run folder, False for a Hugging Face folder; anything else raises UserError."""
+    if run_folder.is_run(path):
+        return True
+    if (path / "config.json").is_file() or (path / "modules.json").is_file():
+        return False
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give a run folder (from `regard train`) or a Hugging Face folder")
+    raise UserError(f"{path} is not a run: it has neither run.json nor config.json (Hugging Face); give another folder")
+
+
+def _split_paths(path: str | Path) -> list[str]:
+    """One folder, or the folders of a comma-separated list."""
+    if Path(path).exists():
+        return [str(path)]
+    try:
+        return [str(name) for name in split_commas(str(path))]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _load_ensemble(names: list[str], changes: Mapping[str, Any]) -> Any:
+    predictors = {name: load(name, changes) for name in names}
+    first = predictors[names[0]]
+    for name, predictor in predictors.items():
+        if predictor.ensemble is not first.ensemble:
+            raise UserError(
+                f"{names[0]} has task {first.run.task} and {name} has task {predictor.run.task}; "
+                "the models of an ensemble need the same task"
+            )
+    return first.ensemble(predictors)
+
+
+def _load_run(run: Run, path: Path) -> Any:
+    from .adapt import tuned_run
+    from .device import resolve_device
+    from .tasks import restore
+    from .training.checkpoint import load_model
+
+    predictor = restore(run, path, resolve_device(run.device))
+    if run.tune.kind != "none":
+        return tuned_run.restore(predictor, path, _pretrained(tuned_run.base_folder(run, path)))
+    load_model(predictor.model, path / "model.safetensors")
+    return _apply_precision(predictor)
+
+
+def _load_tuned(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
+    """Load tuned runs over one base; the weights of the base are in memory once."""
+    from .adapt import tuned_run
+    from .device import resolve_device
+    from .formats import peft
+    from .tasks import restore
+
+    if len(_split_paths(base)) > 1:
+        raise UserError(f"--tune needs one base, and {base} are several; give one of them")
+    pretrained = cache(lambda: _pretrained(base))
+
+    def read(folder: Path) -> Any:
+        if peft.is_peft_folder(folder):
+            return peft.load_adapter(load(base, changes), folder, base)
+        if not run_folder.is_run(folder):
+            raise UserError(f"{folder} is not a tuned run: it has no run.json; give the folder of a tuned run")
+        run = change_settings(_read_config(folder), changes)
+        if run.tune.kind == "none":
+            raise UserError(f"{folder} is not tuned but a whole model; load it without a base")
+        return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, pretrained(), force)
+
+    return tuned_run.load_over(tunes, read)
+
+
+def _apply_precision(predictor: Any) -> Any:
+    from .adapt.precision import apply
+
+    apply(predictor.model, predictor.run.precision)
+    return predictor
+
+
+# --- run folders -----------------------------------------------------------------------------------------------------
+
+
+def _check_free(out: Path) -> None:
+    if run_folder.is_run(out):
+        raise UserError(f"{out} already holds a run; add --resume to continue it, or choose another --out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is no run; choose another --out, so that nothing there is lost")
+        raise UserError(f"{out} exists and is not a run; choose another --out, so that nothing there is lost")
 
 
 @contextmanager
-def _tokenizers(resumed: Path | None, origin: Pretrained | None) -> Iterator[Path | None]:
-    """The folder that a task takes its tokenizers from, if it is not to learn them."""
-    if resumed or not origin:
+def _tokenizer_folder(resumed: Path | None, pretrained: Pretrained | None) -> Iterator[Path | None]:
+    """The folder to load tokenizers from; None: the task trains them."""
+    if resumed or not pretrained:
         yield resumed
         return
     with TemporaryDirectory() as folder:
-        origin.save_tokenizers(Path(folder))
+        pretrained.save_tokenizers(Path(folder))
         yield Path(folder)
 
 
-def _begin(out: Path, recipe: str, resolved: ResolvedRun, tokenizers: Mapping[str, Any], begun: dict[str, Any]) -> None:
-    """The folder appears whole, with everything but the weights."""
+def _create_run(
+    out: Path, recipe: str, resolved: ResolvedRun, tokenizers: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> None:
+    """Create the run folder in one step, with everything except the weights."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
-        out.rmdir()  # empty, or `_refuse_taken` had refused it
+        out.rmdir()  # empty: `_check_free` has passed
     with atomic_write(out) as draft:
         draft.mkdir()
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
         about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
-        run_folder.write_run(draft, about | begun)
+        run_folder.write_run(draft, {**about, **inputs})
 
 
-def _unused(out: Path) -> bool:
-    """Is there nothing of a training yet, neither a checkpoint nor a figure?"""
+def _is_untrained(out: Path) -> bool:
+    """True if the folder has neither a checkpoint nor a record of a step."""
     from .training import progress
 
-    told = any(record["step"] for record in progress.read_records(out / "metrics.jsonl"))
-    return not told and not (out / "checkpoints").exists()
+    recorded = any(record["step"] for record in progress.read_records(out / "metrics.jsonl"))
+    return not recorded and not (out / "checkpoints").exists()
 
 
-def _run(path: Path) -> Run:
+def _read_config(path: Path) -> Run:
     return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
 
 
-def _taken_up(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[str, Any]) -> Run:
-    """The run to go on with: as it was, but for what may change. Another model or other data would be another run."""
-    if not (out / "run.json").is_file():
-        raise UserError(f"{out} holds no run to go on with; leave out --resume to begin one")
-    old, about = _run(out), run_folder.read_run(out)
+def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[str, Any]) -> Run:
+    """The stored run with the settings that may change. Another model or other data would be another run."""
+    if not run_folder.is_run(out):
+        raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+    old, about = _read_config(out), run_folder.read_run(out)
     if about.get("recipe") != recipe:
-        raise UserError(f"{out} was begun with recipe {about.get('recipe')!r}, not {recipe!r}; go on with that one")
-    before, now = dict(flat(old.dump())), dict(flat(resolved.run.dump()))
-    said_then = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
-    said_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
+        raise UserError(f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one")
+    before, now = dict(flatten(old.dump())), dict(flatten(resolved.run.dump()))
+    given_before = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
+    given_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
     for key in changed_keys(old, resolved.run):
-        fixed = key.startswith(FIXED) and key not in FREE
-        if fixed and (key in said_now or key not in said_then):
+        fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
+        if fixed and (key in given_now or key not in given_before):
             raise UserError(
                 f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"
             )
-    changes = {key: value for key, value in wanted.items() if not key.startswith(FIXED) or key in HANDLING}
-    return change_settings(old, changes, only=("train", *USE))
+    free = {
+        key: value for key, value in wanted.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
+    }
+    return change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
 
 
-def _same_data(out: Path, begun: Mapping[str, Any]) -> None:
+def _check_same_inputs(out: Path, inputs: Mapping[str, Any]) -> None:
+    """The data and the weights of `start` must be those that the run was started with."""
     about = run_folder.read_run(out)
-    before, prints = about.get("data", {}), begun["data"]
-    for name in before | prints:
-        if before.get(name) != prints.get(name):
-            raise UserError(f"data.{name} is not what {out} was begun with; give the same files, or begin a new run")
-    if about.get("start", {}).get("weights") != begun.get("start", {}).get("weights"):
-        raise UserError(f"start holds other weights than when {out} was begun; restore them, or begin a new run")
+    before, now = about.get("data", {}), inputs["data"]
+    for name in before | now:
+        if before.get(name) != now.get(name):
+            raise UserError(f"data.{name} is not what {out} was started with; give the same files, or start a new run")
+    if about.get("start", {}).get("weights") != inputs.get("start", {}).get("weights"):
+        raise UserError(f"start has other weights than when {out} was started; restore them, or start a new run")

@@ -5,7 +5,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-SHOWN = 3  # translations before the user's eyes
+EXAMPLES = 3  # translations before the user's eyes
 
 
 def demo(out: Path) -> None:
@@ -13,7 +13,7 @@ def demo(out: Path) -> None:
     from .synthetic.dates import make_dates
 
     began = time.monotonic()
-    folder = free(out)
+    folder = free_path(out)
     print(f"English dates to German ones: learning from embedded data, into {folder}", file=sys.stderr)
     system = train("dates", out=folder, progress=True)
     if system is None:
@@ -21,7 +21,7 @@ def demo(out: Path) -> None:
     test = make_dates(system.run.data.locales, system.run.data.examples, seed=1)["test"]
     figures = system.evaluate()
     print(f"{figures['examples']} examples, none of whose dates was seen in training:")
-    chosen = [test[i] for i in range(SHOWN)]
+    chosen = [test[i] for i in range(EXAMPLES)]
     for (source, right), said in zip(chosen, system.predict([source for source, _ in chosen]), strict=True):
         print(f"  {source!r} -> {said!r}{'' if said == right else f', and right is {right!r}'}")
     picture = folder / "attention.png"
@@ -32,7 +32,7 @@ def demo(out: Path) -> None:
     print(f"picture {picture}")
 
 
-def free(out: Path) -> Path:
+def free_path(out: Path) -> Path:
     """`out`, or the first of out-2, out-3 … that is not there: an earlier demo is never overwritten."""
     names = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in count(1))
     return next(name for name in names if not name.exists())

@@ -87,7 +87,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return found
 
 
-def read_table(path: Path) -> dict[str, Any]:
+def read_optional_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; nothing where there is no file."""
     found: dict[str, Any] = read_json(path) if path.is_file() else {}
     return found

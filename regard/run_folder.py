@@ -1,4 +1,4 @@
-"""The one reader and writer of run.json. Older formats are translated when they are read."""
+"""The only reader and writer of run.json. Older formats are translated when they are read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from .config.renamed import RENAMED_RECIPES, renamed_settings
 from .errors import UserError
 from .files import read_json, write_json
 
-FORMAT = 2  # of run.json; format 1 had other names for some settings
+FORMAT = 2  # format 1 had other names for some settings
 FILE = "run.json"
 
 
@@ -19,26 +19,27 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The content of run.json, with today's names whatever its format."""
-    about = read_json(folder / FILE)
-    if not isinstance(about, dict) or "config" not in about:
-        raise UserError(f"{folder / FILE} is not complete; restore it, or train the run again")
+    """The content of run.json with current names, whatever its format."""
+    about: dict[str, Any] = read_json(folder / FILE)
+    if "config" not in about:
+        raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
     if about.get("format") == FORMAT:
         return about
     if about.get("format") == 1:
         return _from_format_1(about)
     raise UserError(
-        f"{folder} has format {about.get('format')!r} and this regard reads 1 and {FORMAT}; "
+        f"{folder} has format {about.get('format')!r} and this version of regard reads 1 and {FORMAT}; "
         "use the version that wrote it"
     )
 
 
 def write_run(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write run.json with the current format number and versions of regard and torch."""
+    """Write run.json with the current format number and the versions of regard and torch."""
     import torch
 
     versions = {"regard": __version__, "torch": torch.__version__}
-    write_json(folder / FILE, {"format": FORMAT, "versions": versions} | _without_format(about))
+    rest = {key: value for key, value in about.items() if key != "format"}
+    write_json(folder / FILE, {"format": FORMAT, "versions": versions} | rest)
 
 
 def update_run(folder: Path, **changes: Any) -> None:
@@ -48,17 +49,16 @@ def update_run(folder: Path, **changes: Any) -> None:
     write_json(folder / FILE, about | changes)
 
 
-def _without_format(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in about.items() if key != "format"}
-
-
 def _from_format_1(about: dict[str, Any]) -> dict[str, Any]:
-    recipe = about.get("recipe")
-    found = about | {"format": FORMAT}
+    current = about | {"format": FORMAT}
     if isinstance(about.get("config"), dict):
-        found["config"] = renamed_settings(about["config"])
-    if recipe in RENAMED_RECIPES:
-        found["recipe"] = RENAMED_RECIPES[recipe]
+        current["config"] = renamed_settings(about["config"])
     if isinstance(about.get("origin"), dict):
-        found["origin"] = renamed_settings(about["origin"], flat=True)
-    return found
+        recipes = {f"recipe {old}": f"recipe {new}" for old, new in RENAMED_RECIPES.items()}
+        origin = renamed_settings(about["origin"], flat=True)
+        current["origin"] = {key: recipes.get(where, where) for key, where in origin.items()}
+    if isinstance(start := about.get("start"), dict):
+        current["start"] = {"notes" if key == "told" else key: value for key, value in start.items()}
+    if (recipe := about.get("recipe")) in RENAMED_RECIPES:
+        current["recipe"] = RENAMED_RECIPES[recipe]
+    return current

@@ -14,21 +14,21 @@ import typer
 
 from ..errors import UserError
 from .io import (
-    answered,
+    check_exclusive,
+    check_test_data,
     chunks,
-    examples,
-    loaded,
+    load_predictor,
+    load_with_top,
+    merge_record,
     one_line,
-    opened,
-    overrides,
+    open_inputs,
+    parse_settings,
     print_comparison,
     print_continuation,
-    print_figures,
+    print_metrics,
     print_records,
-    ranked,
-    refuse_two,
-    refuse_without_data,
-    sorted_out,
+    read_examples,
+    split_arguments,
 )
 
 app = typer.Typer(
@@ -80,7 +80,7 @@ def train(
     """Train a model."""
     from .. import api
 
-    changes = overrides(settings or [])
+    changes = parse_settings(settings or [])
     if show:
         print(api.show(recipe, changes))
     elif dry:
@@ -106,13 +106,13 @@ def evaluate(
 ) -> None:
     """Measure a model on known examples or texts; several models side by side, translators with a paired bootstrap."""
     from .. import api
-    from ..config.run import sides
+    from ..config.run import parse_sides
     from .embeddings import save_confusion
 
-    changes, others = sorted_out(arguments or [])
-    chosen = None if data is None else sides(data)
+    changes, others = split_arguments(arguments or [])
+    chosen = None if data is None else parse_sides(data)
     if chosen is None and not tune:
-        refuse_without_data([run, *others])
+        check_test_data([run, *others])
     if others and tune:
         raise UserError("--tune is for one run, and several are compared; name the tuned runs themselves")
     if others and out is not None:
@@ -120,11 +120,11 @@ def evaluate(
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
-    figures = loaded(run, changes, tune, force).evaluate(chosen)
+    figures = load_predictor(run, changes, tune, force).evaluate(chosen)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
-        print_figures(figures)
+        print_metrics(figures)
     if out is not None:  # now, for a picture that cannot be written shall not cost the figures
         save_confusion(figures, out)
         print("picture", out, file=sys.stderr)
@@ -151,32 +151,32 @@ def predict(
     force: Force = False,
 ) -> None:
     """Give the model's output for every line (of tagged words: every sentence) of files or stdin, or for a prompt."""
-    from .embeddings import answers
-    from .records import asked
+    from .embeddings import embedding_answers
+    from .records import parse_records
 
-    changes, files = sorted_out(arguments or [])
-    refuse_two(prompt=prompt is not None, embed=embed, similar=similar is not None)
-    refuse_two(embed=embed, similar=similar is not None, details=details)
+    changes, files = split_arguments(arguments or [])
+    check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None)
+    check_exclusive(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
         if files:
             raise UserError(f"--prompt is what to continue, and {files[0]} is named as well; give one of the two")
-        print_continuation(ranked(run, changes, top, tune, force), prompt, details)
+        print_continuation(load_with_top(run, changes, top, tune, force), prompt, details)
         return
-    sources, others = opened(files), [] if similar is None else opened([similar])
-    system = ranked(run, changes, top, tune, force)
+    sources, others = open_inputs(files), [] if similar is None else open_inputs([similar])
+    system = load_with_top(run, changes, top, tune, force)
     lines = (line for source in sources for line in source)
     if embed or similar is not None:
-        answer = answers(system, None if similar is None else [line for other in others for line in other])
+        answer = embedding_answers(system, None if similar is None else [line for other in others for line in other])
         for chunk in chunks(lines):
             sys.stdout.writelines(one_line(each) + "\n" for each in answer(chunk))
             sys.stdout.flush()
         return
     blocks = getattr(system, "blocks", None)  # several lines make an item, which comes back as it was
-    for chunk in chunks(asked(blocks(lines) if blocks else lines, getattr(system, "field", None))):
+    for chunk in chunks(parse_records(blocks(lines) if blocks else lines, getattr(system, "field", None))):
         texts = [text for text, _ in chunk]
         found = system.predict(texts, details=True) if details else system.predict(texts)
         if details or chunk[0][1] is not None:
-            print_records(answered(record, each) for (_, record), each in zip(chunk, found, strict=True))
+            print_records(merge_record(record, each) for (_, record), each in zip(chunk, found, strict=True))
         else:
             sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in found)
         sys.stdout.flush()
@@ -198,10 +198,10 @@ def score(
     force: Force = False,
 ) -> None:
     """Give the natural-log probability of each target given its source, or of each line for a language model."""
-    changes, files = sorted_out(arguments or [])
-    sources = opened(files)
-    system = loaded(run, changes, tune, force)
-    for chunk in chunks(examples(files, sources, system.sides)):
+    changes, files = split_arguments(arguments or [])
+    sources = open_inputs(files)
+    system = load_predictor(run, changes, tune, force)
+    for chunk in chunks(read_examples(files, sources, system.sides)):
         values = system.score(*map(list, zip(*chunk, strict=True)), details=details)
         if details:
             print_records(values)
@@ -236,9 +236,9 @@ def convert(
 ) -> None:
     """Write a run in another format, with averaged weights, or as one with the base that it tuned."""
     from .. import api
-    from ..config.run import sides
+    from ..config.run import parse_sides
 
-    chosen = None if data is None else sides(data)
+    chosen = None if data is None else parse_sides(data)
     how: dict[str, Any] = {"to": to, "average": average, "precision": precision, "data": chosen, "merge": merge}
     for name, value in api.convert(run, out=out, **how).items():
         print(name, value)
@@ -279,20 +279,22 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return told("stopped")
+        return print_error("stopped")
     except UserError as mistake:
-        return told(str(mistake))
+        return print_error(str(mistake))
     except OSError as error:
-        return told(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     except Exception as error:
         if isinstance(error, usage):
-            return told(usage_sentence(error))
+            return print_error(usage_sentence(error))
         if out_of_memory(error):
-            return told(
+            return print_error(
                 "there is not enough memory for this; ask for less at a time, such as decode.batch, decode.beam, "
                 "decode.max_tokens or train.tokens, or for a smaller model"
             )
-        told(f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (where: REGARD_TRACEBACK=1)")
+        print_error(
+            f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (where: REGARD_TRACEBACK=1)"
+        )
         if os.environ.get("REGARD_TRACEBACK") == "1":
             traceback.print_exception(error)
         return 1
@@ -334,7 +336,7 @@ def out_of_memory(error: Exception) -> bool:
     return named or isinstance(error, MemoryError) or any(each in str(error) for each in words)
 
 
-def told(message: str) -> int:
+def print_error(message: str) -> int:
     for line in message.splitlines():
         print(f"regard: {line}", file=sys.stderr)
     return 2

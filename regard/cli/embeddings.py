@@ -10,7 +10,7 @@ from ..errors import UserError
 Answer = Callable[[list[str]], Iterator[str | list[str]]]  # some lines -> what is printed for them
 
 
-def answers(system: Any, others: list[str] | None) -> Answer:
+def embedding_answers(system: Any, others: list[str] | None) -> Answer:
     """What to say to each line: its vector; or, if there are `others`, these with their cosines, the likest first."""
     if not hasattr(system, "embed"):
         raise UserError("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")

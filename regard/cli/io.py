@@ -18,7 +18,7 @@ from ..errors import UserError
 CHUNK = 1000  # lines read, worked on and printed at a time
 
 
-def loaded(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> Any:
+def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> Any:
     from .. import api
 
     if tunes and len(tunes) > 1:  # and not the last of them, without a word
@@ -29,12 +29,12 @@ def loaded(run: str, changes: dict[str, str], tunes: list[str] | None, force: bo
     return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
 
 
-def ranked(run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool) -> Any:
+def load_with_top(run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool) -> Any:
     """`loaded`, to tell the `top` likeliest, if it chooses among some."""
     if top is None:
-        return loaded(run, changes, tunes, force)
+        return load_predictor(run, changes, tunes, force)
     try:
-        return loaded(run, {**changes, "decode.top": str(top)}, tunes, force)
+        return load_predictor(run, {**changes, "decode.top": str(top)}, tunes, force)
     except UserError as error:
         if not str(error).startswith("decode.top is not a key"):
             raise
@@ -44,21 +44,21 @@ def ranked(run: str, changes: dict[str, str], top: int | None, tunes: list[str] 
         ) from error
 
 
-def refuse_without_data(runs: list[str]) -> None:
+def check_test_data(runs: list[str]) -> None:
     """Only a run of ours remembers what it is measured on; with another folder its task would take embedded data."""
     for name in runs:
         if Path(name).is_dir() and not (Path(name) / "run.json").is_file():
             raise UserError(f"{name} is no run of ours and has no test data; name some with --data")
 
 
-def overrides(arguments: list[str]) -> dict[str, str]:
-    changes, others = sorted_out(arguments)
+def parse_settings(arguments: list[str]) -> dict[str, str]:
+    changes, others = split_arguments(arguments)
     if others:
         raise UserError(f"{others[0]!r} is not a setting; expected key=value, such as train.steps=300")
     return changes
 
 
-def sorted_out(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """Settings and files: `a.b=…` is a setting, `./a.b=c` is a file."""
     changes: dict[str, str] = {}
     files = []
@@ -71,21 +71,21 @@ def sorted_out(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return changes, files
 
 
-def refuse_two(**given: bool) -> None:
+def check_exclusive(**given: bool) -> None:
     """Options of which each asks for another kind of answer."""
     names = [f"--{name}" for name, on in given.items() if on]
     if len(names) > 1:
         raise UserError(f"{' and '.join(names)} ask for different answers; give one of them")
 
 
-def opened(names: list[str]) -> list[Iterator[str]]:
+def open_inputs(names: list[str]) -> list[Iterator[str]]:
     """The lines of each file, `-` or nothing being stdin. All are opened first: a missing one stops before any work."""
     if not names and sys.stdin.isatty():
         print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
-    return [lines_of(opened_file(name), "stdin" if name == "-" else name) for name in names or ["-"]]
+    return [decode_lines(open_binary(name), "stdin" if name == "-" else name) for name in names or ["-"]]
 
 
-def opened_file(name: str) -> IO[bytes]:
+def open_binary(name: str) -> IO[bytes]:
     if name == "-":
         return sys.stdin.buffer
     opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix.lower(), open)
@@ -95,7 +95,7 @@ def opened_file(name: str) -> IO[bytes]:
         raise UserError(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
 
 
-def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
+def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -108,16 +108,16 @@ def lines_of(file: IO[bytes], name: str) -> Iterator[str]:
         raise UserError(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
 
 
-def examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
+def read_examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
     """(text,) for every line; or (source, target) from two files, or from stdin with a tab between them."""
     if sides == 1:
         return ((line,) for source in sources for line in source)
     if len(files) not in (0, 2):
         raise UserError(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
-    return side_by_side(files, *sources) if files else at_tabs(*sources)
+    return zip_lines(files, *sources) if files else split_at_tabs(*sources)
 
 
-def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
+def zip_lines(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
     for number, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
             more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
@@ -126,7 +126,7 @@ def side_by_side(names: list[str], sources: Iterator[str], targets: Iterator[str
         yield source, target
 
 
-def at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+def split_at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         cells = line.split("\t")
         if len(cells) != 2:
@@ -156,7 +156,7 @@ def print_records(records: Iterable[Any]) -> None:
         print(json.dumps(plain, ensure_ascii=False))
 
 
-def answered(asked: dict[str, Any] | None, found: Any) -> Any:
+def merge_record(asked: dict[str, Any] | None, found: Any) -> Any:
     """The answer; behind what was asked, if that was a record."""
     if asked is None:
         return found
@@ -183,7 +183,7 @@ def print_continuation(system: Any, prompt: str, details: bool) -> None:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def print_figures(figures: dict[str, Any]) -> None:
+def print_metrics(figures: dict[str, Any]) -> None:
     for name, value in figures.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
 
@@ -195,7 +195,7 @@ def print_comparison(found: dict[str, Any], as_json: bool) -> None:
         return
     systems = found["systems"]
     for system in systems:
-        print_figures({name: value for name, value in system.items() if name != "bootstrap"})
+        print_metrics({name: value for name, value in system.items() if name != "bootstrap"})
         print()
     if "signatures" not in found:
         return

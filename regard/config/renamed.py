@@ -1,6 +1,6 @@
-"""Former names of settings: run folders of format 1 are read with them, and a user who types one gets a hint.
+"""Former names of settings: run folders of format 1 use them, and a user who types one gets a hint.
 
-Every pair is the dotted key of format 1 and the one of today.
+Each pair is the dotted key of format 1 and the current one.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ RENAMED_RECIPES = {"marks": "matching"}
 
 
 def renamed_key(key: str) -> str:
-    """The name of today for a dotted key of format 1; a key below a renamed group moves with it."""
+    """The current name of a dotted key of format 1. Keys below a renamed group move with it."""
     for old, new in RENAMED.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
@@ -38,15 +38,15 @@ def renamed_key(key: str) -> str:
 
 
 def renamed_settings(values: Mapping[str, Any], flat: bool = False, prefix: str = "") -> dict[str, Any]:
-    """Settings of format 1 under the names of today: nested groups, or (`flat`) a mapping by dotted key."""
+    """Settings of format 1 under their current names: nested groups or, with `flat`, a mapping by dotted key."""
     if flat:
         return {renamed_key(key): value for key, value in values.items()}
-    found: dict[str, Any] = {}
+    current: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
             value = renamed_settings(value, prefix=f"{key}.")
         elif isinstance(value, str):
             value = RENAMED_VALUES.get(key, {}).get(value, value)
-        found[renamed_key(key).rpartition(".")[2]] = value
-    return found
+        current[renamed_key(key).rpartition(".")[2]] = value
+    return current

@@ -1,243 +1,268 @@
-"""Settings: TOML recipes and key=value overrides become validated, frozen models; every mistake is reported at once."""
+"""Runs: merge recipes, sizes, `start` and overrides into one validated, frozen `Run`; report all errors at once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from .. import pretrained
 from ..errors import UserError
-from .merge import SettingsDraft, flat, one_of, settings_of, shown, to_toml
-from .schema import TASKS, Base, Data, Optimizer, Schedule, Seq2SeqDecode, Sides, TokenizerConfig, Train, Tune, Untuned
+from .merge import SettingsDraft, flatten, format_value, one_of, settings_of, to_toml
+from .schema import TASKS, Base, Data, TokenizerConfig, Train, Tune, Untuned
 
-__all__ = [
-    "Base",
-    "Data",
-    "Seq2SeqDecode",
-    "Optimizer",
-    "Run",
-    "Schedule",
-    "Sides",
-    "TokenizerConfig",
-    "Train",
-]  # and what is below
+Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
+ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
 
 
 class Run(Base):
-    """Everything that defines a run."""
+    """All settings of a run."""
 
     task: str
-    start: str = ""  # a run or a Hugging Face folder whose model, tokenizer and weights it begins with
-    tune: Tune = Untuned()  # train and keep only small parts of what it begins with
-    model: Any  # the Config of a family
-    data: Any = Field(default_factory=dict, validate_default=True)  # data and decode: the sections of the task
+    start: str = ""  # a run or Hugging Face folder that provides model settings, tokenizer and initial weights
+    tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
+    model: Any  # the Config of the family
+    data: Any = Field(default_factory=dict, validate_default=True)  # data, decode: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()
     decode: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
-    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # of a finished model, when it is used
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
 
     @field_validator("task")
     @classmethod
-    def _known_task(cls, value: str) -> str:
+    def _check_task(cls, value: str) -> str:
         if value not in TASKS:
-            raise ValueError(f"task is {shown(value)}; {one_of(value, list(TASKS))}")
+            raise ValueError(f"task is {format_value(value)}; {one_of(value, list(TASKS))}")
         return value
 
     @field_validator("data", "decode", mode="before")
     @classmethod
-    def _of_task(cls, value: Any, info: ValidationInfo) -> Any:
+    def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
             return value
         section: type[Base] = getattr(TASKS[info.data["task"]], str(info.field_name))
         return section.model_validate(value)
 
     @model_validator(mode="after")
-    def _measured(self) -> "Run":
+    def _check_metric(self) -> "Run":
         if self.train.metric not in (metrics := TASKS[self.task].metrics):
-            raise ValueError(f"train.metric is {shown(self.train.metric)}; {one_of(self.train.metric, list(metrics))}")
+            raise ValueError(
+                f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, list(metrics))}"
+            )
         return self
 
     @model_validator(mode="after")
-    def _something_to_tune(self) -> "Run":
+    def _check_start(self) -> "Run":
         if self.tune.kind != "none" and not self.start:
             raise ValueError(
-                f"tune.kind is {self.tune.kind} and nothing is there to tune; name a run or folder as start"
+                f"tune.kind is {self.tune.kind} but start is not set; set start to a run or a Hugging Face folder"
             )
         return self
 
     @field_validator("model", mode="before")
     @classmethod
-    def _of_family(cls, value: Any) -> Any:
+    def _family_config(cls, value: Any) -> Any:
         if isinstance(value, Base):
             return value
         if not isinstance(value, Mapping):
-            raise ValueError(f"model is {shown(value)}; expected a group of settings with model.family")
+            raise ValueError(f"model is {format_value(value)}; expected a group of settings with model.family")
         return family_of(value.get("family")).Config.model_validate(value)
 
     @field_validator("device")
     @classmethod
-    def _known_device(cls, value: str) -> str:
+    def _check_device(cls, value: str) -> str:
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
             raise ValueError(f"device is {value!r}; expected auto, cpu, cuda, cuda:1 (a number) or mps")
         return value
 
     def dump(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; `read` takes them back."""
+        """Plain values for JSON; `load_config` reads them back."""
         return self.model_dump(mode="json")
 
 
-def family_of(name: Any) -> Any:
-    """The module of a family, which holds its Config and SIZES."""
+def family_of(name: object) -> ModuleType:
+    """The module of a family, with Config, SIZES and Model."""
     from ..families import FAMILIES, family
 
     if name is None:
         raise ValueError(f"model.family is missing; {one_of(name, list(FAMILIES))}")
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"model.family is {shown(name)}; {one_of(name, list(FAMILIES))}")
+        raise ValueError(f"model.family is {format_value(name)}; {one_of(name, list(FAMILIES))}")
     return family(name)
 
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run and, for every dotted key, where its value came from."""
+    """A run and the origin of every setting by dotted key, such as "recipe translate" or "command line"."""
 
     run: Run
     origin: dict[str, str]
 
     def show(self) -> str:
-        """TOML lines with the origin behind each; saved to a file they are a recipe of the same run."""
-        lines = {key: f"{key} = {to_toml(value)}" for key, value in flat(self.run.dump()) if value is not None}
+        """TOML lines with the origin of each as a comment; as a file they are a recipe of the same run."""
+        lines = {key: f"{key} = {to_toml(value)}" for key, value in flatten(self.run.dump()) if value is not None}
         widest = max(len(line) for line in lines.values() if len(line) < 60)
         return "\n".join(f"{line:<{widest}}  # {self.origin[key]}" for key, line in lines.items())
 
 
-def resolve(recipe: str, overrides: Mapping[str, Any] | None = None, where: str = "command line") -> ResolvedRun:
-    """The run that a recipe (a packaged name or the path of a .toml file) and overrides (dotted or nested) define."""
+def resolve(
+    recipe: str, overrides: Mapping[str, Any] | None = None, read_start: ReadStart | None = None
+) -> ResolvedRun:
+    """The run that a recipe (a packaged name or a .toml file) and overrides (dotted or nested keys) define.
+
+    `read_start` reads the settings of the folder that `start` names; without it `start` cannot be resolved.
+    """
     from ..recipes import layers
 
-    return _settled([*layers(recipe), (where, overrides or {})], fresh=True)
+    return _merge_layers([*layers(recipe), ("command line", overrides or {})], fresh=True, read_start=read_start)
 
 
 def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
-    """The run that `Run.dump` wrote."""
-    return _settled([(where, values)], fresh=False).run
+    """The run that `Run.dump` wrote. `where` names the file in error messages."""
+    return _merge_layers([(where, values)], fresh=False).run
 
 
-USE = ("decode", "data", "device", "precision")  # what can be set for a finished model
+INFERENCE_SECTIONS = ("decode", "data", "device", "precision")  # can be changed for a trained model
 
 
-def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = USE) -> Run:
-    """The run with other settings; keys outside the groups `only` are refused, for they would have no effect."""
-    for key, _ in flat(overrides):
+def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
+    """The run with some settings changed. Keys outside the sections `only` have no effect and raise UserError."""
+    for key, _ in flatten(overrides):
         group = key.partition(".")[0]
         if group not in only and group in Run.model_fields:
-            raise UserError(f"{key} has no effect on a finished run; what can be set here: {', '.join(only)}")
-    return _settled([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
+            raise UserError(f"{key} has no effect on a finished run; only these can be set: {', '.join(only)}")
+    return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
 
 
-def sides(text: str) -> tuple[tuple[str, ...], ...]:
-    """`a,b` as the sides of an example, read as `data.test=a,b` would be."""
+def parse_sides(text: str) -> tuple[tuple[str, ...], ...]:
+    """Parse `a,b` into the sides of an example, as in `data.test=a,b`."""
     try:
         found = Data.model_validate({"test": text}).test
     except ValidationError as error:
         raise UserError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     if not found:
-        raise UserError("--data names no file; give some, as in test.en,test.de, or leave it out for the run's own")
+        raise UserError("--data names no file; give files such as test.en,test.de, or leave it out to use data.test")
     return found
 
 
 def changed_keys(old: Run, new: Run) -> list[str]:
     """The dotted keys whose values differ."""
-    before, after = dict(flat(old.dump())), dict(flat(new.dump()))
+    before, after = dict(flatten(old.dump())), dict(flatten(new.dump()))
     absent = object()
     return [key for key in {**before, **after} if before.get(key, absent) != after.get(key, absent)]
 
 
-def _settled(layers: list[tuple[str, Mapping[str, Any]]], fresh: bool) -> ResolvedRun:
-    """Lay the layers over one another, the lowest first. In a fresh run a model's size stands for what it names."""
-    chosen = [value for _, values in layers for key, value in flat(values) if key == "model.family"]
+def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None = None) -> ResolvedRun:
+    """Merge layers, the lowest first. In a fresh run, `model.size` expands to the settings that it names."""
+    chosen = [value for _, values in layers for key, value in flatten(values) if key == "model.family"]
     try:
         module = family_of(chosen[-1] if chosen else None)
     except ValueError as error:
-        return _without_family(layers, str(error))
-    draft = SettingsDraft(Run, {"model": module.Config} | _sections(layers))
-    started = [value for _, values in layers for key, value in flat(values) if key == "start"]
-    start = started[-1] if fresh and started else ""
-    layers = _of_one_family(layers)
+        return _report_without_family(layers, str(error))
+    draft = SettingsDraft(Run, {"model": module.Config} | _task_sections(layers))
+    starts = [value for _, values in layers for key, value in flatten(values) if key == "start"]
+    start = starts[-1] if fresh and starts else ""
+    layers = _drop_other_families(layers)
     if fresh:
-        _lay_size(draft, module, settings_of(module.Config)["size"].default)
+        _add_size(draft, module, settings_of(module.Config)["size"].default)
+    started: Mapping[str, Any] = {}
     for where, values in layers:
-        if start and where == layers[-1][0]:
-            _lay_start(draft, start, chosen[-1], values)
-        for key, value in flat(values):
-            if fresh and key == "model.size" and not (start and where == layers[-1][0]):
-                _lay_size(draft, module, value)
-        draft.lay(where, values)
+        over_start = start and where == layers[-1][0]
+        if over_start:
+            started = _add_start(draft, start, chosen[-1], values, read_start)
+        for key, value in flatten(values):
+            if fresh and key == "model.size" and not over_start:
+                _add_size(draft, module, value)
+        draft.add_layer(where, values)
     if start:
-        pretrained.refuse_tokenizer(draft, start)
+        _check_tokenizer(draft, start, started)
     if fresh and not any(draft.values.get(f"train.{limit}") for limit in ("steps", "epochs", "minutes")):
-        draft.mistakes.append("nothing says when the training ends; set train.steps, train.epochs or train.minutes")
-    return _validated(draft)
+        draft.errors.append("the training has no end; set train.steps, train.epochs or train.minutes")
+    return _validate(draft)
 
 
-def _of_one_family(layers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """A layer that chooses another family sweeps away what lower layers say of the model, as a slot's kind does."""
-    kept: list[tuple[str, Mapping[str, Any]]] = []
+def _drop_other_families(layers: list[Layer]) -> list[Layer]:
+    """A layer that changes the family removes the model settings of lower layers, as a new kind does in a slot."""
+    kept: list[Layer] = []
     family = None
     for where, values in layers:
-        own = dict(flat(values)).get("model.family", family)
+        own = dict(flatten(values)).get("model.family", family)
         if own != family:
-            kept = [(w, {key: value for key, value in flat(v) if not key.startswith("model.")}) for w, v in kept]
+            kept = [(w, {key: value for key, value in flatten(v) if not key.startswith("model.")}) for w, v in kept]
         kept, family = [*kept, (where, values)], own
     return kept
 
 
-def _sections(layers: list[tuple[str, Mapping[str, Any]]]) -> dict[str, type]:
-    """The sections of the task; of an unknown one those of any, so that other mistakes can be told too."""
-    chosen = [value for _, values in layers for key, value in flat(values) if key == "task"]
+def _task_sections(layers: list[Layer]) -> dict[str, type]:
+    """The data and decode sections of the task. An unknown task gets those of translate, to report other errors too."""
+    chosen = [value for _, values in layers for key, value in flatten(values) if key == "task"]
     known = TASKS.get(chosen[-1]) if chosen and isinstance(chosen[-1], str) else None
     sections = known or TASKS["translate"]
     return {"data": sections.data, "decode": sections.decode}
 
 
-def _lay_size(draft: SettingsDraft, module: Any, size: Any) -> None:
-    """What a size names lies over all earlier layers and below the keys of the layer that chose it."""
+def _add_size(draft: SettingsDraft, module: ModuleType, size: object) -> None:
+    """Add the settings of a size: above all earlier layers, below the other keys of the layer that names the size."""
     if not isinstance(size, str) or size not in module.SIZES:
-        draft.mistakes.append(f"model.size is {shown(size)}; {one_of(size, list(module.SIZES))}")
+        draft.errors.append(f"model.size is {format_value(size)}; {one_of(size, list(module.SIZES))}")
         return
     for key in [key for key, origin in draft.origin.items() if origin.startswith("size ")]:
         del draft.values[key], draft.origin[key]
-    draft.lay(f"size {size}", {"model": module.SIZES[size]})
+    draft.add_layer(f"size {size}", {"model": module.SIZES[size]})
 
 
-def _lay_start(draft: SettingsDraft, start: Any, family: str, last: Mapping[str, Any]) -> None:
-    """What the run begins with lies over the recipe and below the command line."""
+def _add_start(
+    draft: SettingsDraft, start: object, family: str, overrides: Mapping[str, Any], read_start: ReadStart | None
+) -> Mapping[str, Any]:
+    """Add the settings of `start`, above the recipe and below the overrides, and return them.
+
+    A dropout that the recipe sets stays: no weight depends on it.
+    """
     if not isinstance(start, str):
-        raise UserError(f"start is {shown(start)}; expected the path of a run or of a Hugging Face folder")
-    if "model.size" in dict(flat(last)):
-        draft.mistakes.append(f"model.size is given beside start={start}, which brings its size along; leave it out")
-    pretrained.lay(draft, start, family)
+        raise UserError(f"start is {format_value(start)}; expected the path of a run or of a Hugging Face folder")
+    if read_start is None:
+        raise TypeError("resolve() needs read_start for a run with `start`; use regard.resolve")
+    if "model.size" in dict(flatten(overrides)):
+        draft.errors.append(f"model.size is set beside start={start}, which defines the size; leave model.size out")
+    settings = read_start(start)
+    if (other := settings.get("model.family")) != family:
+        raise UserError(
+            f"start={start} holds a model of family {other} but model.family is {family}; choose another start, or "
+            f"set model.family={other} if the task can use it"
+        )
+    own = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
+    draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in own})
+    return settings
 
 
-def _without_family(layers: list[tuple[str, Mapping[str, Any]]], mistake: str) -> ResolvedRun:
-    """Tell the other mistakes too, but for the model's, which only a family could find."""
-    draft = SettingsDraft(Run, _sections(layers))
-    draft.mistakes.append(mistake)
+def _check_tokenizer(draft: SettingsDraft, start: str, settings: Mapping[str, Any]) -> None:
+    """Report tokenizer overrides that differ from `start`: its weights belong to its own tokenizer."""
+    for key, value in draft.values.items():
+        if key.startswith("tokenizer.") and draft.origin[key] == "command line" and value != settings.get(key):
+            known = f" with {key}={settings[key]!r}" if key in settings else ""
+            draft.errors.append(
+                f"{key} is {value!r} but start={start} brings its own tokenizer{known}; leave out {key} or start"
+            )
+
+
+def _report_without_family(layers: list[Layer], error: str) -> ResolvedRun:
+    """Report an unknown family together with the errors outside [model], which only a family could check."""
+    draft = SettingsDraft(Run, _task_sections(layers))
+    draft.errors.append(error)
     for where, values in layers:
-        draft.lay(where, {key: value for key, value in flat(values) if not key.startswith("model.")})
+        draft.add_layer(where, {key: value for key, value in flatten(values) if not key.startswith("model.")})
     draft.values["model"] = Base()
-    return _validated(draft)
+    return _validate(draft)
 
 
-def _validated(draft: SettingsDraft) -> ResolvedRun:
+def _validate(draft: SettingsDraft) -> ResolvedRun:
     try:
-        run = Run.model_validate(draft.settle())
+        run = Run.model_validate(draft.nested_values())
     except ValidationError as error:
-        draft.explain(error)
-        draft.refuse()
+        draft.add_validation_errors(error)
+        draft.raise_errors()
         raise
-    draft.refuse()
-    return ResolvedRun(run, {key: draft.origin.get(key, "default") for key, _ in flat(run.dump())})
+    draft.raise_errors()
+    return ResolvedRun(run, {key: draft.origin.get(key, "default") for key, _ in flatten(run.dump())})

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from .merge import settings_of, split, with_kind
+from .merge import settings_of, split_commas, with_kind
 
 
 class Base(BaseModel):
@@ -23,21 +23,21 @@ class Base(BaseModel):
         return {name: with_kind(value, known[name]) if name in known else value for name, value in values.items()}
 
 
-def _words(value: Any) -> Any:
-    value = split(value) if isinstance(value, str) else value
+def _strings(value: Any) -> Any:
+    value = split_commas(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple):
         return value
     return tuple(str(each) if isinstance(each, int) else each for each in value)
 
 
 def _sides(value: Any) -> Any:
-    value = split(value) if isinstance(value, str) else value
+    value = split_commas(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple):
         return value
     return tuple((str(each),) if isinstance(each, str | PathLike) else each for each in value)
 
 
-Words: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Strings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_strings)]
 Sides: TypeAlias = Annotated[tuple[tuple[str, ...], ...], BeforeValidator(_sides)]
 """The sides of an example, each a tuple of file patterns."""
 
@@ -65,8 +65,8 @@ class PackedData(Data):
 
 class PairData(PackedData):
     format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
-    columns: Words = ()  # TSV column numbers from 1, or field names
-    locales: Annotated[tuple[str, str], BeforeValidator(_words)] = ("en", "de")  # of the embedded data
+    columns: Strings = ()  # TSV column numbers from 1, or field names
+    locales: Annotated[tuple[str, str], BeforeValidator(_strings)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
 
 
@@ -74,10 +74,10 @@ class MixData(PackedData):
     """Several tasks at once: data.train=a.tsv,b.tsv names a file of pairs for each."""
 
     format: Literal["auto", "tsv", "jsonl"] = "auto"
-    columns: Words = ()  # as in PairData
-    prefixes: Words = ()  # what each task's sources begin with, such as "translate: ,summarise: "
+    columns: Strings = ()  # as in PairData
+    prefixes: Strings = ()  # what each task's sources begin with, such as "translate: ,summarise: "
     weights: tuple[Annotated[float, Field(gt=0)], ...] = ()  # how often each is drawn; nothing: as many as there are
-    locales: Words = ("en", "de", "fr")  # of the embedded data: from the first to each of the others
+    locales: Strings = ("en", "de", "fr")  # of the embedded data: from the first to each of the others
     examples: Positive = 20000  # embedded training pairs, over all tasks
 
 
@@ -87,7 +87,7 @@ class SpanData(PackedData):
     masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are left out
     span: Annotated[float, Field(ge=1)] = 3.0  # pieces of a span, in the mean
     sentinels: Annotated[int, Field(ge=2)] = 100  # of a tokenizer that is learnt
-    locales: Words = ()  # of the embedded data, as in classify
+    locales: Strings = ()  # of the embedded data, as in classify
     examples: Positive = 20000  # embedded training lines
 
 
@@ -95,11 +95,11 @@ class LabelData(Data):
     """Texts with a label each. Longer ones than max_tokens, or than the model has positions, are cut."""
 
     format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
-    columns: Words = ()  # text and label by number or name; or these two words in the order of the columns
+    columns: Strings = ()  # text and label by number or name; or these two words in the order of the columns
     embedded: Literal["language_id", "matching"] = (
         "language_id"  # dates in many languages; two marks far apart in a long text
     )
-    locales: Words = ()  # of the embedded phrases; nothing: all of data.phrases.LOCALES
+    locales: Strings = ()  # of the embedded phrases; nothing: all of data.phrases.LOCALES
     examples: Positive = 20000  # embedded training texts
     token_masking: Share = (
         0.0  # of the pieces of a text, so many stand behind <mask> in training, others in every epoch
@@ -122,7 +122,7 @@ class MaskData(Data):
     masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # share of the pieces that are to be guessed
     whole_words: bool = False  # all pieces of a word are masked together
     next_sentence: bool = False  # lines come in pairs: does the second follow the first? A blank line ends a document
-    locales: Words = ()  # of the embedded data, as in classify
+    locales: Strings = ()  # of the embedded data, as in classify
     examples: Positive = 20000  # embedded training lines
 
 
@@ -152,7 +152,7 @@ class TokenizerConfig(Base):
     vocab: Annotated[int, Field(ge=5)] = 8000  # four control symbols and at least one piece
     joint: bool = True
     normalize: Literal["none", "nfc", "nfkc", "lower", "nfkc+lower"] = "none"
-    symbols: Words = ()  # kept whole
+    symbols: Strings = ()  # kept whole
 
 
 class Noam(Base):
@@ -314,15 +314,20 @@ class DecodeBase(Base):
         return self
 
 
-SHAPES = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # of sampling: the values that shape nothing
+NEUTRAL_SAMPLING = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+}  # of sampling: the values that shape nothing
 
 
 class Seq2SeqDecode(DecodeBase):
     """Of translation. max_tokens 0: by each row's source length."""
 
     prefix: str = ""  # how every output begins
-    include: Words = ()  # phrases that every output says
-    exclude: Words = ()  # phrases that none says
+    include: Strings = ()  # phrases that every output says
+    exclude: Strings = ()  # phrases that none says
     split: bool = False  # translate sentence by sentence
 
     @field_validator("include", "exclude")
@@ -334,7 +339,7 @@ class Seq2SeqDecode(DecodeBase):
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> "Seq2SeqDecode":
-        for name, none in SHAPES.items():
+        for name, none in NEUTRAL_SAMPLING.items():
             value = getattr(self, name)
             if self.kind != "sample" and value != none:
                 raise ValueError(
@@ -364,7 +369,7 @@ class LanguageDecode(DecodeBase):
     kind: Literal["greedy", "beam", "sample"] = "sample"
     max_tokens: Positive = 256  # that a prompt is continued by, END counted
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: what prompt or text have said becomes unlikelier
-    stop: Words = ()  # strings: the text ends before the first of them
+    stop: Strings = ()  # strings: the text ends before the first of them
     add_start: bool = True  # START goes before a prompt: a text begins with it; false: it comes from the middle of one
 
     @field_validator("stop")

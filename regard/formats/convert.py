@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import atomic_write
 from ..parts.layer import least_context
 from ..processors.external import MarianTokenizer
-from ..run_folder import read_run, write_run
+from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
@@ -132,7 +132,7 @@ def check_arguments(path: Path, out: Path, to: str | None, average: int, precisi
         )
     if out.exists():
         raise UserError(f"{out} exists; choose another --out, so that nothing there is lost")
-    if not (path / "run.json").is_file():
+    if not is_run(path):
         raise UserError(f"{path} is no run folder: it has no run.json; give one that `regard train` made")
     if to == "ctranslate2":
         ctranslate2.import_ctranslate2()

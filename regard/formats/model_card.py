@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config.merge import flat
+from ..config.merge import flatten
 from ..config.run import Run
 from ..config.schema import TASKS
 from ..errors import UserError
@@ -60,7 +60,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def training(about: Mapping[str, Any], averaged: int) -> list[str]:
-    values = dict(flat(about["config"]))
+    values = dict(flatten(about["config"]))
     said = [key for key, origin in about.get("origin", {}).items() if origin == "command line" and key in values]
     words = [shlex.quote(f"{key}={command_line_value(values[key])}") for key in said]
     lines = ["```", " ".join(["regard train", str(about.get("recipe")), *words]), "```", ""]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config.run import change_settings
-from ..config.schema import SHAPES
+from ..config.schema import NEUTRAL_SAMPLING
 from ..data.sampler import PairBatch
 from ..errors import UserError
 
@@ -40,7 +40,7 @@ def sample_texts(system: Any) -> list[str]:
 
 
 # Whatever else the run's decode.* asks for is its own affair.
-PLAIN: dict[str, Any] = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **SHAPES}
+PLAIN: dict[str, Any] = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **NEUTRAL_SAMPLING}
 
 
 def greedy(longest: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..config.run import Run, change_settings
-from ..config.schema import SHAPES, Seq2SeqDecode, Sides
+from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
 from ..data.examples import Examples
 from ..data.readers import pairs, references
 from ..data.sampler import PairBatch, PairSampler, sorted_batches
@@ -256,7 +256,7 @@ def states(model: Model, batch: PairBatch) -> Tensor:
 
 
 # Validation decodes greedily, whatever the run is to be used with.
-PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **SHAPES}
+PLAIN: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 
 
 class TranslateObjective(Objective):

@@ -233,9 +233,9 @@ def test_a_run_that_is_no_language_model(run, capsys, tmp_path, monkeypatch):
         train={"steps": 2, "tokens": 500, "tensorboard": False}, device="cpu",
     )  # fmt: skip
     refused(capsys, "predict", tmp_path / "x", "--prompt", "May 1", words="--prompt is for language models")
-    both = f"{tmp_path / 'x'} is of the task translate and {run} of language; models that are asked together have one"
+    both = f"{tmp_path / 'x'} has task translate and {run} has task language; the models of an ensemble need the same"
     refused(capsys, "predict", f"{tmp_path / 'x'},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
-    words = f"{run} is of the task language and {tmp_path / 'x'} of translate"
+    words = f"{run} has task language and {tmp_path / 'x'} has task translate"
     refused(capsys, "predict", f"{run},{tmp_path / 'x'}", stdin=b"", monkeypatch=monkeypatch, words=words)
 
 

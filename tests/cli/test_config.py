@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from regard import recipes
 from regard.config import run as config
-from regard.config.merge import flat, split
+from regard.config.merge import flatten, split_commas
 from regard.config.run import change_settings, changed_keys, load_config, resolve
 from regard.config.schema import (
     TASKS,
@@ -115,7 +115,7 @@ def test_origin_of_every_key(tmp_path):
     assert resolved.origin["task"] == "recipe translate"
     assert resolved.origin["model.width"] == "size small"
     assert resolved.origin["decode.early_stopping"] == "default"
-    assert list(resolved.origin) == [key for key, _ in flat(resolved.run.dump())]
+    assert list(resolved.origin) == [key for key, _ in flatten(resolved.run.dump())]
 
 
 def test_shown_lines_are_a_recipe_of_the_same_run(tmp_path):
@@ -188,9 +188,9 @@ def test_every_packaged_recipe_resolves_and_has_a_header():
 def test_an_annotated_recipe_names_every_key_with_its_default(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     body = re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE)
-    described = dict(flat(tomllib.loads(body)))
+    described = dict(flatten(tomllib.loads(body)))
     resolved = resolve(name)
-    actual = dict(flat(resolved.run.dump()))
+    actual = dict(flatten(resolved.run.dump()))
     own = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
     assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
     assert {key: actual[key] for key in described} == described
@@ -199,8 +199,8 @@ def test_an_annotated_recipe_names_every_key_with_its_default(name):
 @pytest.mark.parametrize("name", ["classify", "tag", "masked", "text2text", "spans"])
 def test_the_recipe_of_a_task_is_the_manual_of_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    described = dict(flat(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
-    actual = dict(flat(resolve(name).run.dump()))
+    described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
+    actual = dict(flatten(resolve(name).run.dump()))
     kinds = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
     groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
     assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
@@ -289,7 +289,7 @@ SENTENCES = {
         "model.positions.tokens does not belong to model.positions=",
     ),
     "n-best above the beam": ("decode.nbest=9", "decode.nbest is 9, above decode.beam=5; raise the beam"),
-    "no end": ("train.steps=0", "nothing says when the training ends; set train.steps, train.epochs or train.minutes"),
+    "no end": ("train.steps=0", "the training has no end; set train.steps, train.epochs or train.minutes"),
     "an empty side": ("data.train=a,,b", "data.train: 'a,,b' has nothing on one side of a comma"),
     "three locales": ("data.locales=a,b,c", "data.locales is "),
     "uneven heads": ("model.width=100", "width 100 does not divide into 8 heads; use 96 or 104 (model.width)"),
@@ -364,14 +364,14 @@ def test_sides():
     assert Data(train='["a.en", ["b.de", "c.de"]]').train == (("a.en",), ("b.de", "c.de"))  # type: ignore[arg-type]
     assert Data(train="[ab].en,[ab].de").train == (("[ab].en",), ("[ab].de",))  # type: ignore[arg-type]
     assert Data(train="").train == ()  # type: ignore[arg-type]
-    assert config.sides("a,b") == (("a",), ("b",))
+    assert config.parse_sides("a,b") == (("a",), ("b",))
     with pytest.raises(UserError, match="nothing on one side"):
-        config.sides("a,")
+        config.parse_sides("a,")
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\\[")).filter(bool), min_size=1))
 def test_split_gives_back_what_was_joined(parts):
-    assert split(",".join(part.replace(",", "\\,") for part in parts)) == parts
+    assert split_commas(",".join(part.replace(",", "\\,") for part in parts)) == parts
 
 
 # --- kept runs -------------------------------------------------------------------------------------------------------

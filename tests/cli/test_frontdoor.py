@@ -264,12 +264,12 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
 
 def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
     data = f"data.train={files}/train.low,{files}/train.up"
-    refused(capsys, "train", "translate", data, "--out", run, words="holds a run already")
+    refused(capsys, "train", "translate", data, "--out", run, words="already holds a run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("years of work")
-    refused(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is no run")
+    refused(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is not a run")
     assert (tmp_path / "other" / "thesis.txt").exists()
-    refused(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to go on with")
+    refused(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to resume")
     refused(
         capsys,
         "train",
@@ -281,7 +281,7 @@ def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
         words="model.layers was 1 and is now 2",
     )
     refused(capsys, "train", "translate", "train.seed=9", "--resume", "--out", run, words="train.seed")
-    refused(capsys, "train", "dates", "--resume", "--out", run, words="begun with recipe 'translate'")
+    refused(capsys, "train", "dates", "--resume", "--out", run, words="started with recipe 'translate'")
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     about = json.loads((copy / "run.json").read_text())
@@ -364,8 +364,8 @@ def test_settings_that_are_wrong(capsys, tmp_path):
 
 
 def test_folders_that_are_no_run(run, capsys, tmp_path):
-    refused(capsys, "predict", tmp_path / "none", words="is not there")
-    refused(capsys, "predict", tmp_path, words="is no run")
+    refused(capsys, "predict", tmp_path / "none", words="does not exist")
+    refused(capsys, "predict", tmp_path, words="is not a run")
     copy = tmp_path / "copy"
 
     def fresh() -> Path:
@@ -418,7 +418,7 @@ def test_predict_with_odd_input(run, capsys, monkeypatch):
     refused(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
     refused(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
     refused(capsys, "eval", run, words="no test data")
-    refused(capsys, "eval", run, "--data", "", words="--data names no file; give some")
+    refused(capsys, "eval", run, "--data", "", words="--data names no file; give files")
 
 
 def test_what_no_memory_holds(run, capsys, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file
 
 import regard
-from regard.config.merge import flat
+from regard.config.merge import flatten
 from regard.config.renamed import renamed_key
 from regard.run_folder import read_run
 
@@ -92,7 +92,7 @@ def test_run_json_of_format_1_is_read_with_current_names(name: str) -> None:
     raw = json.loads((OLD / name / "run.json").read_text(encoding="utf-8"))
     about = read_run(OLD / name)
     assert (raw["format"], about["format"]) == (1, 2)
-    former, current = dict(flat(raw["config"])), dict(flat(about["config"]))
+    former, current = dict(flatten(raw["config"])), dict(flatten(about["config"]))
     assert [renamed_key(key) for key in former] == list(current)
     assert [renamed_key(key) for key in raw["origin"]] == list(about["origin"])
     assert regard.resolve(about["recipe"]).run.task == about["config"]["task"]
@@ -115,5 +115,5 @@ def test_a_checkpoint_of_format_1_is_resumed(settings: str, tmp_path: Path, monk
     assert near(plain(predictor.score(resume["texts"])), resume["score"])
     assert about["format"] == 2 and about == read_run(Path("language-xl"))
     former = json.loads((OLD / "language-xl" / "run.json").read_text(encoding="utf-8"))
-    assert list(dict(flat(about["config"]))) == [renamed_key(key) for key, _ in flat(former["config"])]
+    assert list(dict(flatten(about["config"]))) == [renamed_key(key) for key, _ in flatten(former["config"])]
     assert list(about["origin"]) == [renamed_key(key) for key in former["origin"]]

@@ -530,7 +530,7 @@ def test_ensembles_of_people(system, runs, capsys):
     assert capsys.readouterr().out.splitlines() == both.predict(some, kind="greedy")
     for names, sentence in (
         (f"{runs}/a,{runs}/c", f"{runs}/a and {runs}/c have different source vocabularies"),
-        (f"{runs}/a,{runs}/none", f"{runs}/none is not there"),
+        (f"{runs}/a,{runs}/none", f"{runs}/none does not exist"),
         (f"{runs}/a,", "has nothing on one side of a comma"),
     ):
         assert main(["predict", names, str(runs / "low")]) == 2

@@ -50,6 +50,6 @@ def test_a_base_is_there_once(tmp_path):
         own = {"tune.kind": kind, "train.tensorboard": False, "device": "cpu"}
         regard.train("classify", {**parts, **own}, out=tmp_path / kind)
     many = regard.load(base, tune=[tmp_path / "lora", tmp_path / "prefix"], device="cuda")
-    places = {system.model.embed.weight.data_ptr() for system in many.systems.values()}
+    places = {system.model.embed.weight.data_ptr() for system in many.predictors.values()}
     assert len(places) == 1 and many.use("lora").model.embed.weight.is_cuda
     assert many.use("prefix").predict("the day") in ("glad", "sad")

@@ -74,9 +74,9 @@ def test_two_runs(runs, capsys):
 
 
 def small_sides(data: str):
-    from regard.config.run import sides
+    from regard.config.run import parse_sides
 
-    return sides(data)
+    return parse_sides(data)
 
 
 def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
@@ -86,11 +86,11 @@ def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
     about = json.loads((copy / "run.json").read_text())
     about["config"]["data"]["test"] = about["config"]["data"]["valid"]
     (copy / "run.json").write_text(json.dumps(about))
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="missing is not there; give a run folder"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="missing does not exist; give a run folder"):
         patch.setattr(api, "load", None)  # before any work
         compare([one, f"{one},{tmp_path}/missing"])
-    with pytest.raises(UserError, match="have different test data; name one for all with --data"):
+    with pytest.raises(UserError, match="have different test data; set one for all with --data"):
         compare([one, copy])
     assert compare([one, other])["systems"][1]["examples"] == 60
     assert main(["eval", str(one), "nowhere", "--data", data]) == 2
-    assert "nowhere is not there" in capsys.readouterr().err
+    assert "nowhere does not exist" in capsys.readouterr().err

@@ -325,7 +325,7 @@ def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
     (tmp_path / "lines").write_text("a day\nthe cat\n")
     regard.train("language", {"model.size": "tiny", "data.train": str(tmp_path / "lines"), "train.steps": 1,
                               "train.tensorboard": False, "data.max_tokens": 8}, out=tmp_path / "lm")  # fmt: skip
-    with pytest.raises(UserError, match="is of the task masked and .*lm of the task language; what is compared"):
+    with pytest.raises(UserError, match="has task masked and .*lm has task language; compare runs of one task"):
         compare([run, tmp_path / "lm"], data=((str(tmp_path / "lines"),),))
 
 

@@ -13,7 +13,6 @@ from test_bert import sentences as of_sentences
 from test_bert import vectors
 
 import regard
-from regard.config.run import resolve
 from regard.errors import UserError
 from regard.pretrained import Pretrained
 
@@ -34,21 +33,21 @@ def begun(recipe: str, first: Path, out: Path, resume: bool = False, **settings)
 
 
 def test_settings_come_from_the_start(first):
-    resolved = resolve("classify", {"start": str(first)})
+    resolved = regard.resolve("classify", {"start": str(first)})
     run = resolved.run
     assert (run.model.width, run.model.heads, run.model.layers, run.model.inner) == (32, 2, 1, 64)
     assert (run.tokenizer.vocab, run.tokenizer.normalize) == (300, "nfkc+lower")
     assert resolved.origin["model.width"] == f"start {first}" == resolved.origin["tokenizer.vocab"]
-    assert run.model.dropout == 0.2 and run.train.steps == resolve("classify").run.train.steps
-    assert resolve("classify", {"start": str(first), "model.dropout": 0.3}).run.model.dropout == 0.3
+    assert run.model.dropout == 0.2 and run.train.steps == regard.resolve("classify").run.train.steps
+    assert regard.resolve("classify", {"start": str(first), "model.dropout": 0.3}).run.model.dropout == 0.3
 
 
 def test_dropout_of_a_recipe_is_its_own(first, tmp_path):
     (tmp_path / "a.toml").write_text('base = "classify"\n[model]\nwidth = 48\ndropout = 0.4\n')
-    run = resolve(str(tmp_path / "a.toml"), {"start": str(first)}).run
+    run = regard.resolve(str(tmp_path / "a.toml"), {"start": str(first)}).run
     assert (run.model.dropout, run.model.width) == (0.4, 32)
     (tmp_path / "b.toml").write_text(f'base = "a.toml"\nstart = "{first}"\n')
-    assert resolve(str(tmp_path / "b.toml")).run.model.width == 32
+    assert regard.resolve(str(tmp_path / "b.toml")).run.model.width == 32
 
 
 def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
@@ -66,8 +65,8 @@ def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
     events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     notes = [event["text"] for event in events if event["event"] == "note"]
     taken = len(ours) - 2
-    assert f"start: {taken} tensors from {first}; new are classes.weight, classes.bias" in notes
-    assert any(note.startswith("start: not used are words.into.weight, ") and "more" in note for note in notes)
+    assert f"start: {taken} tensors from {first}; new tensors: classes.weight, classes.bias" in notes
+    assert any(note.startswith("start: unused tensors: words.into.weight, ") and "more" in note for note in notes)
     assert not system.run.model.next_sentence and system.run.model.head == "class"
 
 
@@ -99,19 +98,19 @@ def test_a_start_is_resumed_to_the_same_bytes(first, tmp_path):
     about = json.loads((tmp_path / "other/run.json").read_text())
     about["start"]["weights"] = "0" * 32
     (tmp_path / "other/run.json").write_text(json.dumps(about))
-    with pytest.raises(UserError, match="start holds other weights than when"):
+    with pytest.raises(UserError, match="start has other weights than when"):
         begun("classify", first, tmp_path / "other", resume=True)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"model.width": 64}, "does not fit this model: embed.weight is (300, 64) here and (300, 32) there; leave out"),
-        ({"model.layers": 2}, "does not fit this model: encoder.layers.1.attention.query.weight is (32, 32) here and none"),
-        ({"model.feed.kind": "conv"}, "does not fit this model: encoder.layers.0.feed.into.weight is (64, 96) here"),
-        ({"model.size": "mini"}, "model.size is given beside start="),
-        ({"tokenizer.vocab": 400}, "tokenizer.vocab is 400 and a run begins with the tokenizer of its start, where it is 300"),
-        ({"start": "nowhere"}, "start=nowhere is not there; give a run folder or a Hugging Face folder"),
+        ({"model.width": 64}, "does not fit this model: embed.weight is (300, 64) in the model and (300, 32) in the start; leave"),
+        ({"model.layers": 2}, "does not fit this model: encoder.layers.1.attention.query.weight is (32, 32) in the model and missing"),
+        ({"model.feed.kind": "conv"}, "does not fit this model: encoder.layers.0.feed.into.weight is (64, 96) in the model"),
+        ({"model.size": "mini"}, "model.size is set beside start="),
+        ({"tokenizer.vocab": 400}, "brings its own tokenizer with tokenizer.vocab=300; leave out tokenizer.vocab or start"),
+        ({"start": "nowhere"}, "start=nowhere does not exist; give a run folder or a Hugging Face folder"),
         ({"start": 3}, "start is 3; expected"),
     ],
 )  # fmt: skip
@@ -122,10 +121,10 @@ def test_what_is_refused(first, tmp_path, settings, words):
 
 
 def test_fewer_layers_and_no_run_at_all(first, tmp_path):
-    with pytest.raises(UserError, match="is not there|has neither"):
-        resolve("classify", {"start": str(first.parent)})
+    with pytest.raises(UserError, match="does not exist|has neither"):
+        regard.resolve("classify", {"start": str(first.parent)})
     two = reads.trained("masked", tmp_path / "two", model__layers=2, train__steps=2)
-    with pytest.raises(UserError, match=r"encoder\.layers\.1\S* is none here and \(32, 32\) there"):
+    with pytest.raises(UserError, match=r"encoder\.layers\.1\S* is missing in the model and \(32, 32\) in the start"):
         begun("classify", two, tmp_path / "run", model__layers=1)
 
 
@@ -133,7 +132,7 @@ def test_a_start_of_another_family(tmp_path, first):
     small = {key: value for key, value in reads.TINY.items() if key.startswith(("train.", "model.", "device"))}
     own = {"data.examples": 50, "tokenizer.vocab": 300, "train.steps": 1}
     regard.train("dates", {**small, **own}, out=tmp_path / "dates")
-    with pytest.raises(UserError, match="holds a model of the family transformer and this run is to train bert"):
+    with pytest.raises(UserError, match="holds a model of family transformer but model.family is bert"):
         begun("classify", tmp_path / "dates", tmp_path / "run")
 
 
@@ -170,10 +169,8 @@ def test_a_run_begins_with_a_folder_of_hugging_face(tmp_path, first):
     assert (states - wanted).abs().max() < 1e-4 and system.run.model.head == "tag"
     again = regard.load(tmp_path / "run")
     assert again.tokenizer.encode(["the cat"]) == system.tokenizer.encode(["the cat"])
-    with pytest.raises(
-        UserError, match="tokenizer.kind is 'bpe' and a run begins with the tokenizer of its start; leave"
-    ):
-        resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
+    with pytest.raises(UserError, match="tokenizer.kind is 'bpe' but start=.* brings its own tokenizer; leave"):
+        regard.resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
 
 
 def tagged(folder: Path, name: str) -> Path:

@@ -105,7 +105,7 @@ def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
     }
     system = regard.train("text2text", {**SMALL, **data}, out=tmp_path / "run")
     assert system.run.model.family == "t5" and isinstance(system.predict("up: a1"), str)
-    figures = system.evaluate(regard.config.run.sides(files))
+    figures = system.evaluate(regard.config.run.parse_sides(files))
     assert list(figures["tasks"]) == ["up: ", "high: "] and set(figures["tasks"]["up: "]) == {"bleu", "chrf", "exact"}
     assert str(figures["tasks"]).splitlines()[1].startswith("  up: ") and figures["examples"] == 40
     again = regard.load(tmp_path / "run")

@@ -14,7 +14,6 @@ from safetensors import safe_open
 import regard
 from regard.adapt import lora
 from regard.cli import app as cli
-from regard.config.run import resolve
 from regard.errors import UserError
 
 FINE = {
@@ -134,19 +133,19 @@ def test_several_over_one_base(runs, base):
     for kind in ("prefix", "lora", "prompt", "adapter", "lora"):
         assert many.use(kind).score(TEXTS, ["up"] * 25) == pytest.approx(alone[kind], abs=1e-5)
     assert many.name == "lora" and many.run.tune.kind == "lora"
-    tables = {id(system.model.embed.weight) for system in many.systems.values()}
+    tables = {id(system.model.embed.weight) for system in many.predictors.values()}
     assert len(tables) == 1
     with pytest.raises(
-        UserError, match="there is no 'lore' over this base; expected one of lora, .* did you mean lora"
+        UserError, match="there is no tuned run 'lore' over this base; expected one of lora, .* did you mean lora"
     ):
         many.use("lore")
     with pytest.raises(UserError, match="others are loaded over the same base and would change with it"):
         lora.merge(many.use("lora").model)
     listed = regard.load(base, tune=list(runs.values()))
     assert listed.use("prompt").predict(TEXTS) == many.use("prompt").predict(TEXTS)
-    with pytest.raises(UserError, match="two of these folders have one name"):
+    with pytest.raises(UserError, match="two folders in tune have the same name"):
         regard.load(base, tune=[runs["lora"], runs["lora"]])
-    with pytest.raises(UserError, match="there is nothing to load over the base"):
+    with pytest.raises(UserError, match="tune is empty; give the folder"):
         regard.load(base, tune=[])
 
 
@@ -236,10 +235,10 @@ def test_words_must_be_words_of_one_vocabulary():
     def run(kind: str, **model: int) -> SimpleNamespace:
         return SimpleNamespace(tune=SimpleNamespace(kind=kind, words="the day"), model=SimpleNamespace(**model))
 
-    with pytest.raises(UserError, match="source and target have vocabularies of their own; leave it out"):
-        tuned_run._words(run("prefix", target_vocab=9), {"a": Empty()})
-    with pytest.raises(UserError, match="tune.words is 'the day', which are no words"):
-        tuned_run._words(run("prompt", target_vocab=9), {"a": Empty()})
+    with pytest.raises(UserError, match="source and target have separate vocabularies; leave it out"):
+        tuned_run._initial_tokens(run("prefix", target_vocab=9), {"a": Empty()})
+    with pytest.raises(UserError, match="tune.words is 'the day', which has no tokens"):
+        tuned_run._initial_tokens(run("prompt", target_vocab=9), {"a": Empty()})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -306,13 +305,13 @@ def test_dry_tells_what_is_trained(base, capsys, kind):
 def test_dry_refuses_what_training_refuses(base, capsys):
     parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", "tune.kind=prefix", "tune.length=600"]
     code, _, err = said(capsys, "train", "classify", *parts, "--dry")
-    assert code == 2 and "tune.length is 600, and the model has 512 places" in err and err.count("\n") == 1
+    assert code == 2 and "tune.length is 600, but the model has 512 positions" in err and err.count("\n") == 1
 
 
 def test_a_tune_goes_over_one_base(runs, base, capsys):
     code, _, err = said(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
-    assert code == 2 and "--tune goes over one base, and" in err
-    with pytest.raises(UserError, match="--force is about a base that --tune does not fit"):
+    assert code == 2 and "--tune needs one base, and" in err
+    with pytest.raises(UserError, match="--force applies only to --tune"):
         regard.load(base, force=True)
     code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
     assert (
@@ -324,13 +323,11 @@ def test_the_wrong_base(runs, base, home, capsys):
     other = reads.trained("classify", home / "other", train__steps=2)
     code, _, err = said(capsys, "eval", other, "--tune", runs["lora"])
     assert code == 2 and err.count("\n") == 1
-    assert (
-        f"{runs['lora']} was tuned over {base} (weights " in err and "--force` to try it: what it then says may" in err
-    )
+    assert f"{runs['lora']} was tuned over {base} (weights " in err and "--force`, whose output may be nonsense" in err
     code, out, err = said(capsys, "eval", other, "--tune", runs["lora"], "--force")
-    assert code == 0 and "--force uses them all the same, and what comes out may be nonsense" in err
+    assert code == 0 and "--force uses it anyway, and the output may be nonsense" in err
     code, _, err = said(capsys, "eval", other, "--force")
-    assert code == 2 and "--force is about a base that --tune does not fit" in err
+    assert code == 2 and "--force applies only to --tune" in err
     wide = reads.trained("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
     code, _, err = said(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # nobody can force that
     assert (
@@ -346,7 +343,7 @@ def test_a_base_that_is_gone(runs, base, home, tmp_path):
     (moved / "run.json").write_text(json.dumps(about))
     with pytest.raises(
         UserError,
-        match="nowhere, which is not there; put it there, or say where it lies now: `regard predict BASE --tune",
+        match="nowhere, which does not exist; restore it, or name its new place: `regard predict BASE --tune",
     ):
         regard.load(moved)
     assert len(regard.load(base, tune=moved).predict(TEXTS)) == 25
@@ -354,17 +351,17 @@ def test_a_base_that_is_gone(runs, base, home, tmp_path):
 
 def test_other_mistakes(runs, base, home, tmp_path, capsys):
     for call, words in (
-        (lambda: regard.load(base, tune=tmp_path), "is no tuned run: it has no run.json"),
-        (lambda: regard.load(base, tune=base), "is no tuned run but a whole one; load it by itself"),
-        (lambda: over(runs["lora"], tmp_path / "x", "lora"), "is tuned itself; fold it into one model first"),
-        (lambda: resolve("classify", {"tune.kind": "lora"}), "tune.kind is lora and nothing is there to tune; name a"),
-        (lambda: resolve("classify", {"tune.kind": "lore", "start": str(base)}), "tune.kind is \"lore\"; expected one of none"),
-        (lambda: resolve("classify", {"tune.kind": "lora", "tune.rank": 0, "start": str(base)}), "tune.rank is 0; expected at least 1"),
-        (lambda: resolve("classify", {"tune.kind": "lora", "tune.length": 3, "start": str(base)}), "tune.length does not belong to tune=lora"),
+        (lambda: regard.load(base, tune=tmp_path), "is not a tuned run: it has no run.json"),
+        (lambda: regard.load(base, tune=base), "is not tuned but a whole model; load it without a base"),
+        (lambda: over(runs["lora"], tmp_path / "x", "lora"), "is a tuned run; merge it into one model first"),
+        (lambda: regard.resolve("classify", {"tune.kind": "lora"}), "tune.kind is lora but start is not set; set start"),
+        (lambda: regard.resolve("classify", {"tune.kind": "lore", "start": str(base)}), "tune.kind is \"lore\"; expected one of none"),
+        (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.rank": 0, "start": str(base)}), "tune.rank is 0; expected at least 1"),
+        (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.length": 3, "start": str(base)}), "tune.length does not belong to tune=lora"),
         (lambda: over(base, tmp_path / "x", "lora", tune__rank=33), "tune.rank is 33, above the 32 that encoder.layers.0.attention.query"),
         (lambda: over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "fits no linear map of the model; it has encoder.layers.*.attention.query"),
-        (lambda: over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, and 4 places before a text (tune.length) leave 508 of the model's 512"),
-        (lambda: over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, and the model has 512 places for it and a text; use less"),
+        (lambda: over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, but tune.length=4 leaves 508 of the model's 512 positions"),
+        (lambda: over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, but the model has 512 positions for it and a text; use less"),
         (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "is to have nothing left (--merge) beside its weights; --to peft is"),
         (lambda: regard.convert(base, out=tmp_path / "x", merge=True), "is not tuned; --merge is for tune.kind=lora"),
         (lambda: regard.convert(runs["adapter"], out=tmp_path / "x", merge=True), "is tuned by adapter, which no weight of the base can take in"),
@@ -401,7 +398,7 @@ def test_packed_rows_have_no_single_beginning(home):
         small.trained(home / "pairs", 20, pairs=100)
     wanted = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
     with pytest.raises(
-        UserError, match="tune.kind=prompt goes before a text, and packed rows hold several; set data.pack"
+        UserError, match="tune.kind=prompt goes before a text, but packed rows hold several; set data.pack"
     ):
         regard.train("translate", {**wanted, "tune.kind": "prompt"}, out=home / "packed")
     regard.train("translate", {**wanted, "tune.kind": "lora", "train.steps": 1}, out=home / "packed")

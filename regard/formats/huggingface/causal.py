@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import gpt
-from ...files import read_table
+from ...files import read_optional_json
 from ...processors.external import FolderTokenizer
 from .folder import GENERATION_FILE, logit_filters, parse_config, read_generation_config
 
@@ -37,7 +37,7 @@ def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderTokenizer:
     """Of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_table(path / name)
+        said |= read_optional_json(path / name)
     names = {key: value["content"] if isinstance(value, dict) else value for key, value in said.items() if value}
     backend = _backend(
         path, [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...config.schema import Seq2SeqDecode
 from ...decode import Filter, Forbid, ForcedEnd, Renormalize, Suppress
 from ...errors import UserError
-from ...files import read_json, read_table
+from ...files import read_json, read_optional_json
 
 T = TypeVar("T")
 GENERATION_FILE = "generation_config.json"
@@ -32,7 +32,7 @@ IMPORTERS = {  # by model_type: a module with `load_predictor`
 
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
-    config = read_table((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
+    config = read_optional_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in IMPORTERS:
         raise UserError(
@@ -99,7 +99,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def read_generation_config(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """How a folder generates: generation_config.json over config.json, where both are of the types they must be."""
-    own = read_table(path / GENERATION_FILE)
+    own = read_optional_json(path / GENERATION_FILE)
     found = {**config, **own}
     for name, (fits, wanted) in GENERATION_TYPES.items():
         if (value := found.get(name)) is not None and not fits(value):

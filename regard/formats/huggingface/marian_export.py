@@ -16,7 +16,7 @@ from tokenizers import decoders, processors
 from torch import Tensor
 
 from ...config.run import Run
-from ...config.schema import SHAPES
+from ...config.schema import NEUTRAL_SAMPLING
 from ...families import transformer
 from ...files import write_json
 from ...parts import slots
@@ -25,7 +25,7 @@ from .folder import generation_settings
 from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 from .weight_names import export_weights
 
-SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *SHAPES}
+SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *NEUTRAL_SAMPLING}
 READS_WIDTH = re.compile(
     r"(source|target|head)\.weight|.*\.(query|key|value|into)\.weight"
 )  # its columns are the width

@@ -11,7 +11,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...errors import UserError
-from ...files import read_json, read_table
+from ...files import read_json, read_optional_json
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
@@ -77,7 +77,7 @@ def tokenizer_settings(path: Path) -> dict[str, Any]:
     """What a folder says of its tokenizer beside the vocabulary itself."""
     said: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_table(path / name)
+        said |= read_optional_json(path / name)
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
         for key, value in said.items()
