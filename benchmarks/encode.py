@@ -149,7 +149,7 @@ class Bench:
         import transformers as hf
 
         hf.utils.logging.set_verbosity_error()
-        words: dict[str, Any] = config(self.c, self.text, ()) | {"attn_implementation": "sdpa"}
+        words: dict[str, Any] = config(self.c, self.text) | {"attn_implementation": "sdpa"}
         model: Any = hf.BertModel(hf.BertConfig(**words), add_pooling_layer=False)
         model.load_state_dict(tensors(self.model, self.c))
         model = model.eval().to(self.device, torch.bfloat16 if kind == "bf16" else torch.float32)

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from regard.device import resolve_device
 from regard.errors import UserError
-from regard.families import bigbird, longformer
+from regard.families.bigbird import Model as BigBird
+from regard.families.longformer import Model as Longformer
+from regard.formats.huggingface import bigbird, longformer
 from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Mask
 from regard.training import optim as optim
@@ -73,7 +75,7 @@ def longformers(plan: Plan, device: torch.device, count: int, notes: list[str]) 
     theirs = loud(hf.LongformerModel(config, add_pooling_layer=False))
     state = theirs.state_dict()
     c = longformer.from_huggingface(config.to_dict(), state)
-    ours = load_weights(longformer.Model(c), state, longformer.names(c), longformer.unused(c))
+    ours = load_weights(Longformer(c), state, longformer.names(c), longformer.unused(c))
     found = []
     for wide in (False, True):
         marks = torch.zeros(1, plan.tokens, dtype=torch.long, device=device)
@@ -92,7 +94,7 @@ def bigbirds(plan: Plan, device: torch.device, count: int, notes: list[str]) -> 
     theirs = loud(hf.BigBirdModel(config, add_pooling_layer=False))
     state = theirs.state_dict()
     c = bigbird.from_huggingface(config.to_dict(), state)
-    ours = load_weights(bigbird.Model(c), state, bigbird.names(c), bigbird.unused(c))
+    ours = load_weights(BigBird(c), state, bigbird.names(c), bigbird.unused(c))
     return [section("BigBird", plan, device, count, notes, (ours, Mask()), (theirs, {}), drawing(ours))]
 
 

@@ -1,6 +1,6 @@
-"""One short file per family. A family module has Config, SIZES, Model, and its maps to and from public checkpoints.
+"""One short file per family: Config, SIZES and Model.
 
-A family that serves several kinds of tasks has HEADS: its Model builds one of them, as Config.head says.
+A family whose models differ by task has HEADS: its Model builds the one that Config.head names.
 """
 
 from importlib import import_module

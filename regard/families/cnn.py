@@ -1,5 +1,5 @@
-"""What the Transformer replaced: gated convolutions (1612.08083) in an encoder and a decoder that looks at its source
-in every layer (1705.03122). A token sees as far as its layers reach; all tokens are read at once.
+"""What the Transformer replaced: gated convolutions (1612.08083) in an encoder and in a decoder that attends to the
+source in every layer (1705.03122). All tokens are read at once; the depth bounds how far each one reads.
 """
 
 from functools import partial
@@ -24,27 +24,29 @@ Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind"
 class Config(generic.BaseConfig):
     family: Literal["cnn"] = "cnn"
     size: str = "small"
-    kernel_size: Positive = 3  # tokens that a convolution reads at once: of a decoder that one and those before it
+    kernel_size: Positive = 3  # tokens that a convolution reads; in a decoder the current one and those before it
     layers: Positive = 5
     attention: Attention = slots.Dense()  # of the decoder, over the source
     positions: Positions = slots.Sinusoid()
 
     @field_validator("kernel_size")
     @classmethod
-    def _odd(cls, value: int) -> int:
+    def _check_odd(cls, value: int) -> int:
         if value % 2 == 0:
-            raise ValueError(f"model.kernel_size is {value}; expected an odd number, as many neighbours on each side")
+            raise ValueError(
+                f"model.kernel_size is {value}; expected an odd number, so that both sides have as many neighbors"
+            )
         return value
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads if self.head == "target" else 1, self.positions)
         return self
 
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"width": 128, "heads": 4, "layers": 3},
-    "small": {"width": 256, "heads": 4, "layers": 5},  # with 8,000 tokens as large as the Transformer of multi30k
+    "small": {"width": 256, "heads": 4, "layers": 5},  # with 8,000 tokens the size of the multi30k Transformer
     "base": {"width": 512, "heads": 8, "layers": 8},
 }
 
@@ -54,13 +56,13 @@ def encoder(c: Config) -> Stack:
     return Stack(layers, nn.LayerNorm(c.width), c.positions.build(c.width, c.heads, causal=False))
 
 
-def decoder(c: Config, looking: bool) -> Stack:
+def decoder(c: Config, cross: bool) -> Stack:
     layers = [
         Layer(
             GatedConvolution(c.width, c.kernel_size, causal=True),
             None,
             partial(residual, c),
-            cross=c.attention.build(c.width, c.heads) if looking else None,
+            cross=c.attention.build(c.width, c.heads) if cross else None,
         )
         for _ in range(c.decoder_layers or c.layers)
     ]
@@ -80,7 +82,7 @@ def initial(c: Config) -> dict[str, Rule]:
     }
 
 
-def Model(c: Config) -> nn.Module:
+def Model(c: Config) -> generic.GenericModel:
     return generic.StackBuilder(encoder, decoder, initial(c), c.width**0.5)(c)
 
 

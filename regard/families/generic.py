@@ -1,10 +1,10 @@
-"""What a stack can be used for, beside attention's own families: the recurrent and the convolutional one share this.
+"""Models that the recurrent and the convolutional family share: each wraps stacks that the family builds.
 
-`Config.head`, which the task sets, says which it is: the words of a target, the next word, a class, or a tag.
+The task sets `Config.head`: target (sequence to sequence), next (language model), class or tag.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,36 +18,40 @@ Head = Literal["target", "next", "class", "tag"]
 
 
 class BaseConfig(Base):
-    """What the configs of both families have."""
+    """Settings of both families."""
 
-    vocab: Count = 0  # of the source; 0: as many as the tokenizer learns
-    target_vocab: Count = 0  # 0: source and target share one vocabulary and one table
+    vocab: Count = 0  # of the source; 0: the tokenizer's size
+    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
     width: Positive = 256
-    heads: Positive = 4  # of the attention with which a decoder looks at its source
+    heads: Positive = 4  # of the decoder's attention to the source
     layers: Positive = 2
-    decoder_layers: Count = 0  # 0: as many as `layers`
+    decoder_layers: Count = 0  # 0: equal to `layers`
     dropout: Share = 0.1
-    tied: bool = True  # the output's table is that of the tokens
-    head: Head = "target"  # the task sets it, and how many labels there are
+    tied: bool = True  # the head shares the embedding table
+    head: Head = "target"  # the task sets it and the number of labels
     labels: Count = 0
-    pooling: Pooling = "max"  # of a class: over the states of all tokens, or the first one's
+    pooling: Pooling = "max"  # for a class: of the states of all tokens, or the first one
 
 
-class StackBuilder:
-    """How a family makes its stacks, and how their weights begin."""
+C = TypeVar("C", bound=BaseConfig)
+
+
+class StackBuilder(Generic[C]):
+    """How a family builds its stacks and initializes their weights."""
 
     def __init__(
         self,
-        encoder: Callable[[Any], Stack],
-        decoder: Callable[[Any, bool], Stack],
+        encoder: Callable[[C], Stack],
+        decoder: Callable[[C, bool], Stack],
         table: dict[str, Rule],
         scale: float = 1.0,
     ) -> None:
-        """`decoder` is asked whether it looks at a source; `scale` is of embedded tokens."""
+        """`decoder` takes whether it attends to a source; `scale` multiplies the embeddings."""
         self.encoder, self.decoder, self.table, self.scale = encoder, decoder, table, scale
 
-    def __call__(self, c: Any) -> nn.Module:
-        model: Any = HEADS[c.head](c, self)
+    def __call__(self, c: C) -> "GenericModel":
+        build: Callable[[C, StackBuilder[C]], GenericModel] = HEADS[c.head]
+        model = build(c, self)
         initialize(model, self.table)
         if c.tied:
             model.tie()
@@ -55,9 +59,9 @@ class StackBuilder:
 
 
 class Seq2Seq(nn.Module):
-    """An encoder reads the source, a decoder writes the target looking at it."""
+    """An encoder reads the source; a decoder attends to it and predicts the target."""
 
-    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
+    def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
         self.scale = build.scale
         self.source = nn.Embedding(c.vocab, c.width)
@@ -71,14 +75,17 @@ class Seq2Seq(nn.Module):
 
     def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
         x = self.encoder.add_positions(self.source(source) * self.scale, mask.positions)
-        return self.encoder(self.dropout(x), mask)  # (batch, source, width)
+        states: Tensor = self.encoder(self.dropout(x), mask)
+        return states  # (batch, source, width)
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.decoder.add_positions(self.target(target) * self.scale, mask.positions)
-        return self.decoder(self.dropout(x), mask, cross, cache)  # (batch, target, width)
+        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
+        return states  # (batch, target, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, source: Tensor, target: Tensor, mask: Mask = Mask()) -> Tensor:
         return self.logits(self.decode(target, Cross(self.encode(source, mask), mask)))
@@ -91,11 +98,11 @@ class Seq2Seq(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """A language model: each token of a text predicts the next one."""
+    """A language model: predicts the next token at every position."""
 
-    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
+    def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
-        self.scale, self.carried = build.scale, getattr(c, "carry_state", False)
+        self.scale, self.carry_state = build.scale, getattr(c, "carry_state", False)
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
         self.stack = build.decoder(c, False)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
@@ -105,35 +112,38 @@ class CausalLM(nn.Module):
 
     @property
     def context(self) -> int | None:
-        """How many tokens a text may have; None: any number."""
+        """The longest text in tokens; None: any length."""
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        return self.dropout(self.stack(self.dropout(x), mask, cache=cache))  # (batch, tokens, width)
+        states: Tensor = self.dropout(self.stack(self.dropout(x), mask, cache=cache))
+        return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         return self.logits(self.decode(tokens, mask, cache))
 
     def start(self, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache, from which `step` goes on."""
+        """An empty cache for `step`."""
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, valid), cache)
+        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
+        return logits
 
     def new_memory(self, rows: int) -> Cache | None:
-        """What goes on from batch to batch of a text that is read in order: a state, if the family carries one."""
-        return self.stack.cache(rows) if self.carried else None
+        """The state carried from one batch of a text to the next; None if the family carries none."""
+        return self.stack.cache(rows) if self.carry_state else None
 
 
 class Classifier(nn.Module):
-    """An encoder reads a text from both sides; its states say a class or tags."""
+    """A bidirectional encoder whose states give a class or tags."""
 
-    def __init__(self, c: BaseConfig, build: StackBuilder) -> None:
+    def __init__(self, c: C, build: StackBuilder[C]) -> None:
         super().__init__()
         self.scale, self.pooling = build.scale, c.pooling if c.head == "class" else None
         self.embed, self.dropout = nn.Embedding(c.vocab, c.width), Dropout(c.dropout)
@@ -141,25 +151,33 @@ class Classifier(nn.Module):
         self.classes = nn.Linear(c.width, c.labels)
 
     def tie(self) -> None:
-        """Nothing says words here."""
+        """There is no output table to tie."""
 
     @property
     def context(self) -> int | None:
-        return self.encoder.context  # the most positions; None: any number
+        return self.encoder.context  # the longest text in tokens; None: any length
 
     def encode(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
         x = self.encoder.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        return self.encoder(self.dropout(x), mask)  # (batch, tokens, width)
+        states: Tensor = self.encoder(self.dropout(x), mask)
+        return states  # (batch, tokens, width)
 
     def label_logits(self, states: Tensor, valid: Tensor) -> Tensor:
         x = states if self.pooling is None else pooled(states, valid, self.pooling)
-        return self.classes(self.dropout(x))  # (batch, labels), or of tags (batch, tokens, labels)
+        logits: Tensor = self.classes(self.dropout(x))
+        return logits  # (batch, labels); for tags (batch, tokens, labels)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
         valid = torch.ones_like(tokens, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
         return self.label_logits(self.encode(tokens, mask), valid)
 
 
-HEADS: dict[Head, Any] = {"target": Seq2Seq, "next": CausalLM, "class": Classifier, "tag": Classifier}
-HEAD_MODULES = ("classes",)  # modules that another task has otherwise, or not at all
-LABEL_MODULES = HEAD_MODULES  # those of them that say labels, which are every data's own
+GenericModel = Seq2Seq | CausalLM | Classifier
+HEADS: dict[Head, type[Seq2Seq] | type[CausalLM] | type[Classifier]] = {
+    "target": Seq2Seq,
+    "next": CausalLM,
+    "class": Classifier,
+    "tag": Classifier,
+}
+HEAD_MODULES = ("classes",)  # modules that differ between tasks or are absent
+LABEL_MODULES = HEAD_MODULES  # those whose rows are the labels of one data set

@@ -1,7 +1,7 @@
-"""GPT-2 (Radford et al. 2019): a stack that sees only the past predicts the next token, everywhere at once.
+"""GPT-2 (Radford et al. 2019): a causal stack predicts the next token at every position at once.
 
-Other values in its slots make it the decoder of later years: rotary positions, RMS norm, a gated feed-forward and
-key heads shared by groups of query heads (size `modern`). `interop/gpt2.py` and `llama.py` know the names of others.
+Other slot values make it a modern decoder: rotary positions, RMS norm, a gated feed-forward and key heads shared by
+groups of query heads (size `modern`). `formats/huggingface/gpt2.py` and `llama.py` hold the names of public weights.
 """
 
 from functools import partial
@@ -23,24 +23,24 @@ Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 class Config(Base):
     family: Literal["gpt"] = "gpt"
     size: str = "small"
-    vocab: Count = 0  # 0: as many as the tokenizer learns
+    vocab: Count = 0  # 0: the tokenizer's size
     width: Positive = 768
     heads: Positive = 12
-    key_heads: Count = 0  # heads of keys and values, each shared by a group of query heads; 0: as many as `heads`
+    key_heads: Count = 0  # heads of keys and values, each shared by a group of query heads; 0: equal to `heads`
     head_width: Count = 0  # 0: width / heads
     layers: Positive = 12
     inner: Positive = 3072
-    dropout: Share = 0.1  # of the embedded tokens and of every residual
-    head_dropout: Share = 0.0  # of what the head reads: GPT-2 has none, small word-by-word models gain by it
-    tied: bool = True  # the output's table is the input's
-    biased: bool = True  # linear maps add a bias
+    dropout: Share = 0.1  # of the embeddings and of every residual
+    head_dropout: Share = 0.0  # of the head's input: GPT-2 has none, small word-level models gain by it
+    tied: bool = True  # the head shares the embedding table
+    biased: bool = True  # linear maps have a bias
     attention: Attention = slots.Dense()
     positions: Positions = slots.Learned(tokens=1024)
     norm: Norm = slots.LayerNorm()
     feed: Feed = slots.Feed(act="gelu_tanh")
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
         slots.refuse_unseemly(self.attention, self.positions)
         slots.refuse_layers(self.attention, self.layers)
@@ -89,28 +89,31 @@ class Model(nn.Module):
 
     @property
     def context(self) -> int | None:
-        """How many tokens a text may have; None: any number."""
+        """The longest text in tokens; None: any length."""
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.stack.add_positions(self.embed(tokens), mask.positions)
-        return self.head_dropout(self.stack(self.dropout(x), mask, cache=cache))  # (batch, tokens, width)
+        states: Tensor = self.head_dropout(self.stack(self.dropout(x), mask, cache=cache))
+        return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         return self.logits(self.decode(tokens, mask, cache))
 
     def start(self, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache, from which `step` goes on."""
+        """An empty cache for `step`."""
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, valid), cache)
+        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
+        return logits
 
     def new_memory(self, rows: int) -> Cache | None:
-        """Nothing of a text is remembered from batch to batch."""
+        """None: this family carries no state from one batch of a text to the next."""
         return None
 
 
@@ -118,6 +121,6 @@ def initial(layers: int) -> dict[str, Rule]:
     return {
         r".*norm\.weight": ones,
         r".*bias": zeros,
-        r".*\.out\.weight": normal(0.02 / (2 * layers) ** 0.5),  # two per layer are added up in the residual stream
+        r".*\.out\.weight": normal(0.02 / (2 * layers) ** 0.5),  # each layer adds two of them to the residual stream
         r".*\.weight": normal(0.02),
     }

@@ -1,6 +1,6 @@
 """The teaching language model: the Transformer's *encoder* layers under a causal mask, predicting the next token.
 
-With the same weights it equals `torch.nn.TransformerEncoder`, norms last as first published (1706.03762).
+With the same weights it equals `torch.nn.TransformerEncoder`, post-norm as first published (1706.03762).
 """
 
 from dataclasses import replace
@@ -19,29 +19,29 @@ Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discrimina
 class Config(Base):
     family: Literal["lm"] = "lm"
     size: str = "base"
-    vocab: Count = 0  # 0: as many as the tokenizer learns
+    vocab: Count = 0  # 0: the tokenizer's size
     width: Positive = 256
     heads: Positive = 8
     layers: Positive = 4
     inner: Positive = 512
-    dropout: Share = 0.1  # of embedded tokens, attention weights, inside the feed-forward, and of every residual
-    tied: bool = True  # the output's table is the input's
+    dropout: Share = 0.1  # of embeddings, attention weights, the feed-forward's inner layer and every residual
+    tied: bool = True  # the head shares the embedding table
     attention: Attention = slots.Dense()
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
         slots.refuse_unseemly(self.attention, slots.Sinusoid())
         slots.refuse_layers(self.attention, self.layers)
         if isinstance(self.attention, slots.Dense) and self.attention.dropout:
             raise ValueError(
-                f"model.attention.dropout is {self.attention.dropout}, and here model.dropout is of attention weights, "
-                "too; set that one instead"
+                f"model.attention.dropout is {self.attention.dropout}, but in family lm model.dropout covers attention "
+                "weights too; set model.dropout instead"
             )
         return self
 
-    def looking(self) -> slots.Dense | slots.Window | slots.Favor:
-        """The attention of a layer, with its dropout where it has weights to drop."""
+    def layer_attention(self) -> slots.Dense | slots.Window | slots.Favor:
+        """The attention of a layer; a dense one has the model's dropout."""
         own = self.attention
         return replace(own, dropout=self.dropout) if isinstance(own, slots.Dense) else own
 
@@ -60,7 +60,7 @@ class Model(nn.Module):
         self.dropout = Dropout(c.dropout)
         layers = [
             Layer(
-                slots.in_layer(c.looking(), number).build(c.width, c.heads),
+                slots.in_layer(c.layer_attention(), number).build(c.width, c.heads),
                 FeedForward(c.width, c.inner, "relu", dropout=c.dropout),
                 lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
             )
@@ -74,28 +74,31 @@ class Model(nn.Module):
 
     @property
     def context(self) -> int | None:
-        """How many tokens a text may have; None: any number."""
+        """The longest text in tokens; None: any length."""
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        return self.stack(self.dropout(x), mask, cache=cache)  # (batch, tokens, width)
+        states: Tensor = self.stack(self.dropout(x), mask, cache=cache)
+        return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         return self.logits(self.decode(tokens, mask, cache))
 
     def start(self, rows: int, capacity: int | None = None) -> Cache:
-        """An empty cache, from which `step` goes on."""
+        """An empty cache for `step`."""
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, valid), cache)
+        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
+        return logits
 
     def new_memory(self, rows: int) -> Cache | None:
-        """Nothing of a text is remembered from batch to batch."""
+        """None: this family carries no state from one batch of a text to the next."""
         return None
 
 

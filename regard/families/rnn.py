@@ -1,8 +1,8 @@
-"""What the Transformer replaced: recurrent layers, and a decoder that looks at its source by additive attention.
+"""What the Transformer replaced: recurrent layers, and a decoder with additive attention to the source.
 
-Scores are Bahdanau's (1409.0473). What is looked at goes on top of the recurrent state, as with Luong (1508.04025), and
-not into its next input: so a whole target is one call of a fused LSTM in every layer, and layers above the first know
-what was looked at before. Residuals and norms, and several heads where asked for, are as in RNMT+ (1804.09849).
+Scores are Bahdanau's (1409.0473). The context is added after the recurrence, as in Luong (1508.04025), and not fed into
+the next input. So every layer reads a whole target in one fused LSTM call; higher layers still get earlier contexts.
+Residuals, norms and optional multiple heads follow RNMT+ (1804.09849).
 """
 
 from functools import partial
@@ -27,12 +27,12 @@ class Config(generic.BaseConfig):
     family: Literal["rnn"] = "rnn"
     size: str = "small"
     cell: Cell = "lstm"
-    heads: Positive = 1  # as Bahdanau's
+    heads: Positive = 1  # as in Bahdanau
     attention: Attention = slots.Additive()  # of the decoder, over the source
-    carry_state: bool = True  # of a language model: its state goes on from one window of a text to the next
+    carry_state: bool = True  # a language model carries its state from one window of a text to the next
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         if self.head == "target":
             slots.refuse_uneven(self.width, self.heads, None)
         if self.head != "next" and self.width % 2:
@@ -42,24 +42,24 @@ class Config(generic.BaseConfig):
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"width": 128, "heads": 1, "layers": 2},
-    "small": {"width": 352, "heads": 1, "layers": 2},  # with 8,000 tokens as large as the Transformer of multi30k
+    "small": {"width": 352, "heads": 1, "layers": 2},  # with 8,000 tokens the size of the multi30k Transformer
     "base": {"width": 640, "heads": 4, "layers": 4},
 }
 
 
 def encoder(c: Config) -> Stack:
-    """Every layer reads from both ends."""
+    """Bidirectional layers."""
     layers = [Layer(Recurrence(c.width, c.cell, both=True), None, partial(residual, c)) for _ in range(c.layers)]
     return Stack(layers, nn.LayerNorm(c.width))
 
 
-def decoder(c: Config, looking: bool) -> Stack:
+def decoder(c: Config, cross: bool) -> Stack:
     layers = [
         Layer(
             Recurrence(c.width, c.cell),
             None,
             partial(residual, c),
-            cross=c.attention.build(c.width, c.heads) if looking else None,
+            cross=c.attention.build(c.width, c.heads) if cross else None,
         )
         for _ in range(c.decoder_layers or c.layers)
     ]
@@ -82,7 +82,7 @@ def initial(c: Config) -> dict[str, Rule]:
     }
 
 
-def Model(c: Config) -> nn.Module:
+def Model(c: Config) -> generic.GenericModel:
     return generic.StackBuilder(encoder, decoder, initial(c))(c)
 
 

@@ -1,4 +1,4 @@
-"""The Transformer (1706.03762): an encoder reads the source, a decoder writes the target looking at it."""
+"""The Transformer (1706.03762): an encoder reads the source; a decoder attends to it and predicts the target."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,25 +21,25 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 class Config(Base):
     family: Literal["transformer"] = "transformer"
     size: str = "small"
-    vocab: Count = 0  # of the source; 0: as many as the tokenizer learns
-    target_vocab: Count = 0  # 0: source and target share one vocabulary and one table
+    vocab: Count = 0  # of the source; 0: the tokenizer's size
+    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
     width: Positive = 512
     heads: Positive = 8
     layers: Positive = 6
-    decoder_layers: Count = 0  # 0: as many as `layers`
+    decoder_layers: Count = 0  # 0: equal to `layers`
     inner: Positive = 2048
     dropout: Share = 0.1
-    prenorm: bool = False  # norm first; the paper's is last
-    tied: bool = True  # the output's table is the target's
+    prenorm: bool = False  # the norm comes first; in the paper last
+    tied: bool = True  # the head shares the target embeddings
     scaled: bool = True  # embeddings × √width
-    biased: bool = False  # a bias on the output
+    biased: bool = False  # the head has a bias
     attention: Attention = slots.Dense()
     positions: Positions = slots.Sinusoid()
     feed: Feed = slots.Feed()
     norm: Norm = slots.LayerNorm()
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, self.positions)
         return self
 
@@ -80,14 +80,17 @@ class Model(nn.Module):
 
     def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
         x = self.encoder.add_positions(self.source(source) * self.scale, mask.positions)
-        return self.encoder(self.dropout(x), mask)  # (batch, source, width)
+        states: Tensor = self.encoder(self.dropout(x), mask)
+        return states  # (batch, source, width)
 
     def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.decoder.add_positions(self.target(target) * self.scale, mask.positions)
-        return self.decoder(self.dropout(x), mask, cross, cache)  # (batch, target, width)
+        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
+        return states  # (batch, target, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, source: Tensor, target: Tensor, mask: Mask = Mask()) -> Tensor:
         return self.logits(self.decode(target, Cross(self.encode(source, mask), mask)))

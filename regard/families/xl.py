@@ -1,7 +1,7 @@
-"""Transformer-XL (1901.02860): every segment of a text looks back into the layer inputs of the one before.
+"""Transformer-XL (1901.02860): every segment of a text attends to the layer inputs of the segment before.
 
-Positions are relative, so that what is remembered need not be told where it stood. While it writes, what it remembers
-is the cache: keys older than `memory` tokens are forgotten, and a text may go on for ever.
+Positions are relative, so remembered inputs need no absolute position. During generation the memory is the KV cache:
+keys older than `memory` tokens are dropped, so a text has no maximum length.
 """
 
 from functools import partial
@@ -35,32 +35,30 @@ Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
 class Config(Base):
     family: Literal["xl"] = "xl"
     size: str = "base"
-    vocab: Count = 0  # 0: as many as the tokenizer learns
+    vocab: Count = 0  # 0: the tokenizer's size
     width: Positive = 410
     heads: Positive = 10
     layers: Positive = 16
     inner: Positive = 2100
-    memory: Count = 150  # tokens before a segment that it still sees; 0: none, an ordinary model with these positions
-    same_length: bool = (
-        False  # every token sees exactly `memory` tokens, itself counted; else later ones of a segment see more
-    )
-    dropout: Share = 0.1  # of embedded tokens, of every residual, and of the output
-    prenorm: bool = False  # norm first; the paper's is last
-    tied: bool = True  # the output's table is the input's
+    memory: Count = 150  # tokens before a segment that it attends to; 0: none, only the relative positions remain
+    same_length: bool = False  # every token attends to `memory` tokens with itself; else later ones attend to more
+    dropout: Share = 0.1  # of the embeddings, of every residual, and of the output
+    prenorm: bool = False  # the norm comes first; in the paper last
+    tied: bool = True  # the head shares the embedding table
     attention: slots.Dense = slots.Dense()
     norm: Norm = slots.LayerNorm()
     feed: Feed = slots.Feed()
 
     @model_validator(mode="after")
-    def _fits(self) -> "Config":
+    def _check_shape(self) -> "Config":
         slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
         if not self.attention.scaled:
             raise ValueError(
-                "model.attention.scaled is false, and relative positions scale their scores; leave it true"
+                "model.attention.scaled is false, but relative positions scale their scores; set it to true"
             )
         if self.same_length and not self.memory:
             raise ValueError(
-                "model.same_length says how much every token sees, and model.memory is 0; set model.memory"
+                "model.same_length is true and model.memory is 0; set model.memory, the length that it fixes"
             )
         return self
 
@@ -76,7 +74,7 @@ SIZES: dict[str, dict[str, Any]] = {
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.memory, self.reach, self.scale = c.memory, c.memory - 1 if c.same_length else None, c.width**0.5
+        self.memory, self.window, self.scale = c.memory, c.memory - 1 if c.same_length else None, c.width**0.5
         self.embed = nn.Embedding(c.vocab, c.width)
         self.dropout = Dropout(c.dropout)
         norm = partial(c.norm.build, c.width)
@@ -89,9 +87,7 @@ class Model(nn.Module):
             )
             for _ in range(c.layers)
         ]
-        positions = [
-            RelativePositions(c.width, c.heads) for _ in range(c.layers)
-        ]  # each layer projects distances by itself
+        positions = [RelativePositions(c.width, c.heads) for _ in range(c.layers)]  # distances are projected per layer
         self.stack = Stack(layers, norm() if c.prenorm else None, positions, causal=True)
         self.head = nn.Linear(c.width, c.vocab)
         initialize(self, INITIAL)
@@ -100,37 +96,40 @@ class Model(nn.Module):
 
     @property
     def context(self) -> int | None:
-        """How many tokens a text may have; None: any number."""
+        """The longest text in tokens; None: any length."""
         return self.stack.context
 
     def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         x = self.dropout(self.embed(tokens) * self.scale)
-        return self.dropout(self.stack(x, mask.replace(window=self.reach), cache=cache))  # (batch, tokens, width)
+        states: Tensor = self.dropout(self.stack(x, mask.replace(window=self.window), cache=cache))
+        return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
-        return self.head(states)  # (…, vocab)
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
 
     def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
         return self.logits(self.decode(tokens, mask, cache))
 
     def new_memory(self, rows: int) -> Cache | None:
-        """An empty memory for reading texts segment by segment: layer inputs, without their gradient."""
+        """An empty memory for reading texts segment by segment: layer inputs without gradient."""
         if not self.memory:
             return None
         device, layers = self.embed.weight.device, len(self.stack.layers)
-        book = InputLayout(rows, device, self.memory)
-        return Cache(rows, device, [InputCache(self.memory) for _ in range(layers)], [book] * layers)
+        layout = InputLayout(rows, device, self.memory)
+        return Cache(rows, device, [InputCache(self.memory) for _ in range(layers)], [layout] * layers)
 
     def start(self, rows: int, capacity: int | None = None) -> Cache:
-        """The same memory for writing: of the last tokens it holds keys and values, so that nothing is done twice."""
+        """An empty cache for generation: it holds keys and values of the last `memory` tokens."""
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self(tokens, cache.next_mask(tokens, valid), cache)
+        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
+        return logits
 
 
 INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
-    r".*": normal(0.02),  # the paper's u and v too
+    r".*": normal(0.02),  # also the paper's u and v
 }

@@ -165,7 +165,7 @@ as in regard with `decode.early_stopping=first`.
 
 
 def bert_usage(system: Any) -> str:
-    from .huggingface.bert_export import architecture
+    from .huggingface.bert import architecture
 
     return encoder_usage(architecture(system.run.model))
 

@@ -22,10 +22,9 @@ from ..adapt.precision import Int8Linear
 from ..adapt.prompts import PrefixParameters
 from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
-from ..families import bert, t5
 from ..files import read_json, write_json
 from ..parts.layer import least_context
-from .huggingface import bert_export, gpt2_export
+from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 
 CONFIG, WEIGHTS, BINARY = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -59,7 +58,7 @@ PEFT_LAYOUTS = {
     "bert": PeftLayout(
         bert.names,
         lambda c: BERT_TASKS.get(c.head),
-        lambda c: "" if bert_export.architecture(c) == "BertModel" else "bert.",
+        lambda c: "" if bert.architecture(c) == "BertModel" else "bert.",
     ),
     "t5": PeftLayout(t5.names, lambda c: "SEQ_2_SEQ_LM", lambda c: ""),
 }

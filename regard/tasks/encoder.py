@@ -208,7 +208,7 @@ def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run,
     """The run that would have made a Hugging Face folder, and the device to use it on."""
     from ..device import resolve_device
 
-    decode = {"pooling": folder.pooling, "normalize": folder.normalised}
+    decode = {"pooling": folder.pooling, "normalize": folder.normalize}
     run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
     run = change_settings(run, overrides)
     return run, resolve_device(run.device)

@@ -425,7 +425,7 @@ def ours_of(folder: EncoderFolder, texts: list[str]) -> Any:
     real = ragged([len(row) for row in rows])
     tokens = torch.tensor([row + [text.pad] * (real.size(1) - len(row)) for row in rows])
     states = folder.model.encode(tokens, Mask(key_valid=real))
-    return pooled(states, real, folder.pooling, folder.normalised).numpy()
+    return pooled(states, real, folder.pooling, folder.normalize).numpy()
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_vectors_are_sentence_transformers(
         (path / "1_Pooling" / "config.json").write_text(json.dumps(said))
     home = path / "0_Transformer" if nested else path
     folder = read(path, json.loads((home / "config.json").read_text()))
-    assert (folder.pooling, folder.normalised, folder.max_tokens) == (how, normalised, 12)
+    assert (folder.pooling, folder.normalize, folder.max_tokens) == (how, normalised, 12)
     texts = [*small.AWKWARD, "the cat sat " * 9]
     close(torch.tensor(ours_of(folder, texts)), torch.tensor(vectors(home, texts, 12, how, normalised)))
     if nested:

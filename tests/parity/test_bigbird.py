@@ -16,7 +16,7 @@ import regard
 from regard.config.run import resolve
 from regard.errors import UserError
 from regard.families import bigbird
-from regard.formats.huggingface.long_encoders import read
+from regard.formats.huggingface.bigbird import read
 from regard.formats.huggingface.vocabularies import load_bigbird_unigram
 from regard.parts import Mask
 from regard.processors import tokenizers

@@ -19,7 +19,7 @@ from regard.config.schema import TokenizerConfig
 from regard.errors import UserError
 from regard.families import longformer
 from regard.formats.huggingface import longformer_export
-from regard.formats.huggingface.long_encoders import read
+from regard.formats.huggingface.longformer import architecture, read
 from regard.formats.huggingface.vocabularies import load_byte_bpe
 from regard.parts import Mask
 from regard.processors import tokenizers
@@ -234,7 +234,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     assert longformer_export.unsupported(c) == []
     longformer_export.write(system, tmp_path / "x", "fp32")
     assert "tokens equal, outputs apart by" in longformer_export.check(system, tmp_path / "x", "fp32")
-    theirs = getattr(hf, longformer_export.architecture(c)).from_pretrained(tmp_path / "x").eval()
+    theirs = getattr(hf, architecture(c)).from_pretrained(tmp_path / "x").eval()
     ids, real = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
     wide = torch.zeros_like(ids)
     wide[:, : c.attention.globals] = 1

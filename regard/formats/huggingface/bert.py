@@ -1,133 +1,215 @@
-"""Hugging Face's BERT folders, and those of sentence-transformers, which say besides how a text becomes one vector."""
+"""Hugging Face BERT folders: the tables of config.json and weight names, and their reader.
+
+Also the rows that BERT, Longformer and BigBird share.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tokenizers import normalizers
-
 from ...errors import UserError
 from ...families import bert
-from ...files import read_json
+from ...parts import slots
 from ...parts.pooling import Pooling
 from ...processors.tokenizers import TrainedTokenizer
+from .config_table import ConfigTable, Field, Fixed, Joint, Only, Row, choice
 from .folder import parse_config, read_weights
-from .vocabularies import load_wordpiece, tokenizer_settings
-from .weight_names import load_weights
+from .sentence_transformers import apply_sentence_settings, read_modules
+from .vocabularies import load_wordpiece
+from .weight_names import WeightRule, load_weights, one_of, prefixed
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+ACTIVATIONS = {
+    "gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu",
+}  # fmt: skip
+ARCHITECTURES = {
+    "BertModel": "none",
+    "BertForMaskedLM": "words",
+    "BertForSequenceClassification": "class",
+    "BertForTokenClassification": "tag",
+    "BertForNextSentencePrediction": "none",
+    "BertForPreTraining": "words",
+}  # to our heads; the tensors tell whether there is a pooler or a next-sentence head
+NEXT_SENTENCE = {"none": "BertForNextSentencePrediction", "words": "BertForPreTraining"}  # by head
+LABELED = ("class", "tag")  # heads with labels
 
 
-@dataclass(frozen=True)
-class EncoderFolder:
-    """What lies in a BERT folder. Texts stand between `tokenizer.start` and `tokenizer.end`."""
-
-    config: bert.Config
-    model: bert.Model
-    tokenizer: TrainedTokenizer
-    labels: tuple[str, ...]  # of the heads class and tag
-    max_tokens: int  # of a text, its START and END counted
-    pooling: Pooling = "mean"
-    normalised: bool = True
+def architecture(c: bert.EncoderConfig) -> str:
+    """The class of transformers that has the head of this model."""
+    if c.next_sentence and c.head in NEXT_SENTENCE:
+        return NEXT_SENTENCE[c.head]
+    return next(name for name, head in ARCHITECTURES.items() if head == c.head)
 
 
-TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: whose system it becomes
+def read_head(theirs: Mapping[str, Any], architectures: Mapping[str, str]) -> dict[str, str]:
+    """Our head by their class; the first of `architectures` where config.json names none."""
+    name = (theirs.get("architectures") or [next(iter(architectures))])[0]
+    if name not in architectures:
+        raise ValueError(f"architectures has {name!r}; expected one of {', '.join(architectures)}")
+    return {"head": architectures[name]}
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """What people use, by what the folder is for. A task makes it: `borrowed(folder, overrides)` in its module."""
-    folder = read(path, config)
-    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)
+def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
+    """What BERT, Longformer and BigBird share; `activation` is their default for `hidden_act`."""
+    return (
+        Only(
+            "problem_type", "single_label_classification",
+            "expected 'single_label_classification', one label for each text", written=False,
+        ),
+        Field("vocab", "vocab_size"),
+        Field("token_types", "type_vocab_size", 2),
+        Field("width", "hidden_size"),
+        Field("heads", "num_attention_heads"),
+        Field("layers", "num_hidden_layers"),
+        Field("inner", "intermediate_size"),
+        Field("dropout", "hidden_dropout_prob", 0.1),
+        Field("tied", "tie_word_embeddings", True),
+        Fixed("prenorm", False, "expected false: the norm comes last"),
+        Fixed("positions.kind", "learned", "expected learned"),
+        Fixed("feed.kind", "plain", "expected plain"),
+        Field("feed.act", "hidden_act", activation, **choice("hidden_act", ACTIVATIONS)),
+        Fixed("feed.dropout", 0.0),
+        Fixed("norm.kind", "layer", "expected layer"),
+        Field("norm.eps", "layer_norm_eps", 1e-12),
+    )  # fmt: skip
 
 
-def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
-    home, pooling, normalised = modules(path)
-    theirs = {plain(name): tensor for name, tensor in read_weights(home).items()}
-    ours = parse_config(home, config, lambda said: bert.from_huggingface(said, theirs))
-    model = load_weights(bert.Model(ours), theirs, bert.names(ours), unused(ours))
-    labels = tuple(bert.label_names(config)) if ours.labels else ()
-    folder = EncoderFolder(ours, model, load_wordpiece(home), labels, ours.positions.tokens, pooling, normalised)  # type: ignore[arg-type, union-attr]
-    if folder.tokenizer.size > ours.vocab:
-        raise UserError(
-            f"{home} has {folder.tokenizer.size} tokens and its model {ours.vocab}; they belong to two models"
-        )
-    return as_sentences(folder, home)
+CONFIG = ConfigTable(
+    (
+        Only("is_decoder", False, "regard's BERT is an encoder", written=False),
+        Only("add_cross_attention", False, "regard's BERT is an encoder", written=False),
+        Only("position_embedding_type", "absolute", "expected 'absolute'", written=False),
+        Joint(lambda theirs: read_head(theirs, ARCHITECTURES), lambda c: {"architectures": [architecture(c)]}),
+        *encoder_rows(),
+        Fixed("attention.kind", "dense", "expected dense"),
+        Fixed("attention.scaled", True, "expected true: BERT scales its scores"),
+        Field("attention.dropout", "attention_probs_dropout_prob", 0.1),
+        Field("positions.tokens", "max_position_embeddings"),
+    )
+)
 
 
-def plain(name: str) -> str:
-    """Without the prefix of models that have a head, and as norms are called since 2019."""
-    return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name.removeprefix("bert.")))
+def label_names(theirs: Mapping[str, Any]) -> list[str]:
+    """The labels of id2label in order; LABEL_0, LABEL_1, … where config.json names none."""
+    known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
+    names = [str(known[number]) for number in sorted(known, key=int)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"id2label has one name for two labels ({', '.join(names[:6])}); expected a name for each")
+    return names
 
 
-def unused(c: bert.Config) -> tuple[str, ...]:
-    """Tensors that transformers passes over, too: places in order, and heads that this model is not said to have."""
+def head_settings(theirs: Mapping[str, Any], tensors: Collection[str], head: str, pooler: str) -> dict[str, Any]:
+    """What config.json does not say: the number of labels, and which heads the tensors show. `pooler` is its module."""
+    return {
+        "size": "huggingface",
+        "labels": len(label_names(theirs)) if head in LABELED else 0,
+        "pooled": f"{pooler}.weight" in tensors,
+        "next_sentence": "cls.seq_relationship.weight" in tensors and head in NEXT_SENTENCE,
+    }
+
+
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> bert.Config:
+    """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
+    ours = CONFIG.read(theirs)
+    return bert.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler.dense"))
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def names(c: bert.EncoderConfig) -> dict[str, str | WeightRule]:
+    """Our names to theirs without `bert.`."""
+    layer: dict[str, str | WeightRule] = {
+        "attention.query": "attention.self.query",
+        "attention.key": "attention.self.key",
+        "attention.value": "attention.self.value",
+        "attention.out": "attention.output.dense",
+        "attention_residual.norm": "attention.output.LayerNorm",
+        "feed.into": "intermediate.dense",
+        "feed.out": "output.dense",
+        "feed_residual.norm": "output.LayerNorm",
+    }
+    table = "embeddings.word_embeddings.weight"
+    return prefixed("encoder.layers.*", "encoder.layer.*", layer) | {
+        "embed.weight": table,
+        "kinds": "embeddings.token_type_embeddings",
+        "encoder.positions.table": "embeddings.position_embeddings",
+        "norm": "embeddings.LayerNorm",
+        "pooler": "pooler.dense",
+        "words.into": "cls.predictions.transform.dense",
+        "words.norm": "cls.predictions.transform.LayerNorm",
+        "words.out.weight": one_of("cls.predictions.decoder.weight", *([table] if c.tied else [])),
+        "words.out.bias": one_of(*(["cls.predictions.bias"] if c.tied else []), "cls.predictions.decoder.bias"),
+        "next": "cls.seq_relationship",
+        "classes": "classifier",
+    }
+
+
+def unused(c: bert.EncoderConfig) -> tuple[str, ...]:
+    """Patterns of tensors that transformers ignores too: position numbers, and heads that this model does not have."""
     heads = {
         "cls.predictions": c.head == "words",
         "cls.seq_relationship": c.next_sentence,
         "classifier": bool(c.labels),
     }
-    spare = [] if c.tied else [r"cls\.predictions\.bias"]  # the decoder then has one of its own
-    return (r"embeddings\.position_ids", *spare, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
+    bias = [] if c.tied else [r"cls\.predictions\.bias"]  # an untied decoder has its own
+    return (r"embeddings\.position_ids", *bias, *(rf"{name}\..*" for name, wanted in heads.items() if not wanted))
 
 
-# --- sentence-transformers -------------------------------------------------------------------------------------------
-
-WAYS: dict[str, Pooling] = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
-NAMES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max"}
-
-
-def modules(path: Path) -> tuple[Path, Pooling, bool]:
-    """Where the model lies, how its vectors become one, and whether that has length one; by modules.json."""
-    if not (path / "modules.json").is_file():
-        return path, "mean", True
-    try:
-        said = [(str(each["type"]), str(each["path"])) for each in read_json(path / "modules.json", list)]
-    except (TypeError, KeyError) as error:
-        raise UserError(f"{path / 'modules.json'} is no list of modules with type and path; fetch it again") from error
-    listed = {kind.rpartition(".")[2]: path / place for kind, place in said}
-    if other := [name for name in listed if name not in ("Transformer", "Pooling", "Normalize")]:
-        raise UserError(f"{path / 'modules.json'} has {other[0]}; regard reads Transformer, Pooling and Normalize")
-    if "Transformer" not in listed or "Pooling" not in listed:
-        raise UserError(f"{path / 'modules.json'} has no Transformer or no Pooling; regard needs both")
-    refuse_prompt(path)
-    return listed["Transformer"], way(listed["Pooling"] / "config.json"), "Normalize" in listed
+def modern_name(name: str) -> str:
+    """Without the prefix of models with a head; norms named as since 2019."""
+    return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name.removeprefix("bert.")))
 
 
-def way(file: Path) -> Pooling:
-    if not file.is_file():
-        raise UserError(f"{file} is not there, and nothing else says how to pool; fetch the folder again")
-    said = read_json(file)
-    if "pooling_mode" in said:
-        asked = [said["pooling_mode"]] if isinstance(said["pooling_mode"], str) else list(said["pooling_mode"])
-        known = NAMES
-    else:
-        asked = [
-            key.removeprefix("pooling_mode_") for key, on in said.items() if key.startswith("pooling_mode_") and on
-        ]
-        known = WAYS
-    if len(asked) != 1 or asked[0] not in known:
-        raise UserError(
-            f"{file} pools by {' and '.join(asked) or 'nothing'}; regard pools by one of {', '.join(known)}"
-        )
-    return known[asked[0]]
+# --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def refuse_prompt(path: Path) -> None:
-    file = path / "config_sentence_transformers.json"
-    if file.is_file() and (name := read_json(file).get("default_prompt_name")):
-        raise UserError(f"{file} puts the prompt {name!r} before every text (default_prompt_name); regard does not")
+@dataclass(frozen=True)
+class EncoderFolder:
+    """The contents of an encoder's folder. A text is encoded between `tokenizer.start` and `tokenizer.end`."""
+
+    config: bert.EncoderConfig
+    model: bert.Model
+    tokenizer: TrainedTokenizer
+    labels: tuple[str, ...]  # of the heads class and tag
+    max_tokens: int  # of a text with its START and END
+    pooling: Pooling = "mean"
+    normalize: bool = True
 
 
-def as_sentences(folder: EncoderFolder, home: Path) -> EncoderFolder:
-    """With the most tokens that sentence-transformers reads, and lower case where it is asked for."""
-    file = home / "sentence_bert_config.json"
-    said = read_json(file) if file.is_file() else {}
-    if said.get("do_lower_case"):
-        backend = folder.tokenizer.backend
-        steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
-        backend.normalizer = normalizers.Sequence(steps)  # type: ignore[arg-type]
-    most = said.get("max_seq_length") or tokenizer_settings(home).get("model_max_length") or folder.max_tokens
-    if not isinstance(most, int | float):
-        raise UserError(f"{home} reads texts of max_seq_length {most!r}; expected a number, fetch the folder again")
-    return replace(folder, max_tokens=int(min(most, folder.max_tokens)))
+TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: the task of the predictor
+
+
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """The predictor of the task that fits the folder's head."""
+    return predictor_of(read(path, config), overrides)
+
+
+def predictor_of(folder: EncoderFolder, overrides: Mapping[str, Any]) -> Any:
+    """The module of a task builds it: `borrowed(folder, overrides)`."""
+    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)
+
+
+def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
+    modules = read_modules(path)
+    tensors = {modern_name(name): tensor for name, tensor in read_weights(modules.home).items()}
+    ours = parse_config(modules.home, config, lambda theirs: from_huggingface(theirs, tensors))
+    model = bert.Model(ours)
+    load_weights(model, tensors, names(ours), unused(ours))
+    folder = encoder_folder(modules.home, config, ours, model, load_wordpiece(modules.home))
+    longest = apply_sentence_settings(modules.home, folder.tokenizer, folder.max_tokens)
+    return replace(folder, max_tokens=longest, pooling=modules.pooling, normalize=modules.normalize)
+
+
+def encoder_folder(
+    path: Path, config: Mapping[str, Any], ours: bert.EncoderConfig, model: bert.Model, tokenizer: TrainedTokenizer
+) -> EncoderFolder:
+    assert isinstance(ours.positions, slots.Learned)
+    if tokenizer.size > ours.vocab:
+        raise UserError(f"{path} has {tokenizer.size} tokens and its model {ours.vocab}; they belong to two models")
+    labels = tuple(label_names(config)) if ours.labels else ()
+    return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens)

@@ -21,8 +21,8 @@ GENERATION_FILE = "generation_config.json"
 IMPORTERS = {  # by model_type: a module with `load_predictor`
     "marian": "regard.formats.huggingface.marian",
     "bert": "regard.formats.huggingface.bert",
-    "longformer": "regard.formats.huggingface.long_encoders",
-    "big_bird": "regard.formats.huggingface.long_encoders",
+    "longformer": "regard.formats.huggingface.longformer",
+    "big_bird": "regard.formats.huggingface.bigbird",
     "t5": "regard.formats.huggingface.t5",
     "gpt2": "regard.formats.huggingface.gpt2",
     "llama": "regard.formats.huggingface.llama",

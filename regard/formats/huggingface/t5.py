@@ -1,4 +1,4 @@
-"""Hugging Face's T5 folders, of the first T5 and of 1.1, as text-to-text systems."""
+"""Hugging Face T5 folders, of the first T5 and of 1.1: the tables of config.json and weight names, and their reader."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,9 @@ from torch import Tensor
 from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import t5
+from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
 from .folder import (
     GENERATION_FILE,
     decode_from_generation,
@@ -20,11 +22,128 @@ from .folder import (
     saved_decode,
 )
 from .vocabularies import load_t5_unigram
-from .weight_names import load_weights
+from .weight_names import WeightRule, load_weights, one_of, prefixed
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+FEEDS = {
+    "relu": ("plain", "relu"),
+    "gelu": ("plain", "gelu"),
+    "gelu_new": ("plain", "gelu_tanh"),
+    "silu": ("plain", "silu"),
+    "swish": ("plain", "silu"),
+    "gated-relu": ("gated", "relu"),
+    "gated-gelu": ("gated", "gelu_tanh"),  # transformers takes it for gelu_new
+    "gated-gelu_new": ("gated", "gelu_tanh"),
+    "gated-silu": ("gated", "silu"),
+    "gated-swish": ("gated", "silu"),
+}  # feed_forward_proj to our feed.kind and feed.act; of several names the first is written
+FEED_NAMES = {ours: theirs for theirs, ours in reversed(FEEDS.items())}
+
+
+def read_feed(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    name = present(theirs, "feed_forward_proj", "relu")
+    if name not in FEEDS:
+        raise ValueError(f"feed_forward_proj is {name!r}; expected one of {', '.join(FEEDS)}")
+    kind, act = FEEDS[name]
+    return {"feed.kind": kind, "feed.act": act}
+
+
+def refuse_feed(c: t5.Config) -> str | None:
+    acts = [act for kind, act in FEED_NAMES if kind == c.feed.kind]
+    return None if c.feed.act in acts else f"model.feed.act={c.feed.act} of {c.feed.kind} (expected {', '.join(acts)})"
+
+
+def read_depth(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Ours is 0 where encoder and decoder are equally deep."""
+    layers, decoder = theirs["num_layers"], present(theirs, "num_decoder_layers", 0)
+    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
+
+
+def write_depth(c: t5.Config) -> dict[str, Any]:
+    return {"num_layers": c.layers, "num_decoder_layers": c.decoder_layers or c.layers}
+
+
+def refuse_depth(c: t5.Config) -> str | None:
+    if c.decoder_layers <= c.layers:
+        return None
+    most = f"expected at most model.layers={c.layers}: transformers cannot generate with more"
+    return f"model.decoder_layers={c.decoder_layers} ({most})"
+
+
+CONFIG = ConfigTable(
+    (
+        Only("is_encoder_decoder", True, "regard reads T5 models with encoder and decoder"),
+        Only("is_decoder", False, "regard reads T5 models with encoder and decoder", written=False),
+        Field("vocab", "vocab_size"),
+        Fixed("target_vocab", 0, "expected 0: T5 has one vocabulary, tokenizer.joint=true"),
+        Field("width", "d_model"),
+        Field("heads", "num_heads"),
+        Field("head_width", "d_kv"),
+        Joint(read_depth, write_depth),
+        Limit(refuse_depth),
+        Field("inner", "d_ff"),
+        Field("dropout", "dropout_rate", 0.1),
+        Field("attention.dropout", "dropout_rate", 0.1, write=None),
+        Field("feed.dropout", "dropout_rate", 0.1, write=None),
+        Joint(
+            lambda theirs: {"tied": theirs.get("tie_word_embeddings") is not False},
+            lambda c: {"tie_word_embeddings": c.tied, "scale_decoder_outputs": c.tied},
+        ),
+        Fixed("attention.kind", "dense", "expected dense"),
+        Fixed("attention.scaled", False, "expected false: T5 does not scale its scores"),
+        Fixed("positions.kind", "buckets", "expected buckets"),
+        Field("positions.buckets", "relative_attention_num_buckets", 32),
+        Field("positions.far", "relative_attention_max_distance", 128),
+        Joint(read_feed, lambda c: {"feed_forward_proj": FEED_NAMES[c.feed.kind, c.feed.act]}),
+        Limit(refuse_feed),
+        Fixed("norm.kind", "rms", "expected rms"),
+        Field("norm.eps", "layer_norm_epsilon", 1e-6),
+    )
+)
+
+
+def from_huggingface(theirs: Mapping[str, Any]) -> t5.Config:
+    """Our Config of a config.json; ValueError if refused."""
+    return t5.Config.model_validate(CONFIG.read(theirs) | {"size": "huggingface"})
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def names(c: t5.Config) -> dict[str, str | WeightRule]:
+    """Our names to theirs. T5 numbers the parts of a layer: the feed-forward is 1 in an encoder and 2 in a decoder."""
+    tables = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    head = one_of(*tables, "lm_head.weight") if c.tied else one_of("lm_head.weight")
+    table: dict[str, str | WeightRule] = {"head.weight": head}
+    table |= {f"{side}.weight": head if c.tied else one_of(*tables) for side in ("source", "target")}
+    own = _attention_names("attention", "layer.0", "SelfAttention")
+    cross = _attention_names("cross", "layer.1", "EncDecAttention")
+    for side, layer in (("encoder", own | _feed_names(1, c)), ("decoder", own | cross | _feed_names(2, c))):
+        table |= prefixed(f"{side}.layers.*", f"{side}.block.*", layer) | {f"{side}.norm": f"{side}.final_layer_norm"}
+        table[f"{side}.positions.table"] = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    return table
+
+
+def _attention_names(ours: str, part: str, theirs: str) -> dict[str, str | WeightRule]:
+    letters = prefixed(ours, f"{part}.{theirs}", {"query": "q", "key": "k", "value": "v", "out": "o"})
+    return letters | {f"{ours}_residual.norm": f"{part}.layer_norm"}
+
+
+def _feed_names(part: int, c: t5.Config) -> dict[str, str | WeightRule]:
+    gated = {"gate": "wi_0", "into": "wi_1", "out": "wo"}
+    maps = gated if isinstance(c.feed, slots.Gated) else {"into": "wi", "out": "wo"}
+    return prefixed("feed", f"layer.{part}.DenseReluDense", maps) | {"feed_residual.norm": f"layer.{part}.layer_norm"}
+
+
+UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
 
 
 def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """What takes a text and gives one."""
+    """A predictor from text to text."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
 
@@ -32,37 +151,38 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     generation = read_generation_config(path, config)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
-    text = tokenizer(path, generation, ours)
+    text = read_tokenizer(path, generation, ours)
     return TranslatePredictor(run, model, text, text, resolve_device(run.device), logit_filters(generation))
 
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
-    theirs = read_weights(path)
-    ours = parse_config(path, config, t5.from_huggingface)
-    ours = ours.model_copy(update={"tied": settled(theirs, config)})
-    model = load_weights(t5.Model(ours), theirs, t5.names(ours), UNUSED)
-    return ours, model  # type: ignore[return-value]
+    tensors = read_weights(path)
+    ours = parse_config(path, config, from_huggingface)
+    ours = ours.model_copy(update={"tied": tie_head(tensors, config)})
+    model = t5.Model(ours)
+    load_weights(model, tensors, names(ours), UNUSED)
+    return ours, model
 
 
-UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # of some old files
+def tie_head(tensors: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
+    """True if our model ties its head to the embeddings.
 
-
-def settled(theirs: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
-    """Is the output's table the embeddings'? In ours that and scaled states go together, in their files not always:
-    where they part, a head of its own is put into `theirs`, which says the same."""
+    In ours a tied head and scaled states go together, in their files not always. Where they differ, an equivalent
+    untied head is put into `tensors`.
+    """
     tied = config.get("tie_word_embeddings") is not False
     scaled = config.get("scale_decoder_outputs", tied)
-    shared = next((theirs[name] for name in ("shared.weight", "encoder.embed_tokens.weight") if name in theirs), None)
-    head = theirs.get("lm_head.weight", shared if tied else None)
+    shared = next((tensors[name] for name in ("shared.weight", "encoder.embed_tokens.weight") if name in tensors), None)
+    head = tensors.get("lm_head.weight", shared if tied else None)
     if shared is None or head is None:
-        return bool(scaled)  # what is missing will be said
+        return bool(scaled)  # loading reports the missing tensor
     if scaled and head.equal(shared):
         return True
-    theirs["lm_head.weight"] = head * config["d_model"] ** -0.5 if scaled else head
+    tensors["lm_head.weight"] = head * config["d_model"] ** -0.5 if scaled else head
     return False
 
 
-def tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> TrainedTokenizer:
+def read_tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> TrainedTokenizer:
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():

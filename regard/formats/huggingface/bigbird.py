@@ -1,0 +1,118 @@
+"""Hugging Face BigBird folders: the tables of config.json and weight names, and their reader.
+
+An imported model equals theirs outside training, where transformers draws no random blocks.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...families import bigbird
+from ...parts import slots
+from . import bert
+from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, predictor_of, read_head
+from .config_table import ConfigTable, Field, Joint, Limit, Only, present
+from .folder import parse_config, read_weights
+from .vocabularies import load_bigbird_unigram
+from .weight_names import WeightRule, load_weights
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = {
+    "BigBirdModel": "none",
+    "BigBirdForMaskedLM": "words",
+    "BigBirdForSequenceClassification": "class",
+    "BigBirdForTokenClassification": "tag",
+    "BigBirdForPreTraining": "words",
+}
+
+
+def architecture(c: bigbird.Config) -> str:
+    """The class of transformers that has the head of this model."""
+    if c.next_sentence and c.head == "words":
+        return "BigBirdForPreTraining"
+    return next(name for name, head in ARCHITECTURES.items() if head == c.head)
+
+
+def read_attention(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    kind = present(theirs, "attention_type", "block_sparse")
+    if kind == "original_full":
+        return {"attention.kind": "dense"}
+    if kind != "block_sparse":
+        raise ValueError(f"attention_type is {kind!r}; expected 'block_sparse' or 'original_full'")
+    return {
+        "attention.kind": "blocks",
+        "attention.size": present(theirs, "block_size", 64),
+        "attention.random": present(theirs, "num_random_blocks", 3),
+        "attention.drawn": False,
+    }
+
+
+def write_attention(c: bigbird.Config) -> dict[str, Any]:
+    if isinstance(c.attention, slots.Dense):
+        return {"attention_type": "original_full"}
+    return {
+        "attention_type": "block_sparse",
+        "block_size": c.attention.size,
+        "num_random_blocks": c.attention.random,
+    }
+
+
+def refuse_attention(c: bigbird.Config) -> str | None:
+    if isinstance(c.attention, slots.Blocks):
+        fixed = "expected false: transformers draws blocks only in training"
+        return f"model.attention.drawn=true ({fixed})" if c.attention.drawn else None
+    return None if c.attention.scaled else "model.attention.scaled=false (expected true: BigBird scales its scores)"
+
+
+CONFIG = ConfigTable(
+    (
+        Only("is_decoder", False, "regard's BigBird is an encoder", written=False),
+        Only("add_cross_attention", False, "regard's BigBird is an encoder", written=False),
+        Only("rescale_embeddings", False, "expected false", written=False),
+        Only("use_bias", True, "expected true"),
+        Joint(lambda theirs: read_head(theirs, ARCHITECTURES), lambda c: {"architectures": [architecture(c)]}),
+        *encoder_rows("gelu_new"),
+        Joint(read_attention, write_attention),
+        Limit(refuse_attention),
+        Field("positions.tokens", "max_position_embeddings"),
+    )
+)
+
+
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> bigbird.Config:
+    """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
+    ours = CONFIG.read(theirs)
+    return bigbird.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler"))
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def names(c: bigbird.Config) -> dict[str, str | WeightRule]:
+    """Our names to theirs without `bert.`."""
+    head = (
+        {"pooler": "classifier.dense", "classes": "classifier.out_proj"} if c.head == "class" else {"pooler": "pooler"}
+    )
+    return bert.names(c) | head
+
+
+def unused(c: bigbird.Config) -> tuple[str, ...]:
+    """Patterns of tensors that transformers ignores too. The head class has its own map of the first token."""
+    return bert.unused(c) + ((r"pooler\..*",) if c.head == "class" else ())
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """The predictor of the task that fits the folder's head."""
+    return predictor_of(read(path, config), overrides)
+
+
+def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
+    tensors = {name.removeprefix("bert."): tensor for name, tensor in read_weights(path).items()}
+    ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
+    model = bigbird.Model(ours)
+    load_weights(model, tensors, names(ours), unused(ours))
+    return encoder_folder(path, config, ours, model, load_bigbird_unigram(path))
