@@ -1,4 +1,4 @@
-"""Small BERT folders made from nothing: a vocabulary of a few wordpieces, loud weights."""
+"""Small BERT folders: a vocabulary of a few wordpieces, large random weights."""
 
 import json
 from pathlib import Path
@@ -85,20 +85,20 @@ SHAPE = dict(
 )  # fmt: skip
 
 
-def folder(path: Path, kind: str = "BertModel", said: dict[str, Any] | None = None, **config: Any) -> Path:
-    """`kind` is the class; `said` is tokenizer_config.json, beside vocab.txt."""
+def folder(path: Path, kind: str = "BertModel", tokenizer: dict[str, Any] | None = None, **config: Any) -> Path:
+    """`kind` is the class; `tokenizer` is the content of tokenizer_config.json, None: no file."""
     torch.manual_seed(0)
     model = getattr(hf, kind)(hf.BertConfig(**SHAPE | config))
     loud(model, spread=3.0).save_pretrained(path)
-    write(path, said)
+    write_tokenizer(path, tokenizer)
     return path
 
 
-def write(path: Path, said: dict[str, Any] | None = None) -> None:
+def write_tokenizer(path: Path, tokenizer: dict[str, Any] | None = None) -> None:
     path.mkdir(exist_ok=True)
     (path / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
-    if said is not None:
-        (path / "tokenizer_config.json").write_text(json.dumps(said))
+    if tokenizer is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
 
 
 AWKWARD = [

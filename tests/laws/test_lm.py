@@ -1,4 +1,4 @@
-"""The teaching model: torch's own encoder with the same weights gives the same numbers, and so do formulas by hand."""
+"""The teaching model equals torch's own encoder with the same weights, and the paper's formulas."""
 
 import math
 
@@ -31,27 +31,27 @@ def pair(tied: bool) -> tuple[lm.Model, nn.TransformerEncoder]:
     return ours, theirs
 
 
-def embedded(model: lm.Model, tokens: torch.Tensor) -> torch.Tensor:
-    """× √width, and sin and cos of the place by the paper's formula."""
+def embed_by_formula(model: lm.Model, tokens: torch.Tensor) -> torch.Tensor:
+    """Embeddings times √width plus the paper's sinusoid."""
     x = model.embed.weight[tokens] * math.sqrt(36)
-    for place in range(tokens.size(1)):
+    for position in range(tokens.size(1)):
         for i in range(18):
-            angle = place / 10000 ** (2 * i / 36)
-            x[:, place, 2 * i] += math.sin(angle)
-            x[:, place, 2 * i + 1] += math.cos(angle)
+            angle = position / 10000 ** (2 * i / 36)
+            x[:, position, 2 * i] += math.sin(angle)
+            x[:, position, 2 * i + 1] += math.cos(angle)
     return x
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("tied", [True, False])
-def test_lm_is_torch_s_encoder(tied):
+def test_lm_equals_torch_encoder(tied):
     ours, theirs = pair(tied)
-    tokens, real = torch.randint(61, (3, 13)), torch.arange(13) < torch.tensor([[13], [5], [9]])
+    tokens, valid = torch.randint(61, (3, 13)), torch.arange(13) < torch.tensor([[13], [5], [9]])
     causal = torch.ones(13, 13, dtype=torch.bool).triu(1)
-    wanted = theirs(embedded(ours, tokens), mask=causal)
+    wanted = theirs(embed_by_formula(ours, tokens), mask=causal)
     assert (ours.decode(tokens) - wanted).abs().max() <= 1e-5
-    padded = theirs(embedded(ours, tokens), mask=causal, src_key_padding_mask=~real)
-    assert (ours.decode(tokens, Mask(key_valid=real)) - padded)[real].abs().max() <= 1e-5
+    padded = theirs(embed_by_formula(ours, tokens), mask=causal, src_key_padding_mask=~valid)
+    assert (ours.decode(tokens, Mask(key_valid=valid)) - padded)[valid].abs().max() <= 1e-5
     head = ours.embed.weight if tied else ours.head.weight
     assert (ours(tokens) - (wanted @ head.T + ours.head.bias)).abs().max() <= 1e-4
     assert (ours.head.weight is ours.embed.weight) == tied
@@ -67,7 +67,7 @@ def test_dropout_is_where_torch_has_it():
     assert ours.context is None and ours.new_memory(2) is None
 
 
-def test_sizes_and_what_cannot_be():
+def test_sizes_and_refused_widths():
     assert lm.SIZES["base"] == {"width": 256, "heads": 8, "layers": 4, "inner": 512}
     with pytest.raises(ValueError, match="width 37 does not divide into 3 heads"):
         lm.Config(**SHAPE | {"width": 37})
@@ -75,7 +75,7 @@ def test_sizes_and_what_cannot_be():
         lm.Config(**SHAPE | {"width": 39})
 
 
-def test_every_layer_may_have_its_own_radius():
+def test_window_radius_per_layer():
     c = lm.Config.model_validate({"vocab": 50, "layers": 2, "attention": {"kind": "window", "radius": [3, 5]}})
     assert [layer.attention.kernel.radius for layer in lm.Model(c).stack.layers] == [3, 5]
     with pytest.raises(ValueError, match="radius"):

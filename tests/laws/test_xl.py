@@ -1,4 +1,4 @@
-"""Transformer-XL: segments with memory are one text, by the paper's formula; generation forgets what training forgets."""
+"""Transformer-XL: segments with memory equal one text and the paper's formula; generation drops what training drops."""
 
 import math
 
@@ -13,7 +13,7 @@ from regard.look import recording
 SHAPE = {"vocab": 53, "width": 30, "heads": 3, "layers": 2, "inner": 44, "memory": 64, "dropout": 0.0}
 
 
-def made(**changes) -> xl.Model:
+def build(**changes) -> xl.Model:
     torch.manual_seed(2)
     model = xl.Model(xl.Config.model_validate(SHAPE | changes)).eval()
     for name, each in model.named_parameters():
@@ -26,7 +26,7 @@ def segments(model: xl.Model, tokens: Tensor, lengths: list[int]) -> Tensor:
     return torch.cat([model(part, cache.next_mask(part), cache) for part in tokens.split(lengths, 1)], 1)
 
 
-def near(found: Tensor, wanted: Tensor, bound: float = 1e-4) -> None:
+def assert_close(found: Tensor, wanted: Tensor, bound: float = 1e-4) -> None:
     assert found.shape == wanted.shape and (found - wanted).abs().max() <= bound, (found - wanted).abs().max()
 
 
@@ -35,15 +35,15 @@ FORMS = pytest.mark.parametrize("form", [{}, {"prenorm": True, "norm": "rms", "f
 
 @FORMS
 @torch.no_grad()
-def test_segments_with_full_memory_are_one_long_segment(form):
-    model, tokens = made(**form), torch.randint(53, (3, 40))
-    near(segments(model, tokens, [10, 6, 1, 1, 22]), model(tokens))
+def test_segments_with_full_memory_equal_one_long_segment(form):
+    model, tokens = build(**form), torch.randint(53, (3, 40))
+    assert_close(segments(model, tokens, [10, 6, 1, 1, 22]), model(tokens))
 
 
 @FORMS
-def test_no_gradient_goes_into_the_memory(form):
-    """The rows of the table that only the first segment uses get none from the second; its own do, and the keys do."""
-    model = made(tied=False, **form)
+def test_memory_gets_no_gradient(form):
+    """Embeddings used only by the first segment get no gradient from the second; its own and the key maps do."""
+    model = build(tied=False, **form)
     first, second = torch.randint(0, 20, (2, 8)), torch.randint(20, 53, (2, 8))
     cache = model.new_memory(2)
     model.decode(first, cache.next_mask(first), cache)
@@ -51,14 +51,16 @@ def test_no_gradient_goes_into_the_memory(form):
     assert model.embed.weight.grad[first.unique()].abs().max() == 0
     assert (model.embed.weight.grad[second.unique()].abs().amax(1) > 0).all()
     assert not any(memory.past.requires_grad for memory in cache.layers)
-    alone = made(tied=False, **form)
+    alone = build(tied=False, **form)
     alone(second).square().sum().backward()
-    for ours, other in zip(model.stack.layers, alone.stack.layers, strict=True):  # what is remembered is projected anew
+    for ours, other in zip(
+        model.stack.layers, alone.stack.layers, strict=True
+    ):  # remembered inputs are projected again
         assert (ours.attention.key.weight.grad - other.attention.key.weight.grad).abs().max() > 1e-3
 
 
 def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: bool) -> Tensor:
-    """The paper in plain loops, in float64: layer inputs of all earlier tokens, of which each segment sees the last."""
+    """The paper in plain loops, in float64: each segment attends to the last `memory` layer inputs before it."""
     width, heads = 30, 3
     each = width // heads
 
@@ -97,57 +99,57 @@ def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: b
 
 @pytest.mark.parametrize("same", [False, True], ids=["longer and longer", "same length"])
 @torch.no_grad()
-def test_scores_are_the_paper_s(same):
-    """Memory of five tokens and segments of four: what a token sees begins in the middle of a segment."""
-    model, tokens = made(memory=5, same_length=same), torch.randint(53, (2, 14))
+def test_logits_equal_the_papers_formula(same):
+    """Memory of five tokens and segments of four: the attended span begins inside a segment."""
+    model, tokens = build(memory=5, same_length=same), torch.randint(53, (2, 14))
     found = segments(model, tokens, [4, 4, 4, 2])
     for row in range(2):
-        near(found[row].double(), naive(model, tokens[row].tolist(), 5, 4, same), 1e-4)
+        assert_close(found[row].double(), naive(model, tokens[row].tolist(), 5, 4, same), 1e-4)
     assert (
         naive(model, tokens[0].tolist(), 5, 4, same) - naive(model, tokens[0].tolist(), 5, 4, not same)
     ).abs().max() > 0.1
 
 
 @torch.no_grad()
-def test_same_length_is_the_same_for_all():
-    model, tokens = made(memory=6, same_length=True), torch.randint(53, (1, 30))
+def test_same_length_attends_to_equally_many_tokens():
+    model, tokens = build(memory=6, same_length=True), torch.randint(53, (1, 30))
     cache = model.new_memory(1)
     for number, part in enumerate(tokens.split(10, 1)):
         with recording(model) as maps:
             model(part, cache.next_mask(part), cache)
         seen = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
-        assert seen.tolist() == (min_up_to(6) if number == 0 else [6] * 10)
+        assert seen.tolist() == (capped_counts(6) if number == 0 else [6] * 10)
 
 
-def min_up_to(most: int) -> list[int]:
+def capped_counts(most: int) -> list[int]:
     return [min(i + 1, most) for i in range(10)]
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["longer and longer", "same length"])
 @pytest.mark.parametrize("capacity", [None, 40], ids=["growing", "static"])
 @torch.no_grad()
-def test_generation_is_recall(capacity, same):
-    """Far beyond the memory: the cache of keys and values forgets what the memory of inputs forgets."""
-    model, tokens = made(memory=7, same_length=same), torch.randint(53, (3, 30))
+def test_generation_equals_reading_in_segments(capacity, same):
+    """Far beyond the memory: the KV cache drops the same tokens as the memory of inputs."""
+    model, tokens = build(memory=7, same_length=same), torch.randint(53, (3, 30))
     cache, lengths = model.start(3, capacity), [9, 1, 1, 1, 4, *[1] * 14]
     parts = [model.step(part, cache) for part in tokens.split(lengths, 1)]
-    near(torch.cat(parts, 1), segments(model, tokens, lengths))
+    assert_close(torch.cat(parts, 1), segments(model, tokens, lengths))
     assert all(memory.k.size(2) < 7 + 9 for memory in cache.layers)
     short = model.start(3)
-    near(model.step(tokens[:, :7], short), model(tokens[:, :7]))
+    assert_close(model.step(tokens[:, :7], short), model(tokens[:, :7]))
 
 
 @torch.no_grad()
-def test_ragged_prompts_longer_than_the_memory_go_on():
-    """Each row is as if it were alone, and a text has no end: beams and greedy steps over three times the memory."""
-    model = made(memory=7)
+def test_generation_beyond_the_memory_is_batch_invariant():
+    """Greedy and beam search over three times the memory, each row as if alone."""
+    model = build(memory=7)
     rows = [torch.randint(53, (length,)).tolist() for length in (20, 3, 11)]
     for beam in (1, 3):
         settings = SearchSettings(end=52, beam=beam, early_stopping="heuristic")
         alone = [search(model, model.start(1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows]
         tokens = torch.tensor([row + [0] * (20 - len(row)) for row in rows])
-        real = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
-        found = search(model, model.start(3), tokens, torch.tensor([25] * 3), settings, real)
+        valid = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
+        found = search(model, model.start(3), tokens, torch.tensor([25] * 3), settings, valid)
         assert [best[0].tokens for best in found] == [each.tokens for each in alone]
         assert all(
             best[0].score == pytest.approx(each.score, abs=1e-4) for best, each in zip(found, alone, strict=True)
@@ -156,25 +158,25 @@ def test_ragged_prompts_longer_than_the_memory_go_on():
 
 
 @torch.no_grad()
-def test_a_new_text_forgets_the_old_one():
-    model, old, new = made(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 14))
+def test_reset_clears_the_memory_of_a_row():
+    model, old, new = build(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 14))
     cache = model.new_memory(2)
     model(old, cache.next_mask(old), cache)
     cache.reset(torch.tensor([True, False]))
     found = torch.cat([model(part, cache.next_mask(part), cache) for part in new.split([3, 5, 6], 1)], 1)
-    near(found[0], segments(model, new[:1], [3, 5, 6])[0])
+    assert_close(found[0], segments(model, new[:1], [3, 5, 6])[0])
     assert (found[1] - segments(model, new[1:], [3, 5, 6])[0]).abs().max() > 0.1
 
 
 @torch.no_grad()
-def test_memory_changes_what_is_said():
-    model, tokens = made(memory=16), torch.randint(53, (2, 16))
-    with_it, without = segments(model, tokens, [8, 8]), made(memory=0)
+def test_memory_changes_the_logits():
+    model, tokens = build(memory=16), torch.randint(53, (2, 16))
+    with_it, without = segments(model, tokens, [8, 8]), build(memory=0)
     assert (with_it[:, 8:] - model(tokens[:, 8:])).abs().max() > 0.1
     assert without.new_memory(2) is None
-    near(without(tokens), model(tokens))
+    assert_close(without(tokens), model(tokens))
     cache = without.start(2)
-    near(torch.cat([without.step(part, cache) for part in tokens.split([9, 1, 6], 1)], 1), without(tokens))
+    assert_close(torch.cat([without.step(part, cache) for part in tokens.split([9, 1, 6], 1)], 1), without(tokens))
 
 
 def test_dropout_and_initial_values():
@@ -188,7 +190,7 @@ def test_dropout_and_initial_values():
             assert (each == ("norm.weight" in name)).all(), name
     assert model.stack.layers[1].attention.kernel.dropout == 0.5
     states = model.train().decode(torch.randint(53, (4, 20)))
-    assert (states == 0).float().mean() == pytest.approx(0.25, abs=0.02)  # of the output, too
+    assert (states == 0).float().mean() == pytest.approx(0.25, abs=0.02)  # also of the output
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_dropout_and_initial_values():
         ({"memory": -1}, "greater than or equal to 0"),
     ],
 )
-def test_what_cannot_be(change, words):
+def test_refused_settings(change, words):
     with pytest.raises(ValueError, match="validation error") as error:
         xl.Config.model_validate(SHAPE | change)
     assert words in str(error.value)

@@ -1,4 +1,4 @@
-"""BERT is transformers' BERT: its outputs, its tokens, both ways; and sentence-transformers' vectors."""
+"""BERT equals transformers' BERT in outputs and tokens, imported and exported; so do sentence-transformers' vectors."""
 
 import json
 from pathlib import Path
@@ -30,13 +30,13 @@ KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSente
          "BertForSequenceClassification", "BertForTokenClassification"]  # fmt: skip
 
 
-def opened(path: Path) -> EncoderFolder:
+def read_folder(path: Path) -> EncoderFolder:
     return read(path, json.loads((path / "config.json").read_text()))
 
 
-def changed(path: Path, **config: Any) -> None:
-    said = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(said | config))
+def change_config(path: Path, **config: Any) -> None:
+    old = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(old | config))
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -45,43 +45,43 @@ def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def answers(theirs: Any, kinds: bool = True) -> tuple[Any, Any]:
-    ids, real, types = batch()
-    return theirs(ids, attention_mask=real.long(), **({"token_type_ids": types} if kinds else {})), real
+def their_outputs(theirs: Any, with_types: bool = True) -> tuple[Any, Any]:
+    ids, valid, types = batch()
+    return theirs(ids, attention_mask=valid.long(), **({"token_type_ids": types} if with_types else {})), valid
 
 
 @torch.no_grad()
 def compare(model: bert.Model, theirs: Any) -> None:
-    """Every output that the class has, with segments and without."""
-    ids, real, types = batch()
-    for kinds in (types, None):
-        found, _ = answers(theirs, kinds is not None)
-        states = model.encode(ids, Mask(key_valid=real), kinds)
-        seen = set()
+    """Compare every output of the class, with token types and without."""
+    ids, valid, types = batch()
+    for token_types in (types, None):
+        found, _ = their_outputs(theirs, token_types is not None)
+        states = model.encode(ids, Mask(key_valid=valid), token_types)
+        compared = set()
         for name, wanted in found.items():
-            seen.add(name)
+            compared.add(name)
             if name == "last_hidden_state":
-                close(states[real], wanted[real])
+                close(states[valid], wanted[valid])
             elif name == "pooler_output":
                 close(model.pool(states), wanted)
             elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
-                close(model.logits(states)[real], wanted[real])
+                close(model.logits(states)[valid], wanted[valid])
             elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
                 close(model.next_sentence_logits(states), wanted)
             else:
                 assert name == "logits"
                 tags = model.head == "tag"
                 close(
-                    model.label_logits(states)[real] if tags else model.label_logits(states),
-                    wanted[real] if tags else wanted,
+                    model.label_logits(states)[valid] if tags else model.label_logits(states),
+                    wanted[valid] if tags else wanted,
                 )
-        assert seen
+        assert compared
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
     path = small.folder(tmp_path / "x", kind, num_labels=5)
-    folder = opened(path)
+    folder = read_folder(path)
     compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
     assert folder.max_tokens == 41
     assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
@@ -93,7 +93,7 @@ def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
         (
             "config.json",
             {"id2label": {"0": "a", "1": "a"}},
-            r"config.json: id2label calls two labels by one name \(a, a\)",
+            r"config.json: id2label has one name for two labels \(a, a\)",
         ),
         ("config.json", {"model_type": ["bert"]}, r"holds a model of type \['bert'\]"),
         ("model.safetensors.index.json", {}, "index.json has no weight_map; fetch the folder again"),
@@ -101,7 +101,7 @@ def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
         ("tokenizer.json", {"model": 3, "added_tokens": []}, "tokenizer.json is no tokenizer"),
     ],
 )
-def test_folders_that_are_no_whole_ones(tmp_path: Path, name: str, change: dict[str, Any], words: str) -> None:
+def test_damaged_folders_are_refused(tmp_path: Path, name: str, change: dict[str, Any], words: str) -> None:
     path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
     (path / "vocab.txt").unlink(missing_ok=True)
     file = path / name
@@ -110,8 +110,8 @@ def test_folders_that_are_no_whole_ones(tmp_path: Path, name: str, change: dict[
         regard.load(path)
 
 
-def test_a_folder_has_no_test_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Embedded data, which it was not trained on, would tell nothing."""
+def test_eval_of_an_imported_folder_needs_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was not trained on the embedded data, so a score on them means nothing."""
     path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
     for more in ([], [str(path)]):
         assert cli.main(["eval", str(path), *more]) == 2
@@ -121,18 +121,18 @@ def test_a_folder_has_no_test_data(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(["eval", str(path), "--data", str(tmp_path / "a.tsv")]) == 0
 
 
-def test_other_shapes_and_acts(tmp_path: Path) -> None:
+def test_other_shapes_and_activations(tmp_path: Path) -> None:
     for act, eps in (("gelu_new", 1e-5), ("relu", 1e-12)):
         path = small.folder(tmp_path / act, "BertForMaskedLM", hidden_act=act, layer_norm_eps=eps, hidden_size=39)
-        compare(opened(path).model, hf.BertForMaskedLM.from_pretrained(path).eval())
+        compare(read_folder(path).model, hf.BertForMaskedLM.from_pretrained(path).eval())
     path = small.folder(tmp_path / "untied", "BertForMaskedLM", tie_word_embeddings=False)
     theirs = hf.BertForMaskedLM.from_pretrained(path).eval()
     assert not theirs.cls.predictions.decoder.bias.equal(theirs.cls.predictions.bias)
-    compare(opened(path).model, theirs)
+    compare(read_folder(path).model, theirs)
 
 
-def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
-    """Google's files: gamma and beta, everything of pre-training under a model that is said to be something else."""
+def test_old_names_and_extra_heads_are_read(tmp_path: Path) -> None:
+    """Google's files: norms named gamma and beta, and all pre-training heads whatever `architectures` says."""
     path = small.folder(tmp_path / "x", "BertForPreTraining")
     tensors = load_file(path / "model.safetensors")
     old = {
@@ -144,28 +144,28 @@ def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
     save_file(old, path / "model.safetensors", {"format": "pt"})
     whole = hf.BertForPreTraining.from_pretrained(path).eval()
-    compare(opened(path).model, whole)
-    changed(path, architectures=["BertForMaskedLM"])  # as bert-base-uncased says of itself
-    folder = opened(path)
+    compare(read_folder(path).model, whole)
+    change_config(path, architectures=["BertForMaskedLM"])  # as in bert-base-uncased
+    folder = read_folder(path)
     assert folder.config.next_sentence and folder.config.pooled
     compare(folder.model, whole)
-    changed(path, architectures=["BertModel"])
-    compare(opened(path).model, hf.BertModel.from_pretrained(path).eval())
+    change_config(path, architectures=["BertModel"])
+    compare(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
     bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     save_file(bare, path / "model.safetensors", {"format": "pt"})
-    changed(path, architectures=None)
-    compare(opened(path).model, hf.BertModel.from_pretrained(path).eval())
+    change_config(path, architectures=None)
+    compare(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
     bare = {name: tensor for name, tensor in bare.items() if "pooler" not in name}
     save_file(bare, path / "model.safetensors", {"format": "pt"})
-    assert not opened(path).config.pooled
-    compare(opened(path).model, hf.BertModel.from_pretrained(path, add_pooling_layer=False).eval())
+    assert not read_folder(path).config.pooled
+    compare(read_folder(path).model, hf.BertModel.from_pretrained(path, add_pooling_layer=False).eval())
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("changes", "words"),
     [
-        ({"is_decoder": True}, "is_decoder is set; regard's BERT is an encoder"),
-        ({"add_cross_attention": True}, "add_cross_attention is set"),
+        ({"is_decoder": True}, "is_decoder is true; regard's BERT is an encoder"),
+        ({"add_cross_attention": True}, "add_cross_attention is true; regard's BERT is an encoder"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; expected 'absolute'"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; expected one of gelu"),
         ({"architectures": ["BertForQuestionAnswering"]}, "architectures has 'BertForQuestionAnswering'; expected"),
@@ -177,16 +177,16 @@ def test_old_names_prefixes_and_extra_heads(tmp_path: Path) -> None:
         ({"vocab_size": 20}, "has shape"),
     ],
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = small.folder(tmp_path / "x")
-    changed(path, **said)
+    change_config(path, **changes)
     with pytest.raises(UserError, match=words):
-        opened(path)
+        read_folder(path)
 
 
 # --- its tokenizer -----------------------------------------------------------------------------------------------------
 
-SAID: list[dict[str, Any] | None] = [
+TOKENIZER_CONFIGS: list[dict[str, Any] | None] = [
     None,
     {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
     {"do_lower_case": True, "strip_accents": False},
@@ -195,10 +195,10 @@ SAID: list[dict[str, Any] | None] = [
 ]
 
 
-@pytest.mark.parametrize("said", SAID, ids=map(str, range(len(SAID))))
-def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("config", TOKENIZER_CONFIGS, ids=map(str, range(len(TOKENIZER_CONFIGS))))
+def test_tokens_equal_transformers(tmp_path: Path, config: dict[str, Any] | None) -> None:
     path = tmp_path / "listed"
-    small.write(path, said)
+    small.write_tokenizer(path, config)
     (path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     theirs = hf.AutoTokenizer.from_pretrained(path)
     theirs.save_pretrained(tmp_path / "stored")
@@ -212,15 +212,15 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
         assert control == (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, 4)
         assert not {ours.pad, ours.start, ours.end, ours.mask} & {each for row in wanted for each in row}
         assert ours.decode([[2, *wanted[0], 3, 0]]) == [theirs.decode(wanted[0])]
-        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        ours.save(tmp_path / "ours.json")  # as in a run folder
         again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(small.AWKWARD) == wanted
         assert (again.pad, again.unk, again.start, again.end, again.mask) == control
 
 
-def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> None:
+def test_tokenizer_json_decides_for_a_fast_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    small.write(path, {"do_lower_case": False})
+    small.write_tokenizer(path, {"do_lower_case": False})
     (path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     theirs = hf.AutoTokenizer.from_pretrained(path)
     theirs.add_special_tokens({"additional_special_tokens": ["[E1]"]})
@@ -231,8 +231,10 @@ def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> Non
     names = {
         name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     }
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names}
-    (path / "tokenizer_config.json").write_text(json.dumps(said | {"cls_token": {"content": "[CLS]", "lstrip": False}}))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names}
+    (path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"cls_token": {"content": "[CLS]", "lstrip": False}})
+    )
     ours = load_wordpiece(path)
     text = "Hello the cat [E1] sat, kept whole!"
     theirs.backend_tokenizer.no_truncation()
@@ -241,21 +243,21 @@ def test_tokenizer_json_alone_decides_where_it_is_said_to(tmp_path: Path) -> Non
     assert ours.size == len(small.VOCAB) + 2 and "[E1]" in ours.decode(ours.encode([text]))[0]
 
 
-def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.mkdir()
     with pytest.raises(UserError, match="has no vocab.txt; a BERT folder needs its tokenizer"):
         load_wordpiece(path)
-    small.write(path, {"tokenizer_class": "BertJapaneseTokenizer"})
+    small.write_tokenizer(path, {"tokenizer_class": "BertJapaneseTokenizer"})
     with pytest.raises(UserError, match="has a BertJapaneseTokenizer"):
         load_wordpiece(path)
-    small.write(path, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    small.write_tokenizer(path, {"tokenizer_class": "PreTrainedTokenizerFast"})
     with pytest.raises(UserError, match="has no tokenizer.json"):
         load_wordpiece(path)
-    small.write(path, {"cls_token": "[BEGIN]"})
+    small.write_tokenizer(path, {"cls_token": "[BEGIN]"})
     with pytest.raises(UserError, match=r"has no '\[BEGIN\]' in its vocabulary"):
         load_wordpiece(path)
-    small.write(path)
+    small.write_tokenizer(path)
     (path / "vocab.txt").write_text("\n".join([*small.VOCAB, "<s>"]))
     (path / "tokenizer_config.json").unlink()
     with pytest.raises(UserError, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
@@ -278,11 +280,11 @@ def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
         load_wordpiece(path)
 
 
-# --- out again -----------------------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------------------------
 
 
-def system(c: bert.Config, kind: str = "wordpiece", **symbols: Any) -> SimpleNamespace:
-    """What an export needs of one."""
+def predictor(c: bert.Config, kind: str = "wordpiece") -> SimpleNamespace:
+    """The attributes of a predictor that an export uses."""
     texts = [text for text in small.AWKWARD if text.strip()] + ["the cat sat unaffable hello world"] * 3
     vocab = 120 if kind == "wordpiece" else 300
     settings = TokenizerConfig(kind=kind, vocab=vocab, symbols=("<url>",))
@@ -308,15 +310,15 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, kind: str) -> None:
-    ours, out = system(bert.Config(**SHAPE, **FORMS[kind])), tmp_path / "out"
+def test_exported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
+    ours, out = predictor(bert.Config(**SHAPE, **FORMS[kind])), tmp_path / "out"
     bert_export.write(ours, out, "fp32")
-    told = bert_export.check(ours, out, "fp32")
-    assert "8 texts with regard and transformers" in told and "tokens equal" in told
+    report = bert_export.check(ours, out, "fp32")
+    assert "8 texts with regard and transformers" in report and "tokens equal" in report
     theirs, info = getattr(hf, kind).from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     compare(ours.model, theirs.eval())
-    folder = opened(out)
+    folder = read_folder(out)
     compare(folder.model, theirs)
     text = hf.AutoTokenizer.from_pretrained(out)
     found = text(small.AWKWARD[0], small.AWKWARD[1])
@@ -334,17 +336,17 @@ def test_a_model_of_ours_becomes_a_folder(tmp_path: Path, kind: str) -> None:
         assert not {0, 1, 2} & set(text("the <s> </s> <pad>").input_ids[1:-1])
 
 
-def test_an_untied_head_and_another_tokenizer(tmp_path: Path) -> None:
-    ours, out = system(bert.Config(**SHAPE, head="words", tied=False), "bpe"), tmp_path / "out"
+def test_export_of_an_untied_head_and_a_bpe_tokenizer(tmp_path: Path) -> None:
+    ours, out = predictor(bert.Config(**SHAPE, head="words", tied=False), "bpe"), tmp_path / "out"
     bert_export.write(ours, out, "fp32")
     bert_export.check(ours, out, "fp32")
-    compare(opened(out).model, hf.BertForMaskedLM.from_pretrained(out).eval())
-    assert opened(out).tokenizer.decode(ours.tokenizer.encode(small.AWKWARD)) == small.AWKWARD
+    compare(read_folder(out).model, hf.BertForMaskedLM.from_pretrained(out).eval())
+    assert read_folder(out).tokenizer.decode(ours.tokenizer.encode(small.AWKWARD)) == small.AWKWARD
 
 
-def test_a_borrowed_tokenizer_goes_out_again(tmp_path: Path) -> None:
+def test_imported_tokenizer_is_exported(tmp_path: Path) -> None:
     path = small.folder(tmp_path / "x", "BertForTokenClassification", {"do_lower_case": False}, num_labels=4)
-    folder = opened(path)
+    folder = read_folder(path)
     ours = SimpleNamespace(
         run=SimpleNamespace(model=folder.config), model=folder.model, tokenizer=folder.tokenizer, labels=folder.labels
     )
@@ -355,8 +357,8 @@ def test_a_borrowed_tokenizer_goes_out_again(tmp_path: Path) -> None:
     assert hf.AutoTokenizer.from_pretrained(tmp_path / "out")(small.AWKWARD).input_ids == wanted
 
 
-def test_an_export_that_is_wrong_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, tensors = system(bert.Config(**SHAPE, head="tag", labels=4)), bert_export.tensors
+def test_check_detects_a_wrong_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, tensors = predictor(bert.Config(**SHAPE, head="tag", labels=4)), bert_export.tensors
 
     def damaged(model: bert.Model, c: bert.Config) -> dict[str, torch.Tensor]:
         found = tensors(model, c)
@@ -374,7 +376,7 @@ def test_an_export_that_is_wrong_is_found_out(tmp_path: Path, monkeypatch: pytes
         bert_export.check(ours, tmp_path / "b", "fp32")
 
 
-def test_what_is_no_folder_of_theirs() -> None:
+def test_unsupported_settings_are_named() -> None:
     c = bert.Config(
         prenorm=True, positions=slots.Rotary(), attention=slots.Favor(), feed=slots.Convolution(), norm=slots.RMSNorm()
     )
@@ -388,24 +390,24 @@ def test_what_is_no_folder_of_theirs() -> None:
 # --- sentence-transformers -------------------------------------------------------------------------------------------
 
 
-def sentences(path: Path, nested: bool = False, normalised: bool = False, **pooling: Any) -> Path:
+def sentences(path: Path, nested: bool = False, normalize: bool = False, **pooling: Any) -> Path:
     home = path / "0_Transformer" if nested else path
     home.parent.mkdir(exist_ok=True)
-    small.folder(home, said={"model_max_length": 33})
+    small.folder(home, tokenizer={"model_max_length": 33})
     name = "sentence_transformers.models."
     listed = [("Transformer", home.name if nested else ""), ("Pooling", "1_Pooling")]
-    listed += [("Normalize", "2_Normalize")] if normalised else []
+    listed += [("Normalize", "2_Normalize")] if normalize else []
     modules = [{"idx": i, "name": str(i), "path": where, "type": name + kind} for i, (kind, where) in enumerate(listed)]
     (path / "modules.json").write_text(json.dumps(modules))
     (path / "1_Pooling").mkdir()
-    said = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
-    (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **said} | pooling))
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **modes} | pooling))
     (home / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))
     return path
 
 
-def vectors(path: Path, texts: list[str], longest: int, how: str, normalised: bool) -> Any:
-    """One text at a time with transformers, the rest with numpy."""
+def vectors(path: Path, texts: list[str], longest: int, how: str, normalize: bool) -> Any:
+    """Expected vectors: each text alone in transformers, pooled with numpy."""
     text, model = hf.AutoTokenizer.from_pretrained(path), hf.BertModel.from_pretrained(path).eval()
     found = []
     for each in texts:
@@ -413,23 +415,23 @@ def vectors(path: Path, texts: list[str], longest: int, how: str, normalised: bo
         with torch.no_grad():
             states = model(**batch).last_hidden_state[0].numpy()
         vector = {"mean": states.mean(0), "first": states[0], "max": states.max(0)}[how]
-        found.append(vector / np.linalg.norm(vector) if normalised else vector)
+        found.append(vector / np.linalg.norm(vector) if normalize else vector)
     return np.stack(found)
 
 
 @torch.no_grad()
-def ours_of(folder: EncoderFolder, texts: list[str]) -> Any:
-    """All of them in one ragged batch."""
+def our_vectors(folder: EncoderFolder, texts: list[str]) -> Any:
+    """Our vectors, all texts in one padded batch."""
     text = folder.tokenizer
     rows = [[text.start, *ids[: folder.max_tokens - 2], text.end] for ids in text.encode(texts)]
-    real = ragged([len(row) for row in rows])
-    tokens = torch.tensor([row + [text.pad] * (real.size(1) - len(row)) for row in rows])
-    states = folder.model.encode(tokens, Mask(key_valid=real))
-    return pooled(states, real, folder.pooling, folder.normalize).numpy()
+    valid = ragged([len(row) for row in rows])
+    tokens = torch.tensor([row + [text.pad] * (valid.size(1) - len(row)) for row in rows])
+    states = folder.model.encode(tokens, Mask(key_valid=valid))
+    return pooled(states, valid, folder.pooling, folder.normalize).numpy()
 
 
 @pytest.mark.parametrize(
-    ("how", "said", "nested", "normalised"),
+    ("how", "pooling", "nested", "normalize"),
     [
         ("mean", {"pooling_mode_mean_tokens": True}, False, True),
         ("first", {"pooling_mode_cls_token": True}, True, False),
@@ -437,31 +439,31 @@ def ours_of(folder: EncoderFolder, texts: list[str]) -> Any:
         ("first", {"pooling_mode": "cls"}, False, True),
     ],
 )
-def test_vectors_are_sentence_transformers(
-    tmp_path: Path, how: str, said: dict[str, Any], nested: bool, normalised: bool
+def test_vectors_equal_sentence_transformers(
+    tmp_path: Path, how: str, pooling: dict[str, Any], nested: bool, normalize: bool
 ) -> None:
-    path = sentences(tmp_path / "x", nested, normalised, **said)
-    if "pooling_mode" in said:  # as newer versions write it
-        (path / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    path = sentences(tmp_path / "x", nested, normalize, **pooling)
+    if "pooling_mode" in pooling:  # as newer versions write it
+        (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     home = path / "0_Transformer" if nested else path
     folder = read(path, json.loads((home / "config.json").read_text()))
-    assert (folder.pooling, folder.normalize, folder.max_tokens) == (how, normalised, 12)
+    assert (folder.pooling, folder.normalize, folder.max_tokens) == (how, normalize, 12)
     texts = [*small.AWKWARD, "the cat sat " * 9]
-    close(torch.tensor(ours_of(folder, texts)), torch.tensor(vectors(home, texts, 12, how, normalised)))
+    close(torch.tensor(our_vectors(folder, texts)), torch.tensor(vectors(home, texts, 12, how, normalize)))
     if nested:
         (path / "config.json").unlink(missing_ok=True)
         assert first_module(path) == home
 
 
-def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
+def test_max_tokens_falls_back_to_the_tokenizer_and_the_model(tmp_path: Path) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
     (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
     (path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 33, "do_lower_case": False}))
-    folder = opened(path)
+    folder = read_folder(path)
     assert folder.max_tokens == 33
     assert folder.tokenizer.encode(["HELLO"]) == [[small.VOCAB.index("hello")]]  # lower case first
     (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
-    assert opened(path).max_tokens == 41  # there are no more positions
+    assert read_folder(path).max_tokens == 41  # the model has no more positions
 
 
 @pytest.mark.parametrize(
@@ -472,44 +474,44 @@ def test_the_length_where_nothing_says_it(tmp_path: Path) -> None:
         (
             "sentence_bert_config.json",
             '{"max_seq_length": "x"}',
-            "reads texts of max_seq_length 'x'; expected a number",
+            "max_seq_length is 'x'; expected a number",
         ),
         ("config.json", "[]", r"config.json does not hold an object but \[\]"),
         ("modules.json", "{}", r"modules.json does not hold a list but \{\}"),
-        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard reads Transformer"),
+        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard supports Transformer"),
     ],
 )
-def test_files_of_sentences_that_are_something_else(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_damaged_sentence_transformers_files_are_refused(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
     (path / name).write_text(text)
     with pytest.raises(UserError, match=words):
         regard.load(path)
 
 
-def test_what_is_refused_of_sentences(tmp_path: Path) -> None:
+def test_unsupported_sentence_transformers_are_refused(tmp_path: Path) -> None:
     path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
     with pytest.raises(UserError, match="pools by mean_tokens and max_tokens; regard pools by one of"):
-        opened(path)
+        read_folder(path)
     (path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(UserError, match="1_Pooling/config.json is not there"):
-        opened(path)
+    with pytest.raises(UserError, match="1_Pooling/config.json is missing"):
+        read_folder(path)
     (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
     with pytest.raises(UserError, match="pools by lasttoken"):
-        opened(path)
+        read_folder(path)
     (path / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
     with pytest.raises(UserError, match=r"puts the prompt 'query' before every text \(default_prompt_name\)"):
-        opened(path)
+        read_folder(path)
     modules = json.loads((path / "modules.json").read_text())
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     (path / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(UserError, match="modules.json has Dense; regard reads Transformer, Pooling and Normalize"):
-        opened(path)
+    with pytest.raises(UserError, match="modules.json has Dense; regard supports Transformer, Pooling and Normalize"):
+        read_folder(path)
     (path / "modules.json").write_text(json.dumps([{"idx": 0}]))
     with pytest.raises(UserError, match="is no list of modules with type and path"):
-        opened(path)
+        read_folder(path)
     (path / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(UserError, match="has no Transformer or no Pooling"):
-        opened(path)
+        read_folder(path)
     (path / "config.json").unlink()
     with pytest.raises(UserError, match=r"has a modules.json and no config.json"):
         regard.load(path)

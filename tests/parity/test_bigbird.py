@@ -1,4 +1,4 @@
-"""BigBird is transformers' BigBird: outside training, where it counts the first block again, and in training."""
+"""BigBird equals transformers' BigBird in evaluation, where the first block stands for random ones, and in training."""
 
 import json
 from pathlib import Path
@@ -25,27 +25,27 @@ KINDS = ["BigBirdModel", "BigBirdForMaskedLM", "BigBirdForPreTraining", "BigBird
          "BigBirdForTokenClassification"]  # fmt: skip
 
 
-def opened(path: Path) -> Any:
+def read_folder(path: Path) -> Any:
     return read(path, json.loads((path / "config.json").read_text()))
 
 
-def changed(path: Path, **config: Any) -> None:
-    said = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(said | config))
+def change_config(path: Path, **config: Any) -> None:
+    old = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(old | config))
 
 
 @torch.no_grad()
 def compare(model: Any, fresh: Any) -> None:
-    """Each text of a padded batch as theirs gives it alone: theirs takes the batch's last block for each row's own.
-    `fresh` makes one of theirs, which never sees blocks again once it has read a short text."""
+    """Compare each text of a padded batch with theirs alone: theirs uses the batch's last block for every row.
+    `fresh` builds their model, which switches to full attention for good once it has read a short text."""
     torch.manual_seed(3)
     lengths = [101, 36, 37, 98, 5]
     ids, types = torch.randint(4, 120, (len(lengths), 101)), torch.randint(2, (len(lengths), 101))
-    for kinds in (types, None):
-        states = model.encode(ids, Mask(key_valid=ragged(lengths)), kinds)
+    for token_types in (types, None):
+        states = model.encode(ids, Mask(key_valid=ragged(lengths)), token_types)
         for row, length in enumerate(lengths):
             alone = slice(row, row + 1), slice(length)
-            extra = {} if kinds is None else {"token_type_ids": kinds[alone]}
+            extra = {} if token_types is None else {"token_type_ids": token_types[alone]}
             found, own = fresh()(ids[alone], **extra), states[alone]
             if model.head == "none":
                 close(own, found.last_hidden_state)
@@ -61,9 +61,9 @@ def compare(model: Any, fresh: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
     path = small.bigbird(tmp_path / "x", kind, num_labels=5)
-    folder = opened(path)
+    folder = read_folder(path)
     compare(folder.model, lambda: getattr(hf, kind).from_pretrained(path).eval())
     assert folder.max_tokens == 140 and not folder.config.attention.drawn
     assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
@@ -72,32 +72,32 @@ def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
 def test_other_shapes(tmp_path: Path) -> None:
     changes = {"block_size": 3, "num_random_blocks": 1, "hidden_act": "relu", "type_vocab_size": 3}
     path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", **changes)
-    compare(opened(path).model, lambda: hf.BigBirdForSequenceClassification.from_pretrained(path).eval())
+    compare(read_folder(path).model, lambda: hf.BigBirdForSequenceClassification.from_pretrained(path).eval())
     path = small.bigbird(tmp_path / "full", attention_type="original_full")
-    compare(opened(path).model, lambda: hf.BigBirdModel.from_pretrained(path).eval())
+    compare(read_folder(path).model, lambda: hf.BigBirdModel.from_pretrained(path).eval())
 
 
 @torch.no_grad()
-def test_padding_inside_the_last_block_is_theirs_too(tmp_path: Path) -> None:
+def test_padding_inside_the_last_block_equals_transformers(tmp_path: Path) -> None:
     path = small.bigbird(tmp_path / "x")
-    ids, real = torch.randint(4, 120, (3, 99)), ragged([99, 97, 98])
-    theirs = hf.BigBirdModel.from_pretrained(path).eval()(ids, attention_mask=real.long()).last_hidden_state
-    close(opened(path).model.encode(ids, Mask(key_valid=real))[real], theirs[real])
+    ids, valid = torch.randint(4, 120, (3, 99)), ragged([99, 97, 98])
+    theirs = hf.BigBirdModel.from_pretrained(path).eval()(ids, attention_mask=valid.long()).last_hidden_state
+    close(read_folder(path).model.encode(ids, Mask(key_valid=valid))[valid], theirs[valid])
 
 
 @torch.no_grad()
-def test_in_training_with_the_blocks_that_theirs_draws(tmp_path: Path, monkeypatch: Any) -> None:
+def test_training_outputs_equal_with_their_random_blocks(tmp_path: Path, monkeypatch: Any) -> None:
     path = small.bigbird(tmp_path / "x", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     drawn, draw = [], BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head
 
-    def noted(self: Any, *args: Any, **words: Any) -> Any:
+    def record_draw(self: Any, *args: Any, **words: Any) -> Any:
         drawn.append(torch.tensor(np.stack(draw(self, *args, **words))))  # (heads, blocks but two, random)
         return list(drawn[-1].numpy())
 
-    monkeypatch.setattr(BigBirdBlockSparseAttention, "_bigbird_block_rand_mask_with_head", noted)
+    monkeypatch.setattr(BigBirdBlockSparseAttention, "_bigbird_block_rand_mask_with_head", record_draw)
     ids = torch.randint(4, 120, (2, 93))
     theirs = hf.BigBirdModel.from_pretrained(path).train()(ids).last_hidden_state
-    model = opened(path).model
+    model = read_folder(path).model
     assert len(drawn) == 3 and not drawn[0].equal(drawn[1])
     for layer, table in zip(model.encoder.layers, drawn, strict=True):
         kernel, whole = layer.attention.kernel, torch.nn.functional.pad(table.long(), (0, 0, 1, 1))[None]
@@ -105,7 +105,7 @@ def test_in_training_with_the_blocks_that_theirs_draws(tmp_path: Path, monkeypat
     close(model.encode(ids), theirs)
 
 
-def test_what_people_use(tmp_path: Path) -> None:
+def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", num_labels=3)
     system = regard.load(path, device="cpu")
     texts = [" ".join(small.LINES[:8]), "the cat"]
@@ -122,10 +122,10 @@ def test_what_people_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("changes", "words"),
     [
-        ({"is_decoder": True}, "is_decoder is set; regard's BigBird is an encoder"),
-        ({"rescale_embeddings": True}, "rescale_embeddings is set"),
+        ({"is_decoder": True}, "is_decoder is true; regard's BigBird is an encoder"),
+        ({"rescale_embeddings": True}, "rescale_embeddings is true; expected false"),
         ({"use_bias": False}, "use_bias is false; expected true"),
         ({"attention_type": "odd"}, "attention_type is 'odd'; expected 'block_sparse' or 'original_full'"),
         ({"block_size": 0}, "model.attention.size is 0; expected at least 1"),
@@ -133,16 +133,16 @@ def test_what_people_use(tmp_path: Path) -> None:
         ({"vocab_size": 30}, "has shape"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, said: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = small.bigbird(tmp_path / "x")
-    changed(path, **said)
+    change_config(path, **changes)
     with pytest.raises(UserError, match=words):
-        opened(path)
+        read_folder(path)
 
 
-def test_tokens_are_transformers(tmp_path: Path) -> None:
+def test_tokens_equal_transformers(tmp_path: Path) -> None:
     path = tmp_path / "listed"
-    small.sentencepieces(path, {"tokenizer_class": "BigBirdTokenizer"})
+    small.write_sentencepiece(path, {"tokenizer_class": "BigBirdTokenizer"})
     (path / "config.json").write_text(json.dumps({"model_type": "big_bird"}))
     theirs = hf.AutoTokenizer.from_pretrained(path)
     theirs.save_pretrained(tmp_path / "stored")
@@ -155,13 +155,13 @@ def test_tokens_are_transformers(tmp_path: Path) -> None:
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == tuple(theirs.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
         odd = ours.encode(["[CLS] the <s> </s>[SEP] <pad> [MASK]"])[0]
-        assert not {ours.pad, ours.start, ours.end, ours.mask} & {*odd}  # no text is control
-        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        assert not {ours.pad, ours.start, ours.end, ours.mask} & {*odd}  # a text cannot contain control tokens
+        ours.save(tmp_path / "ours.json")  # as in a run folder
         again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(plain) == wanted and (again.start, again.end) == (ours.start, ours.end)
 
 
-def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match=r"has neither tokenizer.json nor spiece.model"):
         load_bigbird_unigram(tmp_path / "x")
@@ -170,7 +170,7 @@ def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
         load_bigbird_unigram(tmp_path / "x")
 
 
-def test_the_settings() -> None:
+def test_model_settings() -> None:
     base = {"model.family": "bigbird", "model.size": "tiny", "train.steps": 1}
     run = resolve("classify", base | {"model.attention.random": "1"}).run
     assert (run.model.attention.size, run.model.attention.random, run.model.attention.drawn) == (16, 1, True)

@@ -1,4 +1,4 @@
-"""Attention for long texts at the front door: language models with window and favor, and what is refused by name."""
+"""Attention for long texts end to end: language models with window and favor, and settings that are refused."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """Many short documents: nearly every window holds several."""
+    """Many short documents: nearly every window of the data holds several."""
     folder = tmp_path_factory.mktemp("texts")
     for seed, (name, count) in enumerate({"train": 120, "valid": 20}.items()):
         lines = marian.sentences(count, seed)
@@ -32,8 +32,8 @@ def files(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("family", ["gpt", "lm"])
 @pytest.mark.parametrize("kind", ["window", "favor"])
-def test_language_models_train_and_write(kind: str, family: str, files, tmp_path, capsys) -> None:
-    """`regard train language model.attention.kind=…`, in one go and resumed: the same bytes; then it writes."""
+def test_language_models_train_resume_and_generate(kind: str, family: str, files, tmp_path, capsys) -> None:
+    """`regard train language model.attention.kind=…` gives the same bytes in one go and resumed, and then generates."""
     size = {"model.size": "modern-tiny"} if family == "gpt" else {"model.family": "lm"}
     own = {
         "window": {"model.attention.radius": 4},
@@ -86,29 +86,29 @@ MISTAKES = {
     "shared by nobody": ("classify", {"model.attention": {"kind": "lowrank", "sharing": "values"}},
                          'model.attention.sharing is "values"; expected one of none, heads, key-value, layers'),
     "dropout of the teaching model": ("language", {"model.family": "lm", "model.attention.dropout": 0.2},
-                                      "model.attention.dropout is 0.2, and here model.dropout is of attention weights"),
+                                      "model.attention.dropout is 0.2, but in family lm model.dropout covers attention weights too"),
     "global tokens in a language model": ("language", {"model.family": "lm", "model.attention": {"kind": "window", "globals": 1}},
                                           "model.attention.globals is 1, and global tokens see later ones; expected 0"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(name: str) -> None:
+def test_wrong_settings_are_refused(name: str) -> None:
     recipe, settings, sentence = MISTAKES[name]
     with pytest.raises(UserError) as caught:
         resolve(recipe, settings)
     assert sentence in str(caught.value)
 
 
-def test_attention_of_the_teaching_model_drops_what_the_model_drops() -> None:
+def test_lm_attention_has_the_models_dropout() -> None:
     model = lm.Model(lm.Config(vocab=50, width=32, heads=2, layers=1, inner=64, dropout=0.3))
     assert model.stack.layers[0].attention.kernel.dropout == 0.3
 
 
 @pytest.mark.parametrize("kind", [{"kind": "window", "radius": 99}, {"kind": "window", "radius": 99, "globals": 1}])
 @torch.no_grad()
-def test_a_window_larger_than_the_text_is_dense(kind: dict[str, object]) -> None:
-    """With global tokens, too, if they ask as the others do."""
+def test_window_larger_than_the_text_equals_dense(kind: dict[str, object]) -> None:
+    """Also with global tokens, if their projections equal the others'."""
     shape = {"vocab": 50, "width": 32, "heads": 2, "layers": 2, "inner": 64, "head": "words"}
     dense, near = (
         bert.Model(bert.Config.model_validate({**shape, "attention": each})).eval() for each in ("dense", kind)
@@ -118,6 +118,6 @@ def test_a_window_larger_than_the_text_is_dense(kind: dict[str, object]) -> None
         plain = name.replace(".near.", ".").replace(".wide.", ".")
         weights[name] = weights[plain]
     near.load_state_dict({name: weights[name] for name in near.state_dict()})
-    tokens, real = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
-    found, wanted = (model.encode(tokens, Mask(key_valid=real))[real] for model in (near, dense))
+    tokens, valid = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
+    found, wanted = (model.encode(tokens, Mask(key_valid=valid))[valid] for model in (near, dense))
     assert (found - wanted).abs().max() < 1e-5

@@ -1,4 +1,4 @@
-"""Longformer is transformers' Longformer: its outputs at any length, with padding and global positions, and its tokens."""
+"""Longformer equals transformers' Longformer: outputs at any length, with padding and global positions, and tokens."""
 
 import json
 from pathlib import Path
@@ -28,41 +28,41 @@ KINDS = ["LongformerModel", "LongformerForMaskedLM", "LongformerForSequenceClass
          "LongformerForTokenClassification"]  # fmt: skip
 
 
-def opened(path: Path) -> Any:
+def read_folder(path: Path) -> Any:
     return read(path, json.loads((path / "config.json").read_text()))
 
 
-def changed(path: Path, **config: Any) -> None:
-    said = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(said | config))
+def change_config(path: Path, **config: Any) -> None:
+    old = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(old | config))
 
 
 @torch.no_grad()
 def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
-    """Rows of several lengths; without global positions named, and with some, fewer in one row than in another."""
+    """Rows of several lengths, without global positions and with a different number of them per row."""
     torch.manual_seed(3)
-    ids, real = torch.randint(2, small.VOCAB, (3, tokens)), ragged([tokens, tokens - 60, 3], tokens)
-    ids = ids.masked_fill(~real, 1)
+    ids, valid = torch.randint(2, small.VOCAB, (3, tokens)), ragged([tokens, tokens - 60, 3], tokens)
+    ids = ids.masked_fill(~valid, 1)
     marks = torch.tensor([[0, 50, tokens - 1], [9, 40, -1], [1, -1, -1]])
     for named in (None, marks):
-        mask = Mask(key_valid=real, global_positions=named)
+        mask = Mask(key_valid=valid, global_positions=named)
         wide = None if named is None else mask.is_global(tokens).long()
-        found = theirs(ids, attention_mask=real.long(), global_attention_mask=wide)
+        found = theirs(ids, attention_mask=valid.long(), global_attention_mask=wide)
         states = model.encode(ids, mask)
         if model.head == "none":
-            close(states[real], found.last_hidden_state[real])
+            close(states[valid], found.last_hidden_state[valid])
             close(model.pool(states), found.pooler_output)
         elif model.head == "words":
-            close(model.logits(states)[real], found.logits[real])
+            close(model.logits(states)[valid], found.logits[valid])
         else:
-            chosen = real if model.head == "tag" else slice(None)
+            chosen = valid if model.head == "tag" else slice(None)
             close(model.label_logits(states)[chosen], found.logits[chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
+def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
     path = small.longformer(tmp_path / "x", kind, num_labels=5)
-    folder = opened(path)
+    folder = read_folder(path)
     compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
     assert folder.max_tokens == 138 and folder.config.attention.radius == (4, 2, 8)
     assert folder.config.attention.globals == ("Sequence" in kind)
@@ -71,19 +71,19 @@ def test_a_folder_is_transformers(tmp_path: Path, kind: str) -> None:
 
 def test_other_shapes(tmp_path: Path) -> None:
     path = small.longformer(tmp_path / "x", attention_window=6, hidden_act="relu", type_vocab_size=2, pad_token_id=4)
-    folder = opened(path)
+    folder = read_folder(path)
     theirs = hf.LongformerModel.from_pretrained(path).eval()
     assert folder.config.attention.radius == 3 and folder.max_tokens == 135
     ids = torch.randint(5, small.VOCAB, (2, 97))
     with torch.no_grad():
         close(folder.model.encode(ids), theirs(ids).last_hidden_state)
-    path = small.longformer(tmp_path / "wide", attention_window=300)  # larger than any text: all see all
-    compare(opened(path).model, hf.LongformerModel.from_pretrained(path).eval())
+    path = small.longformer(tmp_path / "wide", attention_window=300)  # larger than any text: full attention
+    compare(read_folder(path).model, hf.LongformerModel.from_pretrained(path).eval())
     path = small.longformer(tmp_path / "untied", "LongformerForMaskedLM", tie_word_embeddings=False)
-    compare(opened(path).model, hf.LongformerForMaskedLM.from_pretrained(path).eval())
+    compare(read_folder(path).model, hf.LongformerForMaskedLM.from_pretrained(path).eval())
 
 
-def test_what_people_use(tmp_path: Path) -> None:
+def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     path = small.longformer(tmp_path / "x", "LongformerForSequenceClassification", num_labels=3)
     system = regard.load(path, device="cpu")
     text = " ".join(small.LINES * 2)
@@ -103,7 +103,7 @@ def test_what_people_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "words"),
+    ("kind", "changes", "words"),
     [
         ("Model", {"attention_window": [8, 4]}, "model.attention.radius lists 2 numbers for 3 layers; give 3"),
         ("Model", {"attention_window": 7}, "attention_window is 7; expected even numbers, twice the radius"),
@@ -114,39 +114,39 @@ def test_what_people_use(tmp_path: Path) -> None:
         ("Model", {"vocab_size": 12}, "has shape"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, kind: str, said: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_refused(tmp_path: Path, kind: str, changes: dict[str, Any], words: str) -> None:
     path = small.longformer(tmp_path / "x", f"Longformer{kind}")
-    changed(path, **said)
+    change_config(path, **changes)
     with pytest.raises(UserError, match=words):
-        opened(path)
+        read_folder(path)
 
 
-def test_extra_heads_and_fewer_tokens(tmp_path: Path) -> None:
-    """A model of another class is read as what the folder says it is; a tokenizer of another model is refused."""
+def test_extra_heads_are_ignored_and_foreign_tokenizers_refused(tmp_path: Path) -> None:
+    """config.json decides the class, whatever heads the file holds."""
     path = small.longformer(tmp_path / "x", "LongformerForMaskedLM")
-    changed(path, architectures=["LongformerModel"])
-    folder = opened(path)
+    change_config(path, architectures=["LongformerModel"])
+    folder = read_folder(path)
     assert folder.config.head == "none" and not folder.config.pooled
     tensors = load_file(path / "model.safetensors")
     bare = {name: tensor[:200] if "word_embeddings" in name else tensor for name, tensor in tensors.items()}
     bare = {name: tensor for name, tensor in bare.items() if "lm_head" not in name}
     save_file(bare, path / "model.safetensors")
-    changed(path, vocab_size=200)
+    change_config(path, vocab_size=200)
     with pytest.raises(UserError, match="has 300 tokens and its model 200; they belong to two models"):
-        opened(path)
+        read_folder(path)
 
 
-SAID: list[dict[str, Any] | None] = [
+TOKENIZER_CONFIGS: list[dict[str, Any] | None] = [
     None,
     {"tokenizer_class": "LongformerTokenizer"},
     {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
 ]
 
 
-@pytest.mark.parametrize("said", SAID, ids=map(str, range(len(SAID))))
-def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("config", TOKENIZER_CONFIGS, ids=map(str, range(len(TOKENIZER_CONFIGS))))
+def test_tokens_equal_transformers(tmp_path: Path, config: dict[str, Any] | None) -> None:
     path = tmp_path / "listed"
-    small.pairs(path, said)
+    small.write_byte_bpe(path, config)
     (path / "config.json").write_text(json.dumps({"model_type": "longformer"}))
     theirs = hf.AutoTokenizer.from_pretrained(path)
     theirs.save_pretrained(tmp_path / "stored")
@@ -157,27 +157,27 @@ def test_tokens_are_transformers(tmp_path: Path, said: dict[str, Any] | None) ->
         assert ours.encode(small.AWKWARD) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (1, 3, 0, 2, theirs.mask_token_id)
-        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        ours.save(tmp_path / "ours.json")  # as in a run folder
         again = tokenizers.load_tokenizer(tmp_path / "ours.json")
         assert again.encode(small.AWKWARD) == wanted and again.mask == ours.mask
-        assert ours.decode([[0, *wanted[0], 2, 1]]) == ["Hello the cat sat."] or said == SAID[2]
+        assert ours.decode([[0, *wanted[0], 2, 1]]) == ["Hello the cat sat."] or config == TOKENIZER_CONFIGS[2]
 
 
-def test_what_is_refused_of_a_tokenizer(tmp_path: Path) -> None:
+def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(UserError, match=r"has neither tokenizer.json nor vocab.json and merges.txt"):
         load_byte_bpe(tmp_path / "x")
-    small.pairs(tmp_path / "x", {"tokenizer_class": "CLIPTokenizer"})
+    small.write_byte_bpe(tmp_path / "x", {"tokenizer_class": "CLIPTokenizer"})
     with pytest.raises(UserError, match="has a CLIPTokenizer"):
         load_byte_bpe(tmp_path / "x")
-    small.pairs(tmp_path / "x", {})
+    small.write_byte_bpe(tmp_path / "x", {})
     (tmp_path / "x" / "merges.txt").write_text("#version: 0.2\nnot a merge\n")
     with pytest.raises(UserError, match="are no byte-level vocabulary"):
         load_byte_bpe(tmp_path / "x")
 
 
-def test_the_settings(tmp_path: Path) -> None:
-    """Setting the radius alone keeps the global token; what cannot be is refused by name."""
+def test_model_settings(tmp_path: Path) -> None:
+    """Setting only the radius keeps the global token; wrong values are refused by name."""
     base = {"model.family": "longformer", "model.size": "tiny", "train.steps": 1}
     run = resolve("classify", base | {"model.attention.radius": "5"}).run
     assert (run.model.attention.radius, run.model.attention.globals) == (5, 1)
@@ -197,19 +197,19 @@ def test_the_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["longformer", "bigbird"])
 @pytest.mark.parametrize("task", ["classify", "tag", "masked"])
-def test_a_run_from_the_front_door(tmp_path: Path, task: str, family: str) -> None:
-    """It trains, comes back from its folder, and says the same."""
+def test_train_save_and_load(tmp_path: Path, task: str, family: str) -> None:
+    """A run trains; loaded again, it predicts the same."""
     slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
     own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
     run = reads.trained(task, tmp_path, **own)
     system = regard.load(run)
-    figures = system.evaluate()
-    assert figures["loss"] < 4 if task == "masked" else figures["accuracy"] > 0.7
+    metrics = system.evaluate()
+    assert metrics["loss"] < 4 if task == "masked" else metrics["accuracy"] > 0.7
     assert system.predict("the cat so happy") == regard.load(run).predict("the cat so happy")
     assert system.run.model.family == family
 
 
-# --- out again -----------------------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_a_run_from_the_front_door(tmp_path: Path, task: str, family: str) -> No
         {"head": "words", "attention": {"radius": 2, "globals": 0}},
         {"head": "none", "pooled": True, "tied": False},
     ],
-    ids=lambda said: said["head"],
+    ids=lambda changes: changes["head"],
 )
-def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """`check` compares with our reader and with transformers; a long text is compared here."""
+def test_exported_outputs_equal_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """`check` compares short texts with our reader and with transformers; this test compares a long one."""
     text = tokenizers.train_tokenizer(TokenizerConfig(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
     shape = {"vocab": text.size, "width": 36, "heads": 3, "layers": 2, "inner": 50, "attention": {"radius": 2}}
     c = longformer.Config.model_validate(shape | {"positions": {"kind": "learned", "tokens": 150}} | settings)
@@ -235,23 +235,23 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     longformer_export.write(system, tmp_path / "x", "fp32")
     assert "tokens equal, outputs apart by" in longformer_export.check(system, tmp_path / "x", "fp32")
     theirs = getattr(hf, architecture(c)).from_pretrained(tmp_path / "x").eval()
-    ids, real = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
+    ids, valid = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
     wide = torch.zeros_like(ids)
     wide[:, : c.attention.globals] = 1
     with torch.no_grad():
-        found = theirs(ids.masked_fill(~real, text.pad), attention_mask=real.long(), global_attention_mask=wide)
-        own = model(ids, Mask(key_valid=real))
+        found = theirs(ids.masked_fill(~valid, text.pad), attention_mask=valid.long(), global_attention_mask=wide)
+        own = model(ids, Mask(key_valid=valid))
     wanted = found.last_hidden_state if c.head == "none" else found.logits
-    close(own if c.head == "class" else own[real], wanted if c.head == "class" else wanted[real])
-    again = opened(tmp_path / "x")
+    close(own if c.head == "class" else own[valid], wanted if c.head == "class" else wanted[valid])
+    again = read_folder(tmp_path / "x")
     assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
     assert f"[:, :{c.attention.globals}] = 1" in longformer_export.usage(system)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("changes", "words"),
     [
-        ({"prenorm": True}, "norms come last"),
+        ({"prenorm": True}, "the norm comes last"),
         ({"next_sentence": True}, "no such head"),
         ({"positions": "rotary"}, "model.positions.kind=rotary"),
         ({"attention": {"dilation": [1, 2]}}, "model.attention.dilation"),
@@ -262,13 +262,13 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
         ({"norm": "rms"}, "model.norm.kind=rms"),
     ],
 )
-def test_what_no_folder_can_be(said: dict[str, Any], words: str) -> None:
+def test_unsupported_settings_are_named(changes: dict[str, Any], words: str) -> None:
     values = {
-        key: {"kind": value} if isinstance(value, str) and key != "head" else value for key, value in said.items()
+        key: {"kind": value} if isinstance(value, str) and key != "head" else value for key, value in changes.items()
     }
     if "feed" in values:
         values["feed"] = {"kind": "plain"} | values["feed"]
-    (told,) = longformer_export.unsupported(
+    (refusal,) = longformer_export.unsupported(
         longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values)
     )
-    assert words in told
+    assert words in refusal

@@ -1,4 +1,4 @@
-"""T5 is transformers' T5: its logits, its tokens, its generation; and a run of ours becomes such a folder."""
+"""T5 equals transformers' T5 in logits, tokens and generation, imported and exported."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ LATER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 def folder(path: Path, **config: Any) -> Path:
-    """A small T5 from nothing: sentencepieces of a few sentences, weights that learnt to copy a little."""
+    """A small T5 built here: a sentencepiece model of a few sentences, weights that learned to copy a little."""
     path.mkdir(parents=True)
     texts = marian.sentences(300) + [text.upper() for text in marian.sentences(300, 1)] + ["Über naïve ﬁne ①!"] * 3
     sentencepiece.SentencePieceTrainer.train(
@@ -34,8 +34,8 @@ def folder(path: Path, **config: Any) -> Path:
         hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
     )  # fmt: skip
     (path / "spiece.vocab").unlink()
-    said = {"tokenizer_class": "T5Tokenizer", "extra_ids": EXTRA}
-    (path / "tokenizer_config.json").write_text(json.dumps(said))
+    about = {"tokenizer_class": "T5Tokenizer", "extra_ids": EXTRA}
+    (path / "tokenizer_config.json").write_text(json.dumps(about))
     tokenizer = hf.AutoTokenizer.from_pretrained(path)
     torch.manual_seed(0)
     shape = dict(
@@ -59,24 +59,24 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 TEXTS = [*marian.sentences(6, 5), "the tree", "Über the ﬁne ② 猫!", "a"]
 
 
-def their(path: Path) -> Any:
+def their_model(path: Path) -> Any:
     return hf.T5ForConditionalGeneration.from_pretrained(path).eval()
 
 
 @pytest.mark.parametrize("name", ["first", "later"])
 @torch.no_grad()
-def test_logits_are_transformers(folders: dict[str, Path], name: str) -> None:
-    ours, theirs = regard.load(folders[name]), their(folders[name])
+def test_logits_equal_transformers(folders: dict[str, Path], name: str) -> None:
+    ours, theirs = regard.load(folders[name]), their_model(folders[name])
     assert (theirs.lm_head.weight is theirs.shared.weight) == (name == "first")
-    source, target, real = torch.randint(60, (3, 41)), torch.randint(60, (3, 33)), ragged([41, 12, 23])
-    want = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
-    close(ours.model(source, target, Mask(key_valid=real)), want)
+    source, target, valid = torch.randint(60, (3, 41)), torch.randint(60, (3, 33)), ragged([41, 12, 23])
+    want = theirs(input_ids=source, attention_mask=valid.long(), decoder_input_ids=target).logits
+    close(ours.model(source, target, Mask(key_valid=valid)), want)
     assert ours.target.start == ours.target.pad == 0
 
 
 @pytest.mark.parametrize("name", ["first", "later"])
-def test_generation_is_transformers(folders: dict[str, Path], name: str) -> None:
-    ours, theirs, tokenizer = regard.load(folders[name]), their(folders[name]), tokens_of(folders[name])
+def test_generation_equals_transformers(folders: dict[str, Path], name: str) -> None:
+    ours, theirs, tokenizer = regard.load(folders[name]), their_model(folders[name]), tokens_of(folders[name])
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
     for beams, how in (
         (1, {"kind": "greedy"}),
@@ -92,9 +92,9 @@ def test_generation_is_transformers(folders: dict[str, Path], name: str) -> None
         ).tolist()
         found = ours.search(TEXTS, ours._how({"max_tokens": 17, **how}))
         assert [best[0].tokens for best in found] == [[each for each in row if each not in (0, 1)] for row in made]
-        said, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(made)
-        assert said == [text.removeprefix("<pad>").replace("<pad>", "").replace("</s>", "").strip() for text in wanted]
-        assert len(set(said)) > 4
+        texts, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(made)
+        assert texts == [text.removeprefix("<pad>").replace("<pad>", "").replace("</s>", "").strip() for text in wanted]
+        assert len(set(texts)) > 4
 
 
 def tokens_of(path: Path) -> Any:
@@ -109,7 +109,7 @@ AWKWARD = [
 ]  # fmt: skip
 
 
-def test_tokens_are_transformers_and_sentencepieces(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_tokens_equal_transformers_and_sentencepiece(folders: dict[str, Path], tmp_path: Path) -> None:
     path, theirs = folders["first"], tokens_of(folders["first"])
     theirs.save_pretrained(tmp_path / "stored")
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (path / "tokenizer.json").exists()
@@ -126,14 +126,14 @@ def test_tokens_are_transformers_and_sentencepieces(folders: dict[str, Path], tm
         assert ours.decode([wanted[7]]) == [theirs.decode(wanted[7])]
         control = ours.encode(["the</s>", "<pad> </s><unk>", "<s>"])
         assert not {0, 1} & {each for row in control for each in row}
-        ours.save(tmp_path / "ours.json")  # as a run keeps it
+        ours.save(tmp_path / "ours.json")  # as in a run folder
         again = load_tokenizer(tmp_path / "ours.json")
         assert again.encode(AWKWARD) == wanted and again.start == 0 and again.sentinels == ours.sentinels
         assert again.encode(["the</s>"]) == control[:1]
 
 
-def test_where_the_scale_and_the_table_part(folders: dict[str, Path], tmp_path: Path) -> None:
-    """transformers 5 ties the head of 1.1 until a file says otherwise; and the first T5 may have a head of its own."""
+def test_scaled_states_without_a_tied_head_and_vice_versa(folders: dict[str, Path], tmp_path: Path) -> None:
+    """transformers 5 ties the head of T5 1.1 unless config.json says otherwise; the first T5 may have its own head."""
     source, target = torch.randint(60, (2, 9)), torch.randint(60, (2, 7))
     for name, scaled in (("first", False), ("first", True), ("later", True), ("later", False)):
         path = tmp_path / f"{name}-{scaled}"
@@ -141,16 +141,16 @@ def test_where_the_scale_and_the_table_part(folders: dict[str, Path], tmp_path: 
         config = json.loads((path / "config.json").read_text()) | {"scale_decoder_outputs": scaled}
         (path / "config.json").write_text(json.dumps(config))
         with torch.no_grad():
-            want = their(path)(input_ids=source, decoder_input_ids=target).logits
+            want = their_model(path)(input_ids=source, decoder_input_ids=target).logits
             ours = regard.load(path)
             close(ours.model(source, target), want)
         assert ours.run.model.tied == (name == "first" and scaled)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("changes", "words"),
     [
-        ({"is_encoder_decoder": False}, "is no encoder–decoder"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder is false; regard reads T5 models with encoder and decoder"),
         ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish'; expected one of relu"),
         ({"feed_forward_proj": "odd-relu"}, "feed_forward_proj is 'odd-relu'"),
         ({"d_kv": 11}, "has shape"),
@@ -165,16 +165,18 @@ def test_where_the_scale_and_the_table_part(folders: dict[str, Path], tmp_path: 
         ({"suppress_tokens": ["a"]}, r"suppress_tokens is \['a'\]; expected a list of numbers"),
     ],
 )
-def test_what_is_refused(folders: dict[str, Path], tmp_path: Path, said: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_refused(
+    folders: dict[str, Path], tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     path = tmp_path / "x"
     shutil.copytree(folders["first"], path)
     (path / "generation_config.json").unlink()
-    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | said))
+    (path / "config.json").write_text(json.dumps(json.loads((path / "config.json").read_text()) | changes))
     with pytest.raises(UserError, match=words):
         regard.load(path)
 
 
-def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_unsupported_tokenizers_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "x"
     shutil.copytree(folders["first"], path)
     whole = (path / "spiece.model").read_bytes()
@@ -191,7 +193,7 @@ def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path
         regard.load(path)
 
 
-# --- runs of ours ------------------------------------------------------------------------------------------------------
+# --- export ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,10 +204,10 @@ def test_what_is_refused_of_a_tokenizer(folders: dict[str, Path], tmp_path: Path
     ],
     ids=["first", "later"],
 )
-def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_exported_run_equals_the_run(tmp_path: Path, settings: dict[str, Any]) -> None:
     run = small.trained(tmp_path, 30, model__family="t5", model__head_width=12, train__eval_every=1000, **settings)
-    told = regard.convert(run, to="huggingface", out=tmp_path / "out")
-    assert "transformers" in told["checked"] and "logits apart by" in told["checked"]
+    report = regard.convert(run, to="huggingface", out=tmp_path / "out")
+    assert "transformers" in report["checked"] and "logits apart by" in report["checked"]
     ours, back = regard.load(run), regard.load(tmp_path / "out")
     texts = [*marian.sentences(5, 9), "unseen 猫 </s>"]
     assert back.predict(texts) == ours.predict(texts)
@@ -217,16 +219,16 @@ def test_a_run_becomes_a_folder(tmp_path: Path, settings: dict[str, Any]) -> Non
     assert "AutoModelForSeq2SeqLM" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_what_is_no_folder_of_theirs() -> None:
+def test_unsupported_settings_are_named() -> None:
     c = t5.Config(
         vocab=9, decoder_layers=9, target_vocab=9, positions=slots.Sinusoid(), attention=slots.Additive(),
         norm=slots.LayerNorm(), feed=slots.Gated(act="gelu"),
     )  # fmt: skip
     words = " ".join(t5_export.unsupported(c))
-    for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "joint=false",
-                 "more model.decoder_layers"):  # fmt: skip
+    for part in ("positions.kind=sinusoid", "attention.kind=additive", "norm.kind=layer", "feed.act=gelu", "tokenizer.joint=true",
+                 "model.decoder_layers=9 (expected at most model.layers=8"):  # fmt: skip
         assert part in words
     assert t5_export.unsupported(t5.Config(attention=slots.Dense())) == [
-        "model.attention.scaled=true (T5's scores are not)"
+        "model.attention.scaled=true (expected false: T5 does not scale its scores)"
     ]
     assert t5_export.unsupported(t5.Config()) == []

@@ -223,7 +223,7 @@ def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
 
 
 def test_vectors_of_a_sentence_transformers_folder(tmp_path):
-    path = of_sentences(tmp_path / "x", normalised=True, pooling_mode_mean_tokens=True)
+    path = of_sentences(tmp_path / "x", normalize=True, pooling_mode_mean_tokens=True)
     texts = [*folders.AWKWARD, "the cat sat"]
     system = regard.load(path)
     with pytest.warns(UserWarning, match="2 of 15 texts have more than 10 tokens"):
