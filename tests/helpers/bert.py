@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers as hf
 from prototypes.checks import loud
@@ -106,3 +107,36 @@ AWKWARD = [
     "un\u00adaff\u200bable\u0000x\ufffd", "don't (sit-run)[s]<s/>", "$12 # ##ing", "İi ßss ʼn ﬁ ١ क्", "", "   ",
     "ab" * 60, "[CLS] the [SEP][MASK] [PAD] [UNK] </s> <s> <pad> <unk> <mask>", "🙂 the\u0301 é\u0327",
 ]  # fmt: skip
+
+
+# --- sentence-transformers -------------------------------------------------------------------------------------------
+
+
+def sentence_folder(path: Path, nested: bool = False, normalize: bool = False, **pooling: Any) -> Path:
+    """A sentence-transformers folder; `nested` puts the BERT into a folder of its own."""
+    home = path / "0_Transformer" if nested else path
+    home.parent.mkdir(exist_ok=True)
+    folder(home, tokenizer={"model_max_length": 33})
+    name = "sentence_transformers.models."
+    listed = [("Transformer", home.name if nested else ""), ("Pooling", "1_Pooling")]
+    listed += [("Normalize", "2_Normalize")] if normalize else []
+    modules = [{"idx": i, "name": str(i), "path": where, "type": name + kind} for i, (kind, where) in enumerate(listed)]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **modes} | pooling))
+    (home / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))
+    return path
+
+
+def sentence_vectors(path: Path, texts: list[str], longest: int, how: str, normalize: bool) -> Any:
+    """Expected vectors: each text alone in transformers, pooled with numpy."""
+    text, model = hf.AutoTokenizer.from_pretrained(path), hf.BertModel.from_pretrained(path).eval()
+    rows = []
+    for each in texts:
+        batch = text(each, return_tensors="pt", truncation=True, max_length=longest, split_special_tokens=True)
+        with torch.no_grad():
+            states = model(**batch).last_hidden_state[0].numpy()
+        vector = {"mean": states.mean(0), "first": states[0], "max": states.max(0)}[how]
+        rows.append(vector / np.linalg.norm(vector) if normalize else vector)
+    return np.stack(rows)

@@ -20,11 +20,11 @@ def pair(tied: bool) -> tuple[lm.Model, nn.TransformerEncoder]:
     layer = nn.TransformerEncoderLayer(36, 3, 50, activation="relu", batch_first=True, norm_first=False)
     theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
     for mine, other in zip(ours.stack.layers, theirs.layers, strict=True):
-        look, maps = mine.attention, (mine.attention.query, mine.attention.key, mine.attention.value)
+        attention, maps = mine.attention, (mine.attention.query, mine.attention.key, mine.attention.value)
         other.self_attn.in_proj_weight.data = torch.cat([each.weight.data for each in maps])
         other.self_attn.in_proj_bias.data = torch.cat([each.bias.data for each in maps])
         for one, its in (
-            (look.out, other.self_attn.out_proj), (mine.feed.into, other.linear1), (mine.feed.out, other.linear2),
+            (attention.out, other.self_attn.out_proj), (mine.feed.into, other.linear1), (mine.feed.out, other.linear2),
             (mine.attention_residual.norm, other.norm1), (mine.feed_residual.norm, other.norm2),
         ):  # fmt: skip
             its.load_state_dict(one.state_dict())

@@ -26,8 +26,8 @@ def segments(model: xl.Model, tokens: Tensor, lengths: list[int]) -> Tensor:
     return torch.cat([model(part, cache.next_mask(part), cache) for part in tokens.split(lengths, 1)], 1)
 
 
-def assert_close(found: Tensor, wanted: Tensor, bound: float = 1e-4) -> None:
-    assert found.shape == wanted.shape and (found - wanted).abs().max() <= bound, (found - wanted).abs().max()
+def assert_close(actual: Tensor, expected: Tensor, bound: float = 1e-4) -> None:
+    assert actual.shape == expected.shape and (actual - expected).abs().max() <= bound, (actual - expected).abs().max()
 
 
 FORMS = pytest.mark.parametrize("form", [{}, {"prenorm": True, "norm": "rms", "feed": "gated"}, {"same_length": True}], ids=["paper", "prenorm", "same"])  # fmt: skip
@@ -85,8 +85,8 @@ def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: b
                 query, scores = (q @ x)[part], []
                 for j in range(least, i + 1):
                     content = (query + own.u[h, 0].double()) @ (k @ xs[j])[part]
-                    place = (query + own.v[h, 0].double()) @ (own.key.weight.double() @ wave(i - j))[part]
-                    scores.append((content + place) / math.sqrt(each))
+                    position = (query + own.v[h, 0].double()) @ (own.key.weight.double() @ wave(i - j))[part]
+                    scores.append((content + position) / math.sqrt(each))
                 values = torch.stack([(v @ xs[j])[part] for j in range(least, i + 1)])
                 mixed.append(torch.stack(scores).softmax(0) @ values)
             y = norm(x + o @ torch.cat(mixed), layer.attention_residual.norm)
@@ -102,9 +102,9 @@ def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: b
 def test_logits_equal_the_papers_formula(same):
     """Memory of five tokens and segments of four: the attended span begins inside a segment."""
     model, tokens = build(memory=5, same_length=same), torch.randint(53, (2, 14))
-    found = segments(model, tokens, [4, 4, 4, 2])
+    logits = segments(model, tokens, [4, 4, 4, 2])
     for row in range(2):
-        assert_close(found[row].double(), naive(model, tokens[row].tolist(), 5, 4, same), 1e-4)
+        assert_close(logits[row].double(), naive(model, tokens[row].tolist(), 5, 4, same), 1e-4)
     assert (
         naive(model, tokens[0].tolist(), 5, 4, same) - naive(model, tokens[0].tolist(), 5, 4, not same)
     ).abs().max() > 0.1
@@ -117,8 +117,8 @@ def test_same_length_attends_to_equally_many_tokens():
     for number, part in enumerate(tokens.split(10, 1)):
         with recording(model) as maps:
             model(part, cache.next_mask(part), cache)
-        seen = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
-        assert seen.tolist() == (capped_counts(6) if number == 0 else [6] * 10)
+        attended = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
+        assert attended.tolist() == (capped_counts(6) if number == 0 else [6] * 10)
 
 
 def capped_counts(most: int) -> list[int]:
@@ -149,10 +149,10 @@ def test_generation_beyond_the_memory_is_batch_invariant():
         alone = [search(model, model.start(1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows]
         tokens = torch.tensor([row + [0] * (20 - len(row)) for row in rows])
         valid = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
-        found = search(model, model.start(3), tokens, torch.tensor([25] * 3), settings, valid)
-        assert [best[0].tokens for best in found] == [each.tokens for each in alone]
+        hypotheses = search(model, model.start(3), tokens, torch.tensor([25] * 3), settings, valid)
+        assert [best[0].tokens for best in hypotheses] == [each.tokens for each in alone]
         assert all(
-            best[0].score == pytest.approx(each.score, abs=1e-4) for best, each in zip(found, alone, strict=True)
+            best[0].score == pytest.approx(each.score, abs=1e-4) for best, each in zip(hypotheses, alone, strict=True)
         )
     assert model.context is None
 
@@ -163,9 +163,9 @@ def test_reset_clears_the_memory_of_a_row():
     cache = model.new_memory(2)
     model(old, cache.next_mask(old), cache)
     cache.reset(torch.tensor([True, False]))
-    found = torch.cat([model(part, cache.next_mask(part), cache) for part in new.split([3, 5, 6], 1)], 1)
-    assert_close(found[0], segments(model, new[:1], [3, 5, 6])[0])
-    assert (found[1] - segments(model, new[1:], [3, 5, 6])[0]).abs().max() > 0.1
+    logits = torch.cat([model(part, cache.next_mask(part), cache) for part in new.split([3, 5, 6], 1)], 1)
+    assert_close(logits[0], segments(model, new[:1], [3, 5, 6])[0])
+    assert (logits[1] - segments(model, new[1:], [3, 5, 6])[0]).abs().max() > 0.1
 
 
 @torch.no_grad()

@@ -1,11 +1,10 @@
-"""BERT equals transformers' BERT in outputs and tokens, imported and exported; so do sentence-transformers' vectors."""
+"""BERT equals transformers' BERT in outputs and tokens, imported and exported."""
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -20,10 +19,8 @@ from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface import bert_export
 from regard.formats.huggingface.bert import EncoderFolder, read
-from regard.formats.huggingface.folder import first_module
 from regard.formats.huggingface.vocabularies import load_wordpiece
 from regard.parts import Mask, slots
-from regard.parts.pooling import pooled
 from regard.processors import tokenizers
 
 KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSentencePrediction",
@@ -55,10 +52,10 @@ def compare(model: bert.Model, theirs: Any) -> None:
     """Compare every output of the class, with token types and without."""
     ids, valid, types = batch()
     for token_types in (types, None):
-        found, _ = their_outputs(theirs, token_types is not None)
+        outputs, _ = their_outputs(theirs, token_types is not None)
         states = model.encode(ids, Mask(key_valid=valid), token_types)
         compared = set()
-        for name, wanted in found.items():
+        for name, wanted in outputs.items():
             compared.add(name)
             if name == "last_hidden_state":
                 close(states[valid], wanted[valid])
@@ -205,8 +202,8 @@ def test_tokens_equal_transformers(tmp_path: Path, config: dict[str, Any] | None
     (tmp_path / "stored" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "vocab.txt").exists()
     wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
-    for place in (path, tmp_path / "stored"):
-        ours = load_wordpiece(place)
+    for folder in (path, tmp_path / "stored"):
+        ours = load_wordpiece(folder)
         assert ours.encode(small.AWKWARD) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id, 4)
@@ -321,10 +318,10 @@ def test_exported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
     folder = read_folder(out)
     compare(folder.model, theirs)
     text = hf.AutoTokenizer.from_pretrained(out)
-    found = text(small.AWKWARD[0], small.AWKWARD[1])
+    encoded = text(small.AWKWARD[0], small.AWKWARD[1])
     first, second = ours.tokenizer.encode(small.AWKWARD[:2])
-    assert found.input_ids == [1, *first, 2, *second, 2]
-    assert found.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert encoded.input_ids == [1, *first, 2, *second, 2]
+    assert encoded.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert folder.tokenizer.encode(small.AWKWARD) == ours.tokenizer.encode(small.AWKWARD)
     masked = ours.run.model.head == "words"
     assert folder.tokenizer.mask == ours.tokenizer.mask == (ours.tokenizer.size - 1 if masked else None)
@@ -361,9 +358,9 @@ def test_check_detects_a_wrong_export(tmp_path: Path, monkeypatch: pytest.Monkey
     ours, tensors = predictor(bert.Config(**SHAPE, head="tag", labels=4)), bert_export.tensors
 
     def damaged(model: bert.Model, c: bert.Config) -> dict[str, torch.Tensor]:
-        found = tensors(model, c)
-        found["bert.encoder.layer.1.output.dense.weight"][3, 5] += 0.5
-        return found
+        weights = tensors(model, c)
+        weights["bert.encoder.layer.1.output.dense.weight"][3, 5] += 0.5
+        return weights
 
     monkeypatch.setattr(bert_export, "tensors", damaged)
     bert_export.write(ours, tmp_path / "a", "fp32")
@@ -385,133 +382,3 @@ def test_unsupported_settings_are_named() -> None:
         assert part in words
     assert "scaled=false" in bert_export.unsupported(bert.Config(attention=slots.Dense(scaled=False)))[0]
     assert bert_export.unsupported(bert.Config()) == []
-
-
-# --- sentence-transformers -------------------------------------------------------------------------------------------
-
-
-def sentences(path: Path, nested: bool = False, normalize: bool = False, **pooling: Any) -> Path:
-    home = path / "0_Transformer" if nested else path
-    home.parent.mkdir(exist_ok=True)
-    small.folder(home, tokenizer={"model_max_length": 33})
-    name = "sentence_transformers.models."
-    listed = [("Transformer", home.name if nested else ""), ("Pooling", "1_Pooling")]
-    listed += [("Normalize", "2_Normalize")] if normalize else []
-    modules = [{"idx": i, "name": str(i), "path": where, "type": name + kind} for i, (kind, where) in enumerate(listed)]
-    (path / "modules.json").write_text(json.dumps(modules))
-    (path / "1_Pooling").mkdir()
-    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False}
-    (path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **modes} | pooling))
-    (home / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))
-    return path
-
-
-def vectors(path: Path, texts: list[str], longest: int, how: str, normalize: bool) -> Any:
-    """Expected vectors: each text alone in transformers, pooled with numpy."""
-    text, model = hf.AutoTokenizer.from_pretrained(path), hf.BertModel.from_pretrained(path).eval()
-    found = []
-    for each in texts:
-        batch = text(each, return_tensors="pt", truncation=True, max_length=longest, split_special_tokens=True)
-        with torch.no_grad():
-            states = model(**batch).last_hidden_state[0].numpy()
-        vector = {"mean": states.mean(0), "first": states[0], "max": states.max(0)}[how]
-        found.append(vector / np.linalg.norm(vector) if normalize else vector)
-    return np.stack(found)
-
-
-@torch.no_grad()
-def our_vectors(folder: EncoderFolder, texts: list[str]) -> Any:
-    """Our vectors, all texts in one padded batch."""
-    text = folder.tokenizer
-    rows = [[text.start, *ids[: folder.max_tokens - 2], text.end] for ids in text.encode(texts)]
-    valid = ragged([len(row) for row in rows])
-    tokens = torch.tensor([row + [text.pad] * (valid.size(1) - len(row)) for row in rows])
-    states = folder.model.encode(tokens, Mask(key_valid=valid))
-    return pooled(states, valid, folder.pooling, folder.normalize).numpy()
-
-
-@pytest.mark.parametrize(
-    ("how", "pooling", "nested", "normalize"),
-    [
-        ("mean", {"pooling_mode_mean_tokens": True}, False, True),
-        ("first", {"pooling_mode_cls_token": True}, True, False),
-        ("max", {"pooling_mode_max_tokens": True}, False, False),
-        ("first", {"pooling_mode": "cls"}, False, True),
-    ],
-)
-def test_vectors_equal_sentence_transformers(
-    tmp_path: Path, how: str, pooling: dict[str, Any], nested: bool, normalize: bool
-) -> None:
-    path = sentences(tmp_path / "x", nested, normalize, **pooling)
-    if "pooling_mode" in pooling:  # as newer versions write it
-        (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    home = path / "0_Transformer" if nested else path
-    folder = read(path, json.loads((home / "config.json").read_text()))
-    assert (folder.pooling, folder.normalize, folder.max_tokens) == (how, normalize, 12)
-    texts = [*small.AWKWARD, "the cat sat " * 9]
-    close(torch.tensor(our_vectors(folder, texts)), torch.tensor(vectors(home, texts, 12, how, normalize)))
-    if nested:
-        (path / "config.json").unlink(missing_ok=True)
-        assert first_module(path) == home
-
-
-def test_max_tokens_falls_back_to_the_tokenizer_and_the_model(tmp_path: Path) -> None:
-    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
-    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None, "do_lower_case": True}))
-    (path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 33, "do_lower_case": False}))
-    folder = read_folder(path)
-    assert folder.max_tokens == 33
-    assert folder.tokenizer.encode(["HELLO"]) == [[small.VOCAB.index("hello")]]  # lower case first
-    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
-    assert read_folder(path).max_tokens == 41  # the model has no more positions
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("1_Pooling/config.json", "[1]", r"config.json does not hold an object but \[1\]; restore"),
-        ("sentence_bert_config.json", '"x"', r"sentence_bert_config.json does not hold an object but \"x\""),
-        (
-            "sentence_bert_config.json",
-            '{"max_seq_length": "x"}',
-            "max_seq_length is 'x'; expected a number",
-        ),
-        ("config.json", "[]", r"config.json does not hold an object but \[\]"),
-        ("modules.json", "{}", r"modules.json does not hold a list but \{\}"),
-        ("modules.json", '[{"type": 3, "path": 4}]', "modules.json has 3; regard supports Transformer"),
-    ],
-)
-def test_damaged_sentence_transformers_files_are_refused(tmp_path: Path, name: str, text: str, words: str) -> None:
-    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True)
-    (path / name).write_text(text)
-    with pytest.raises(UserError, match=words):
-        regard.load(path)
-
-
-def test_unsupported_sentence_transformers_are_refused(tmp_path: Path) -> None:
-    path = sentences(tmp_path / "x", pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True)
-    with pytest.raises(UserError, match="pools by mean_tokens and max_tokens; regard pools by one of"):
-        read_folder(path)
-    (path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(UserError, match="1_Pooling/config.json is missing"):
-        read_folder(path)
-    (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
-    with pytest.raises(UserError, match="pools by lasttoken"):
-        read_folder(path)
-    (path / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
-    with pytest.raises(UserError, match=r"puts the prompt 'query' before every text \(default_prompt_name\)"):
-        read_folder(path)
-    modules = json.loads((path / "modules.json").read_text())
-    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-    (path / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(UserError, match="modules.json has Dense; regard supports Transformer, Pooling and Normalize"):
-        read_folder(path)
-    (path / "modules.json").write_text(json.dumps([{"idx": 0}]))
-    with pytest.raises(UserError, match="is no list of modules with type and path"):
-        read_folder(path)
-    (path / "modules.json").write_text(json.dumps(modules[:1]))
-    with pytest.raises(UserError, match="has no Transformer or no Pooling"):
-        read_folder(path)
-    (path / "config.json").unlink()
-    with pytest.raises(UserError, match=r"has a modules.json and no config.json"):
-        regard.load(path)

@@ -46,18 +46,18 @@ def compare(model: Any, fresh: Any) -> None:
         for row, length in enumerate(lengths):
             alone = slice(row, row + 1), slice(length)
             extra = {} if token_types is None else {"token_type_ids": token_types[alone]}
-            found, own = fresh()(ids[alone], **extra), states[alone]
+            outputs, own = fresh()(ids[alone], **extra), states[alone]
             if model.head == "none":
-                close(own, found.last_hidden_state)
-                close(model.pool(own), found.pooler_output)
+                close(own, outputs.last_hidden_state)
+                close(model.pool(own), outputs.pooler_output)
             elif model.head == "words":
-                close(model.logits(own), found["prediction_logits" if model.next is not None else "logits"])
+                close(model.logits(own), outputs["prediction_logits" if model.next is not None else "logits"])
                 assert (
                     model.next is None
-                    or (model.next_sentence_logits(own) - found.seq_relationship_logits).abs().max() < 1e-4
+                    or (model.next_sentence_logits(own) - outputs.seq_relationship_logits).abs().max() < 1e-4
                 )
             else:
-                close(model.label_logits(own), found.logits)
+                close(model.label_logits(own), outputs.logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,18 +107,18 @@ def test_training_outputs_equal_with_their_random_blocks(tmp_path: Path, monkeyp
 
 def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", num_labels=3)
-    system = regard.load(path, device="cpu")
+    predictor = regard.load(path, device="cpu")
     texts = [" ".join(small.LINES[:8]), "the cat"]
     words = hf.AutoTokenizer.from_pretrained(path)
     for text in texts:
         theirs = hf.BigBirdForSequenceClassification.from_pretrained(path).eval()
         with torch.no_grad():
             wanted = theirs(**words(text, return_tensors="pt")).logits.argmax(-1).item()
-        assert system.predict(texts)[texts.index(text)] == f"LABEL_{wanted}"
+        assert predictor.predict(texts)[texts.index(text)] == f"LABEL_{wanted}"
     masked = regard.load(small.bigbird(tmp_path / "m", "BigBirdForMaskedLM"), device="cpu")
     assert "[MASK]" not in masked.predict("the [MASK] sat")
-    glance = masked.look(texts[0])
-    assert glance.weights().shape == (len(glance.pieces),) * 2
+    view = masked.look(texts[0])
+    assert view.weights().shape == (len(view.pieces),) * 2
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_tokens_equal_transformers(tmp_path: Path) -> None:
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "spiece.model").exists()
     plain = [text for text in small.AWKWARD if "<" not in text]
     wanted = theirs(plain, add_special_tokens=False, split_special_tokens=True).input_ids
-    for place in (path, tmp_path / "stored"):
-        ours = load_bigbird_unigram(place)
+    for folder in (path, tmp_path / "stored"):
+        ours = load_bigbird_unigram(folder)
         assert ours.encode(plain) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == tuple(theirs.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))

@@ -44,17 +44,17 @@ def test_language_models_train_resume_and_generate(kind: str, family: str, files
         "data.valid": f"{files}/valid.jsonl",
         "data.cache": f"{tmp_path}/cache",
     }
-    asked = {**SMALL, **size, **data, "model.attention.kind": kind, **own[kind]}
+    settings = {**SMALL, **size, **data, "model.attention.kind": kind, **own[kind]}
     if family == "gpt":
-        asked["model.key_heads"] = 0
+        settings["model.key_heads"] = 0
 
     def train(out: str, *more: str, **changes: object) -> int:
         return main(
             ["train", "language", "--out", f"{tmp_path}/{out}", *more, *(f"{k}={v}" for k, v in changes.items())]
         )
 
-    assert train("whole", **asked) == 0
-    assert train("halves", **asked | {"train.steps": 3}) == 0 and train("halves", "--resume", **asked) == 0
+    assert train("whole", **settings) == 0
+    assert train("halves", **settings | {"train.steps": 3}) == 0 and train("halves", "--resume", **settings) == 0
     for name in (
         "model.safetensors",
         "checkpoints/step-6/model.safetensors",
@@ -63,16 +63,16 @@ def test_language_models_train_resume_and_generate(kind: str, family: str, files
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes(), name
     capsys.readouterr()
     assert main(["predict", f"{tmp_path}/whole", "--prompt", "the cat", "decode.max_tokens=9"]) == 0
-    system = regard.load(tmp_path / "whole")
+    predictor = regard.load(tmp_path / "whole")
     for how in ({"kind": "greedy"}, {"kind": "beam", "beam": 3}):
-        both = system.predict(["the cat", "a dog and the"], max_tokens=60, **how)
-        assert both == [system.predict(text, max_tokens=60, **how) for text in ("the cat", "a dog and the")]
+        both = predictor.predict(["the cat", "a dog and the"], max_tokens=60, **how)
+        assert both == [predictor.predict(text, max_tokens=60, **how) for text in ("the cat", "a dog and the")]
 
 
 MISTAKES = {
     "no features": ("language", {"model.attention": {"kind": "favor", "features": 0}},
                     "model.attention.features is 0; expected at least 1"),
-    "redraw backwards": ("language", {"model.attention": {"kind": "favor", "redraw": -1}},
+    "negative redraw": ("language", {"model.attention": {"kind": "favor", "redraw": -1}},
                          "model.attention.redraw is -1; expected at least 0"),
     "favor with buckets": ("language", {"model.attention.kind": "favor", "model.positions.kind": "buckets"},
                            "model.positions.kind=buckets adds to scores, of which model.attention.kind=favor has none"),
@@ -81,11 +81,11 @@ MISTAKES = {
     "causal lowrank": ("language", {"model.attention.kind": "lowrank"}, 'model.attention.kind is "lowrank"; expected one of dense, window, favor'),
     "no rank": ("classify", {"model.attention": {"kind": "lowrank", "rank": 0}},
                 "model.attention.rank is 0; expected at least 1"),
-    "no places": ("classify", {"model.attention": {"kind": "lowrank", "tokens": 0}},
+    "no tokens": ("classify", {"model.attention": {"kind": "lowrank", "tokens": 0}},
                   "model.attention.tokens is 0; expected at least 1"),
-    "shared by nobody": ("classify", {"model.attention": {"kind": "lowrank", "sharing": "values"}},
+    "unknown sharing": ("classify", {"model.attention": {"kind": "lowrank", "sharing": "values"}},
                          'model.attention.sharing is "values"; expected one of none, heads, key-value, layers'),
-    "dropout of the teaching model": ("language", {"model.family": "lm", "model.attention.dropout": 0.2},
+    "attention dropout of lm": ("language", {"model.family": "lm", "model.attention.dropout": 0.2},
                                       "model.attention.dropout is 0.2, but in family lm model.dropout covers attention weights too"),
     "global tokens in a language model": ("language", {"model.family": "lm", "model.attention": {"kind": "window", "globals": 1}},
                                           "model.attention.globals is 1, and global tokens see later ones; expected 0"),
@@ -110,14 +110,14 @@ def test_lm_attention_has_the_models_dropout() -> None:
 def test_window_larger_than_the_text_equals_dense(kind: dict[str, object]) -> None:
     """Also with global tokens, if their projections equal the others'."""
     shape = {"vocab": 50, "width": 32, "heads": 2, "layers": 2, "inner": 64, "head": "words"}
-    dense, near = (
+    dense, windowed = (
         bert.Model(bert.Config.model_validate({**shape, "attention": each})).eval() for each in ("dense", kind)
     )
     weights = dense.state_dict()
-    for name in near.state_dict():
+    for name in windowed.state_dict():
         plain = name.replace(".near.", ".").replace(".wide.", ".")
         weights[name] = weights[plain]
-    near.load_state_dict({name: weights[name] for name in near.state_dict()})
+    windowed.load_state_dict({name: weights[name] for name in windowed.state_dict()})
     tokens, valid = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
-    found, wanted = (model.encode(tokens, Mask(key_valid=valid))[valid] for model in (near, dense))
-    assert (found - wanted).abs().max() < 1e-5
+    actual, expected = (model.encode(tokens, Mask(key_valid=valid))[valid] for model in (windowed, dense))
+    assert (actual - expected).abs().max() < 1e-5

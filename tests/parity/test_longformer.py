@@ -47,16 +47,16 @@ def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
     for named in (None, marks):
         mask = Mask(key_valid=valid, global_positions=named)
         wide = None if named is None else mask.is_global(tokens).long()
-        found = theirs(ids, attention_mask=valid.long(), global_attention_mask=wide)
+        outputs = theirs(ids, attention_mask=valid.long(), global_attention_mask=wide)
         states = model.encode(ids, mask)
         if model.head == "none":
-            close(states[valid], found.last_hidden_state[valid])
-            close(model.pool(states), found.pooler_output)
+            close(states[valid], outputs.last_hidden_state[valid])
+            close(model.pool(states), outputs.pooler_output)
         elif model.head == "words":
-            close(model.logits(states)[valid], found.logits[valid])
+            close(model.logits(states)[valid], outputs.logits[valid])
         else:
             chosen = valid if model.head == "tag" else slice(None)
-            close(model.label_logits(states)[chosen], found.logits[chosen])
+            close(model.label_logits(states)[chosen], outputs.logits[chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,21 +85,21 @@ def test_other_shapes(tmp_path: Path) -> None:
 
 def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     path = small.longformer(tmp_path / "x", "LongformerForSequenceClassification", num_labels=3)
-    system = regard.load(path, device="cpu")
+    predictor = regard.load(path, device="cpu")
     text = " ".join(small.LINES * 2)
     theirs, words = hf.LongformerForSequenceClassification.from_pretrained(path).eval(), hf.AutoTokenizer
     batch = words.from_pretrained(path)([text, "the cat"], return_tensors="pt", padding=True, max_length=138,
                                         truncation=True)  # fmt: skip
     with torch.no_grad(), pytest.warns(UserWarning, match="were cut there"):
         wanted = theirs(**batch).logits.argmax(-1).tolist()
-        assert system.predict([text, "the cat"]) == [f"LABEL_{i}" for i in wanted]
+        assert predictor.predict([text, "the cat"]) == [f"LABEL_{i}" for i in wanted]
     masked = regard.load(small.longformer(tmp_path / "m", "LongformerForMaskedLM"), device="cpu")
     assert "<mask>" not in masked.predict("the <mask> sat")
     tags = regard.load(small.longformer(tmp_path / "t", "LongformerForTokenClassification", num_labels=4), device="cpu")
     assert tags.predict("the cat sat").count("/LABEL_") == 3
-    glance = tags.look("the cat sat on the mat")
-    assert glance.weights().shape == (len(glance.pieces),) * 2
-    glance.save(tmp_path / "look.png")
+    view = tags.look("the cat sat on the mat")
+    assert view.weights().shape == (len(view.pieces),) * 2
+    view.save(tmp_path / "look.png")
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_tokens_equal_transformers(tmp_path: Path, config: dict[str, Any] | None
     theirs.save_pretrained(tmp_path / "stored")
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (tmp_path / "stored" / "merges.txt").exists()
     wanted = theirs(small.AWKWARD, add_special_tokens=False, split_special_tokens=True).input_ids
-    for place in (path, tmp_path / "stored"):
-        ours = load_byte_bpe(place)
+    for folder in (path, tmp_path / "stored"):
+        ours = load_byte_bpe(folder)
         assert ours.encode(small.AWKWARD) == wanted
         control = (ours.pad, ours.unk, ours.start, ours.end, ours.mask)
         assert control == (1, 3, 0, 2, theirs.mask_token_id)
@@ -202,11 +202,11 @@ def test_train_save_and_load(tmp_path: Path, task: str, family: str) -> None:
     slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
     own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
     run = reads.trained(task, tmp_path, **own)
-    system = regard.load(run)
-    metrics = system.evaluate()
+    predictor = regard.load(run)
+    metrics = predictor.evaluate()
     assert metrics["loss"] < 4 if task == "masked" else metrics["accuracy"] > 0.7
-    assert system.predict("the cat so happy") == regard.load(run).predict("the cat so happy")
-    assert system.run.model.family == family
+    assert predictor.predict("the cat so happy") == regard.load(run).predict("the cat so happy")
+    assert predictor.run.model.family == family
 
 
 # --- export --------------------------------------------------------------------------------------------------------
@@ -230,22 +230,22 @@ def test_exported_outputs_equal_transformers(tmp_path: Path, settings: dict[str,
     torch.manual_seed(4)
     model = loud(longformer.Model(c), spread=3.0)
     labels = [f"label {i}" for i in range(c.labels)]
-    system = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
+    predictor = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
     assert longformer_export.unsupported(c) == []
-    longformer_export.write(system, tmp_path / "x", "fp32")
-    assert "tokens equal, outputs apart by" in longformer_export.check(system, tmp_path / "x", "fp32")
+    longformer_export.write(predictor, tmp_path / "x", "fp32")
+    assert "tokens equal, outputs apart by" in longformer_export.check(predictor, tmp_path / "x", "fp32")
     theirs = getattr(hf, architecture(c)).from_pretrained(tmp_path / "x").eval()
     ids, valid = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
     wide = torch.zeros_like(ids)
     wide[:, : c.attention.globals] = 1
     with torch.no_grad():
-        found = theirs(ids.masked_fill(~valid, text.pad), attention_mask=valid.long(), global_attention_mask=wide)
+        outputs = theirs(ids.masked_fill(~valid, text.pad), attention_mask=valid.long(), global_attention_mask=wide)
         own = model(ids, Mask(key_valid=valid))
-    wanted = found.last_hidden_state if c.head == "none" else found.logits
+    wanted = outputs.last_hidden_state if c.head == "none" else outputs.logits
     close(own if c.head == "class" else own[valid], wanted if c.head == "class" else wanted[valid])
     again = read_folder(tmp_path / "x")
     assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
-    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.usage(system)
+    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.usage(predictor)
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,14 @@ def test_generation_equals_transformers(folders: dict[str, Path], name: str) -> 
             "early_stopping": how.get("early_stopping") == "first",
             "length_penalty": how.get("length_penalty", 1.0),
         }
-        made = theirs.generate(
+        generated = theirs.generate(
             **batch, num_beams=beams, max_new_tokens=17, do_sample=False, **(words if beams > 1 else {})
         ).tolist()
-        found = ours.search(TEXTS, ours._how({"max_tokens": 17, **how}))
-        assert [best[0].tokens for best in found] == [[each for each in row if each not in (0, 1)] for row in made]
-        texts, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(made)
+        hypotheses = ours.search(TEXTS, ours._how({"max_tokens": 17, **how}))
+        assert [best[0].tokens for best in hypotheses] == [
+            [each for each in row if each not in (0, 1)] for row in generated
+        ]
+        texts, wanted = ours.predict(TEXTS, max_tokens=17, **how), tokenizer.batch_decode(generated)
         assert texts == [text.removeprefix("<pad>").replace("<pad>", "").replace("</s>", "").strip() for text in wanted]
         assert len(set(texts)) > 4
 
@@ -115,8 +117,8 @@ def test_tokens_equal_transformers_and_sentencepiece(folders: dict[str, Path], t
     assert (tmp_path / "stored" / "tokenizer.json").is_file() and not (path / "tokenizer.json").exists()
     cutter = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
     wanted = theirs(AWKWARD, add_special_tokens=False).input_ids
-    for place in (path, tmp_path / "stored"):
-        ours = load_t5_unigram(place)
+    for folder in (path, tmp_path / "stored"):
+        ours = load_t5_unigram(folder)
         assert ours.encode(AWKWARD) == wanted
         assert ours.encode(AWKWARD[:7]) == cutter.encode(AWKWARD[:7])
         assert (ours.pad, ours.start, ours.end, ours.unk, ours.mask) == (0, 0, 1, 2, None)

@@ -9,8 +9,6 @@ import torch
 import transformers as hf
 from helpers import bert as folders
 from helpers import causal, marian, reads
-from test_bert import sentences as of_sentences
-from test_bert import vectors
 
 import regard
 from regard.errors import UserError
@@ -223,16 +221,18 @@ def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
 
 
 def test_vectors_of_a_sentence_transformers_folder(tmp_path):
-    path = of_sentences(tmp_path / "x", normalize=True, pooling_mode_mean_tokens=True)
+    path = folders.sentence_folder(tmp_path / "x", normalize=True, pooling_mode_mean_tokens=True)
     texts = [*folders.AWKWARD, "the cat sat"]
     system = regard.load(path)
     with pytest.warns(UserWarning, match="2 of 15 texts have more than 10 tokens"):
         found = system.embed(texts)
-    assert (found - torch.tensor(vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
+    assert (found - torch.tensor(folders.sentence_vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
     assert system.run.data.max_tokens == 12 and system.run.decode.normalize
     with pytest.warns(UserWarning, match="1 of 1 texts have more than 10 tokens and were cut"):
         long = system.embed(["the cat sat " * 9])
-    assert (long - torch.tensor(vectors(path, ["the cat sat " * 9], 12, "mean", True))).abs().max() < 1e-5
+    assert (
+        long - torch.tensor(folders.sentence_vectors(path, ["the cat sat " * 9], 12, "mean", True))
+    ).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
