@@ -118,7 +118,7 @@ def facts_of(model: nn.Module, device: torch.device, before: int) -> str:
     )
     return (
         f"{trained:,} trained ({100 * trained / every:.2f} %), file {size / 2**20:.1f} MiB, "
-        f"gradients and optimizer {tune.mebibytes(trained):,.1f} MiB{peak}"
+        f"gradients and optimizer {tune.optimizer_mebibytes(trained):,.1f} MiB{peak}"
     )
 
 
@@ -129,7 +129,7 @@ def reading(c: bert.Config, plan: Plan, device: torch.device, count: int) -> Sec
     models = {"base": built(c, "full", device)} | {name: built(c, "lora", device) for name in ("beside", "merged")}
     for name in ("beside", "merged"):
         torch.manual_seed(2)
-        for _, _, side in lora.sides(models[name]):
+        for _, _, side in lora.branches(models[name]):
             side.up.normal_(0.0, 0.02)
     lora.merge(models["merged"])
     tune.keep_merged(models["merged"])

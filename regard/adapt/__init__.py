@@ -1,1 +1,2 @@
-"""Passes over a finished model, found by module type: they work on every family, also on those not yet written."""
+"""Passes over a finished model (LoRA, adapters, prompts, prefixes, precision). They find modules by type, so they work
+on every family."""

@@ -1,6 +1,7 @@
-"""Adapters (1902.00751): behind the attention and the feed-forward of every layer goes a narrow network of its own.
+"""Adapters (1902.00751): a bottleneck network after the attention and the feed-forward of every layer.
 
-It adds to what the sub-layer says, before the residual does. Its last map begins at zero: the model begins as it was.
+Its output is added to that of the sublayer, before the residual. Its last map starts at zero, so the model starts
+unchanged.
 """
 
 from typing import Any
@@ -9,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Adapter
-from .injection import Injection, some, unsupported
+from .injection import Injection, format_names, unsupported
 
-PLACES = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
+SUBLAYERS = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}
 
 
 class Bottleneck(nn.Module):
+    """One adapter."""
+
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.down, self.up = nn.Linear(width, inner), nn.Linear(inner, width)
@@ -25,27 +28,27 @@ class Bottleneck(nn.Module):
         added: Tensor = self.up(F.gelu(self.down(x)))
         return added
 
-    def behind(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
-        """A hook: what the sub-layer says, and what the adapter makes of it."""
-        return out + self(out.to(self.down.weight.dtype)).to(out.dtype)
+    def add_to_output(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+        """Forward hook of the sublayer."""
+        added: Tensor = self(out.to(self.down.weight.dtype))
+        return out + added.to(out.dtype)
 
 
 def install(model: nn.Module, settings: Adapter) -> Injection:
-    """Put an adapter behind every module of these names that tells how wide its answer is, or ends in a map `out`."""
-    graft, names = Injection("adapter"), PLACES[settings.after]
-    known = {path: width for path, module in model.named_modules() if (width := _width(module))}
-    chosen = {path: width for path, width in known.items() if path.rpartition(".")[2] in names}
+    """Put an adapter after every sublayer with a chosen name and a known output width."""
+    injection, names = Injection("adapter"), SUBLAYERS[settings.after]
+    widths = {path: width for path, module in model.named_modules() if (width := _output_width(module))}
+    chosen = {path: width for path, width in widths.items() if path.rpartition(".")[2] in names}
     if not chosen:
-        wanted = " or ".join(names)
-        raise unsupported("adapter", f"nothing that it could stand behind is called {wanted} (there is: {some(known)})")
+        raise unsupported("adapter", f"it has no sublayer called {' or '.join(names)} (it has {format_names(widths)})")
     for path, width in chosen.items():
         adapter = Bottleneck(width, settings.bottleneck)
-        graft.attach(path, adapter)
-        graft.hold(model.get_submodule(path).register_forward_hook(adapter.behind))
-    return graft
+        injection.attach(path, adapter)
+        injection.add_handles(model.get_submodule(path).register_forward_hook(adapter.add_to_output))
+    return injection
 
 
-def _width(module: nn.Module) -> int:
-    """Of what the module says, if that is known."""
+def _output_width(module: nn.Module) -> int:
+    """The output width of a module, by its last map `out` or its attribute `outputs`; 0 if unknown."""
     last = module._modules.get("out")
     return int(getattr(last, "out_features", getattr(module, "outputs", 0)))

@@ -1,86 +1,88 @@
-"""What a method of tuning puts into a finished model: small parts, each beside the module whose path it bears.
+"""The modules that a tuning method injects into a finished model, each under the path of the module it serves.
 
-They hang on the model as its child `tune`, so they move, train and are saved with it; the base's own names stay as they
-are. Only hooks connect the two: taking them away gives the base back, bit for bit.
+They are the model's child `tune`, so they move, train and are saved with it; the names of the base do not change.
+Only hooks connect them to the base: removing the hooks restores it bit for bit.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError
 
-NAME = "tune"  # of the child
-SHOWN = 12  # names of modules in a message
+TUNE_MODULE = "tune"  # name of the child
+MAX_NAMES = 12  # module names in a message
 
 
 class Injection(nn.Module):
-    """The parts of one method in one model, by path, and how they are connected."""
+    """The injected modules of one method, by path, and their hooks."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind, self._handles = kind, list[Any]()
-        self.shared = False  # do other models use the same base?
+        self.kind, self._handles = kind, list[RemovableHandle]()
+        self.shared = False  # true if other models use the same base
 
     def attach(self, path: str, part: nn.Module) -> None:
-        """`a.b.c` becomes a child of a child, so that its parameters bear the names of the module it serves."""
-        *way, last = path.split(".")
+        """Add `part` at the nested path `a.b.c`, so that its parameters carry the name of the module it serves."""
+        *parents, last = path.split(".")
         here: nn.Module = self
-        for name in way:
+        for name in parents:
             if name not in here._modules:
                 here.add_module(name, nn.Module())
             here = here.get_submodule(name)
         if last in here._modules:
-            raise UserError(f"{path} is tuned already; one module takes one method")
+            raise UserError(f"{path} is tuned already; a module takes one method")
         here.add_module(last, part)
 
-    def hold(self, *handles: Any) -> None:
-        """Hooks, to be taken away in the end."""
+    def add_handles(self, *handles: RemovableHandle) -> None:
+        """Register hooks, which `remove` takes away."""
         self._handles += handles
 
     def text_only(self, path: str, weights: Tensor) -> Tensor:
-        """Recorded weights (…, queries, keys) of the attention at `path`, without what a method put before the text."""
+        """Recorded weights (…, queries, keys) of the attention at `path`, without injected tokens."""
         return weights
 
     def remove(self, model: nn.Module) -> None:
-        """The model as it was."""
+        """Restore the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        del model._modules[NAME]
+        del model._modules[TUNE_MODULE]
 
 
 def injection_of(model: nn.Module) -> Injection | None:
-    found = model._modules.get(NAME)
+    """The injection of a tuned model, or None."""
+    found = model._modules.get(TUNE_MODULE)
     return found if isinstance(found, Injection) else None
 
 
 class Unsupported(UserError):
-    """A method that this kind of model has no place for. Whoever knows its family puts the name in."""
+    """A tuning method that a model does not support. A caller that knows the family adds it with `for_family`."""
 
-    def of(self, family: str) -> UserError:
+    def for_family(self, family: str) -> UserError:
         return UserError(str(self).replace("this model", f"model.family={family}", 1))
 
 
 def unsupported(kind: str, why: str) -> Unsupported:
-    return Unsupported(f"tune.kind={kind} makes no sense for this model: {why}; use another kind")
+    return Unsupported(f"tune.kind={kind} does not work with this model: {why}; use another kind")
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names in which a regular expression is found; if there is none, those that exist are shown."""
+def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that contain a match of the pattern. If there is none, the error lists the existing ones."""
     names = list(names)
     try:
         found = [name for name in names if re.search(pattern, name)]
     except re.error as error:
-        raise UserError(f"tune.pattern is {pattern!r}, no regular expression ({error})") from error
+        raise UserError(f"tune.pattern is {pattern!r}; expected a regular expression ({error})") from error
     if not found:
-        raise UserError(f"tune.pattern={pattern!r} fits no linear map of the model; it has {some(names)}")
+        raise UserError(f"tune.pattern={pattern!r} matches no linear layer of the model; it has {format_names(names)}")
     return found
 
 
-def some(names: Iterable[str]) -> str:
-    """Names for a message, layers of one kind together."""
+def format_names(names: Iterable[str]) -> str:
+    """Format module names for a message; layers with different numbers are shown once."""
     kinds = list(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names))
-    return ", ".join(kinds[:SHOWN]) + (f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else "") or "none"
+    more = f" and {len(kinds) - MAX_NAMES} more" if len(kinds) > MAX_NAMES else ""
+    return ", ".join(kinds[:MAX_NAMES]) + more or "none"

@@ -1,10 +1,10 @@
-"""Precision as a pass over a finished model: bf16 holds and computes everything in bfloat16, int8 the linear maps.
+"""Precision as a pass over a finished model: bf16 stores and computes everything in bfloat16, int8 linear layers only.
 
-On a CPU the maps of fp32 and bf16 get a second copy of their weights, laid out as oneDNN reads them fastest; on a GPU
-the three maps of self-attention get one, side by side, for one call costs less there than three.
+On a CPU, fp32 and bf16 linear layers get a second copy of their weights in oneDNN's fastest layout. On a GPU, the
+query, key and value maps of self-attention get a fused copy, because one call costs less there than three.
 
-int8 keeps a scale for every output of a map, and one is found for every row of its input when it comes, so that a row's
-result does not depend on the rows beside it. Sums of products are whole numbers: the same bits in every batch.
+int8 has a weight scale per output and computes an input scale per row, so that the result is batch-invariant. Sums of
+products are integers: the same bits in every batch.
 """
 
 from collections.abc import Collection
@@ -17,29 +17,33 @@ from torch.nn import functional as F
 from ..errors import UserError
 from ..parts import Attention
 
-STEPS = 127  # of an int8 on either side of zero
-SMALLEST = 32  # inputs or outputs: below, as in a head of two classes, int8 would cost exactness and save nothing
-LARGE = 2**16  # numbers in a map from which a copy laid out for oneDNN pays: its call costs 7 µs more
-ROWS = 80  # of the input, for which it is laid out; other numbers gain nearly as much
-MANY = 4096  # outputs from which a packed copy pays: its call costs 30 µs more, and then runs 2 to 3 times as fast
-SPACING = 64  # bytes between rows, so that rows of 2048 do not compete for the same lines of the cache
+INT8_MAX = 127
+MIN_INT8_SIZE = 32  # inputs or outputs: below, as in a head of two classes, int8 costs accuracy and saves nothing
+MIN_PREPACK_NUMEL = 2**16  # weights from which a copy in oneDNN's layout pays: its call costs 7 µs more
+PREPACK_ROWS = 80  # input rows that the layout is optimized for; other numbers gain nearly as much
+MIN_PACKED_OUTPUTS = (
+    4096  # from here a packed int8 weight pays: its call costs 30 µs more and runs 2 to 3 times as fast
+)
+ROW_PADDING = 64  # bytes between rows, so that rows of 2048 do not compete for the same cache lines
 
 
 def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Module:
-    """Change the model in place; for use, or as the frozen base of what is trained beside it. What a table is read from
-    for embedding stays as it is, and so do weights whose names are in `kept`."""
+    """Change the precision of the model in place, for inference or as the frozen base of a tuning.
+
+    With int8, embedding tables and the weights named in `kept` do not change.
+    """
     if precision == "bf16":
         model.to(torch.bfloat16)
     if precision == "int8":
         if (device := next(model.parameters()).device).type != "cpu":
             raise UserError(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
         for path, linear in [*model.named_modules()]:
-            if type(linear) is nn.Linear and min(linear.weight.shape) >= SMALLEST and f"{path}.weight" not in kept:
+            if type(linear) is nn.Linear and min(linear.weight.shape) >= MIN_INT8_SIZE and f"{path}.weight" not in kept:
                 parent, _, name = path.rpartition(".")
                 setattr(model.get_submodule(parent), name, Int8Linear(linear))
-    elif torch.backends.mkldnn.is_available():
+    elif torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         for linear in model.modules():
-            if type(linear) is nn.Linear and linear.weight.numel() >= LARGE:
+            if type(linear) is nn.Linear and linear.weight.numel() >= MIN_PREPACK_NUMEL:
                 linear.__class__ = PrepackedLinear
     for attention in model.modules() if any(each.is_cuda for each in model.parameters()) else ():
         if type(attention) is Attention:
@@ -48,122 +52,123 @@ def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Mo
 
 
 class FusedQKVAttention(Attention):
-    """The same attention; where query, key and value come from one input, and nothing is learnt, their maps are one."""
+    """Attention with one fused query-key-value map, for inference of self-attention; otherwise the three maps."""
 
-    _laid: tuple[Any, Tensor, Tensor | None] | None = None  # what the weights were, and their copy side by side
+    _fused: tuple[tuple[object, ...], Tensor, Tensor | None] | None = None  # weight versions, fused weight and bias
 
     def project_all(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.query, self.key, self.value
-        plain = all(
-            isinstance(each, nn.Linear) and not each._forward_hooks for each in maps
-        )  # nothing goes beside them
-        alike = query is key and key is value and plain
+        plain = all(isinstance(each, nn.Linear) and not each._forward_hooks for each in maps)  # no LoRA branches
+        fusable = query is key and key is value and plain
         biases = [each.bias for each in maps if each.bias is not None]
-        if not alike or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        if not fusable or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return super().project_all(query, key, value)
-        state = *((each.weight.data_ptr(), each.weight._version) for each in maps), *(each._version for each in biases)
-        if self._laid is None or self._laid[0] != state:
+        version = (
+            *((each.weight.data_ptr(), each.weight._version) for each in maps),
+            *(each._version for each in biases),
+        )
+        if self._fused is None or self._fused[0] != version:
             weight = torch.cat([each.weight.detach() for each in maps])
-            self._laid = state, weight, torch.cat([each.detach() for each in biases]) if biases else None
-        both: Tensor = F.linear(query, self._laid[1], self._laid[2])
-        q, k, v = both.split([each.out_features for each in maps], -1)
+            self._fused = version, weight, torch.cat([each.detach() for each in biases]) if biases else None
+        qkv: Tensor = F.linear(query, self._fused[1], self._fused[2])
+        q, k, v = qkv.split([each.out_features for each in maps], -1)  # type: ignore[no-untyped-call]
         return q, k, v
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_laid": None}  # a deep copy lays out its own
+        return self.__dict__ | {"_fused": None}  # a deep copy fuses its own
 
 
 class PrepackedLinear(nn.Linear):
-    """The same map, a fifth to three times as fast with few rows: its weights are laid out once and not at every call.
+    """A linear layer that reorders its weights for oneDNN once, not at every call: 1.2 to 3 times as fast for few rows.
 
-    Everything else about it stays an ordinary map: with gradients or elsewhere than on the CPU it is just that, and
-    weights that have been changed are laid out again.
+    With gradients, or not on a CPU, it is an ordinary linear layer. Changed weights are reordered again.
     """
 
-    _laid: tuple[Any, Tensor] | None = None  # what the weights were, and their copy
+    _prepacked: tuple[tuple[object, ...], Tensor] | None = None  # weight version, reordered weight
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
         plain = torch.is_grad_enabled() or weight.device.type != "cpu" or x.dtype != weight.dtype or not x.numel()
         if plain or torch.compiler.is_compiling():
             return super().forward(x)
-        state = weight.data_ptr(), weight._version, weight.dtype
-        if self._laid is None or self._laid[0] != state:
-            self._laid = state, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._laid[1], self.bias, "none", [], "")
+        version = weight.data_ptr(), weight._version, weight.dtype
+        if self._prepacked is None or self._prepacked[0] != version:
+            self._prepacked = version, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PREPACK_ROWS)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._prepacked[1], self.bias, "none", [], "")
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_laid": None}  # a deep copy lays out its own
+        return self.__dict__ | {"_prepacked": None}  # a deep copy reorders its own
 
 
 class Int8Linear(nn.Module):
-    """A linear map in int8. VNNI, AMX and their like multiply by way of oneDNN, which torch carries.
+    """A linear layer in int8. oneDNN, which is part of torch, multiplies with VNNI, AMX and the like.
 
-    Its tensors are plain attributes: looking a buffer up takes longer than a step of the arithmetic on a single row.
+    Its tensors are plain attributes: a buffer lookup takes longer than one operation on a single row.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.detach().float()
         self.out_features, self.in_features = weight.shape
-        steps = weight.abs().amax(1).clamp(min=1e-12) / STEPS
-        table = (weight / steps[:, None]).round().to(torch.int8)  # (outputs, inputs)
+        scale = weight.abs().amax(1).clamp(min=1e-12) / INT8_MAX
+        table = (weight / scale[:, None]).round().to(torch.int8)  # (outputs, inputs)
         bias = weight.new_zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
-        self.scale, self.bias = steps / STEPS, bias  # the row's own 127 is in the scale, too
+        self.scale, self.bias = scale / INT8_MAX, bias  # includes the 127 of the input row
         self.biased = linear.bias is not None
-        self.packed: Any = None
-        if self.out_features >= MANY and torch.backends.mkldnn.is_available():
+        self.packed: Tensor | None = None
+        if self.out_features >= MIN_PACKED_OUTPUTS and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             self.packed = torch.ops.onednn.qlinear_prepack(table, None)
             self.zero = torch.zeros(self.out_features, dtype=torch.int32)
-        spaced = torch.zeros(self.out_features, self.in_features + SPACING, dtype=torch.int8)
-        spaced[:, : self.in_features] = table
-        self.table = spaced[:, : self.in_features].t()  # (inputs, outputs)
+        padded = torch.zeros(self.out_features, self.in_features + ROW_PADDING, dtype=torch.int8)
+        padded[:, : self.in_features] = table
+        self.table = padded[:, : self.in_features].t()  # (inputs, outputs)
 
     @property
     def weight(self) -> Tensor:
-        """What the map multiplies by, in floating point."""
-        return self.table.t() * (self.scale * STEPS)[:, None]
+        """The dequantized weight."""
+        return self.table.t() * (self.scale * INT8_MAX)[:, None]
 
     @torch.no_grad()
-    def exact(self) -> nn.Linear:
-        """A map in its place that can have weights of its own; it begins with these."""
-        made = nn.Linear(self.in_features, self.out_features, bias=self.biased)
-        made.weight.copy_(self.weight)
+    def to_linear(self) -> nn.Linear:
+        """An ordinary linear layer with the dequantized weight."""
+        linear = nn.Linear(self.in_features, self.out_features, bias=self.biased)
+        linear.weight.copy_(self.weight)
         if self.biased:
-            made.bias.copy_(self.bias)
-        return made
+            linear.bias.copy_(self.bias)
+        return linear
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             return StraightThrough.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
-        return self.multiplied(x)
+        return self.multiply(x)
 
-    def multiplied(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.in_features).float()  # bf16 would round the largest up, out of range
+    def multiply(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features).float()  # bf16 would round the largest value out of range
         largest = rows.abs().amax(1, keepdim=True).clamp_min_(1e-12)
-        whole = (rows * (STEPS / largest)).round_()
+        quantized = (rows * (INT8_MAX / largest)).round_()
         if self.packed is not None:
-            out = torch.addcmul(self.bias, self._packed(whole), largest)
+            out = torch.addcmul(self.bias, self._multiply_packed(quantized), largest)
         else:
-            out = torch._int_mm(whole.to(torch.int8), self.table) * largest
-            out.mul_(self.scale).add_(self.bias)  # with many rows, new memory would cost as much as the product
+            out = torch._int_mm(quantized.to(torch.int8), self.table) * largest
+            out.mul_(self.scale).add_(self.bias)  # with many rows, allocating would cost as much as the product
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
-    def _packed(self, whole: Tensor) -> Tensor:
-        shifted = whole.add_(128).to(torch.uint8)  # the quick instructions take one side without a sign
-        return torch.ops.onednn.qlinear_pointwise(
+    def _multiply_packed(self, quantized: Tensor) -> Tensor:
+        shifted = quantized.add_(128).to(torch.uint8)  # the fast instructions take one unsigned operand
+        product: Tensor = torch.ops.onednn.qlinear_pointwise(
             shifted, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
+        return product
 
 
 class StraightThrough(torch.autograd.Function):
-    """The map with a gradient for its input, as if nothing were rounded: so what lies below it can learn."""
+    """An int8 product with the gradient of the unrounded one, so that the layers below can be trained."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, own: Int8Linear) -> Tensor:
         ctx.own = own
-        return own.multiplied(x)
+        return own.multiply(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -1,84 +1,86 @@
-"""Tuning as a pass over a finished model: freeze it, put small parts into it, train and keep only those.
+"""Parameter-efficient tuning as a pass over a finished model: freeze it, inject small modules, train only these.
 
-Where a task needs a head that the base has not, the head is trained and kept with them (`whole`).
+A new head that the base lacks is trained and saved with them (`fully_trained`).
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from torch import nn
 
 from ..config.schema import Adapter, Lora, Prefix, Prompt
 from ..errors import UserError
-from . import adapters, lora, prompts
-from .injection import NAME, Injection, injection_of
+from . import adapters, lora, prefix_tuning, prompt_tuning
+from .injection import TUNE_MODULE, Injection, injection_of
 
 
-def attach(model: nn.Module, settings: Any, whole: Collection[str] = (), words: Sequence[int] = ()) -> nn.Module:
-    """Change the model in place: its parameters are frozen but for `whole`, and new ones hang beside them.
+def attach(
+    model: nn.Module, settings: object, fully_trained: Collection[str] = (), init_tokens: Sequence[int] = ()
+) -> nn.Module:
+    """Inject the method of `settings` into the model in place. All parameters but `fully_trained` are frozen.
 
-    `words` are the tokens that a prompt or prefix may begin with.
+    A prompt or a prefix starts from `init_tokens`.
     """
-    _refuse_second(model)
-    return plant(model, _installed(model, settings, whole, words), whole)
+    _check_untuned(model)
+    return attach_injection(model, _install(model, settings, fully_trained, init_tokens), fully_trained)
 
 
-def plant(model: nn.Module, graft: Injection, whole: Collection[str] = ()) -> nn.Module:
-    """Let a graft that is connected belong to the model, and freeze the rest."""
-    _refuse_second(model)
+def attach_injection(model: nn.Module, injection: Injection, fully_trained: Collection[str] = ()) -> nn.Module:
+    """Make an installed injection a child of the model, and freeze the rest."""
+    _check_untuned(model)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in whole)
-    graft.to(next(model.parameters()).device).train(model.training)
-    model.add_module(NAME, graft)
+        parameter.requires_grad_(name in fully_trained)
+    injection.to(next(model.parameters()).device).train(model.training)
+    model.add_module(TUNE_MODULE, injection)
     return model
 
 
-def _refuse_second(model: nn.Module) -> None:
+def _check_untuned(model: nn.Module) -> None:
     if (found := injection_of(model)) is not None:
-        raise UserError(
-            f"the model is tuned by {found.kind} already; one module takes one method, so detach that first"
-        )
+        raise UserError(f"the model is tuned with {found.kind} already; detach that first")
 
 
-def _installed(model: nn.Module, settings: Any, whole: Collection[str], words: Sequence[int]) -> Any:
+def _install(
+    model: nn.Module, settings: object, fully_trained: Collection[str], init_tokens: Sequence[int]
+) -> Injection:
     match settings:
         case Lora():
-            return lora.install(model, settings, whole)
+            return lora.install(model, settings, fully_trained)
         case Adapter():
             return adapters.install(model, settings)
         case Prompt():
-            return prompts.install_prompt(model, settings, words)
+            return prompt_tuning.install(model, settings, init_tokens)
         case Prefix():
-            return prompts.install_prefix(model, settings, words)
-    raise AssertionError(f"no pass for {settings}")
+            return prefix_tuning.install(model, settings, init_tokens)
+    raise AssertionError(f"no tuning method for {settings}")
 
 
 def detach(model: nn.Module) -> nn.Module:
-    """The base as it was, bit for bit; its parameters can be trained again."""
+    """Restore the base bit for bit, with all its parameters trainable."""
     lora.unmerge(model)
-    if (graft := injection_of(model)) is not None:
-        graft.remove(model)
+    if (injection := injection_of(model)) is not None:
+        injection.remove(model)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return model
 
 
 def keep_merged(model: nn.Module) -> nn.Module:
-    """Let what was folded into the base stay there: the model is a whole one."""
-    for _, _, side in lora.sides(model):
-        side.plain = None
+    """Make a merge permanent: the model becomes an ordinary one without branches."""
+    for _, _, branch in lora.branches(model):
+        branch.base_weight = None
     return detach(model)
 
 
-def told(model: nn.Module, kind: str, every: int) -> str:
-    """How much of `every` number of the base and its heads is trained, and what that saves."""
-    own = sum(each.numel() for each in model.parameters() if each.requires_grad)
+def describe_tuning(model: nn.Module, kind: str, base_parameters: int) -> str:
+    """One sentence: how many parameters are trained, out of how many, and the memory that saves."""
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     return (
-        f"tune: {kind} trains {own:,} numbers beside the {every:,} of the model ({100 * own / every:.2f} %); gradients "
-        f"and optimizer take {mebibytes(own):,.1f} MiB and not {mebibytes(every):,.1f}"
+        f"tune: {kind} trains {trained:,} parameters of a model of {base_parameters:,} "
+        f"({100 * trained / base_parameters:.2f} %); gradients and optimizer take "
+        f"{optimizer_mebibytes(trained):,.1f} MiB instead of {optimizer_mebibytes(base_parameters):,.1f}"
     )
 
 
-def mebibytes(numbers: int) -> float:
-    """Of a gradient and Adam's two means, in fp32."""
-    return 3 * 4 * numbers / 2**20
+def optimizer_mebibytes(parameters: int) -> float:
+    """The size of the gradients and Adam's two moments, in fp32."""
+    return 3 * 4 * parameters / 2**20

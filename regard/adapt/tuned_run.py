@@ -25,7 +25,7 @@ def prepare(model: nn.Module, run: Run, pretrained: Pretrained, tokenizers: Mapp
     check_room(model, run)
     count = sum(each.numel() for each in model.parameters())
     _attach(model, run, pretrained, tokenizers)
-    return [tune.told(model, run.tune.kind, count)]
+    return [tune.describe_tuning(model, run.tune.kind, count)]
 
 
 def restore(predictor: Any, folder: Path, pretrained: Pretrained, force: bool = False) -> Any:
@@ -56,7 +56,7 @@ def attach(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[
     try:
         tune.attach(model, run.tune, unfrozen, words)
     except Unsupported as error:
-        raise error.of(run.model.family) from error
+        raise error.for_family(run.model.family) from error
 
 
 def _initial_tokens(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:

@@ -159,7 +159,7 @@ def merge_lora(system: Any) -> str:
     from ..adapt import lora, tune
 
     before = probe_logits(system)
-    paths = len(list(lora.sides(system.model)))
+    paths = len(list(lora.branches(system.model)))
     lora.merge(system.model)
     apart, largest = (probe_logits(system) - before).abs().max().item(), before.abs().max().item()
     if not apart <= MAX_DIFFERENCE * max(largest, 1.0):

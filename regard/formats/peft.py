@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..adapt import lora, tune
-from ..adapt.injection import NAME, Injection
+from ..adapt.injection import TUNE_MODULE, Injection
 from ..adapt.precision import Int8Linear
-from ..adapt.prompts import PrefixParameters
+from ..adapt.prefix_tuning import PrefixParameters
 from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
 from ..files import read_json, write_json
@@ -130,7 +130,7 @@ def _load_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensor
     drop = config.get("lora_dropout") or 0.0
     if not _is_number(drop) or not 0 <= drop < 1:
         raise UserError(f"{folder / CONFIG} has lora_dropout={drop!r}; expected a number from 0 to less than 1")
-    graft, maps, table = Injection("lora"), lora.maps(model), PEFT_LAYOUTS[c.family].names(c)
+    graft, maps, table = Injection("lora"), lora.target_layers(model), PEFT_LAYOUTS[c.family].names(c)
     for path, module in maps.items():
         rule = find_rule(f"{path}.weight", table)
         there = rule.names[0].removesuffix(".weight")
@@ -143,13 +143,13 @@ def _load_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensor
             left.pop(f"{there}.lora_{letter}.weight", None)
         side = lora.LoraBranch(module.in_features, module.out_features, rank, float(alpha), drop)
         _copy_lora(side, down, up.chunk(rule.parts, 0)[rule.part], there, folder)
-        lora.beside(graft, path, module, side)
+        lora.attach_branch(graft, path, module, side)
     heads = _load_heads(model, left, table, folder)
     if not list(graft.parameters()):
         raise UserError(f"{folder} has no LoRA for any map of this model; is it for another base?")
     paths = [path for path, each in graft.named_modules() if isinstance(each, lora.LoraBranch)]
     pattern = f"^({'|'.join(map(re.escape, paths))})$"
-    tune.plant(model, graft, heads)
+    tune.attach_injection(model, graft, heads)
     return Lora(rank=rank, alpha=float(alpha), dropout=drop, pattern=pattern)
 
 
@@ -182,7 +182,7 @@ def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder:
     for path, module in [*model.named_modules()]:  # what is trained itself is kept exact, whatever the base is held in
         if isinstance(module, Int8Linear) and find_rule(f"{path}.weight", table).names[0] in left:
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, module.exact())
+            setattr(model.get_submodule(parent), name, module.to_linear())
     found, used, state = [], set(), model.state_dict()
     places = Counter(tensor.data_ptr() for tensor in state.values())
     for ours, tensor in state.items():
@@ -286,7 +286,7 @@ def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, T
     largest, and alpha grows with it, so that every path counts as before."""
     table, body = PEFT_LAYOUTS[c.family].names(c), PEFT_LAYOUTS[c.family].body(c)
     pieces: dict[str, list[LoraPart]] = {}
-    for path, _, side in lora.sides(model):
+    for path, _, side in lora.branches(model):
         rule = find_rule(f"{path}.weight", table)
         pieces.setdefault(rule.names[0].removesuffix(".weight"), []).append(LoraPart(rule, side))
     pairs = {name: _fuse(some) for name, some in pieces.items()}
@@ -344,7 +344,8 @@ def check(system: Any, draft: Path, precision: str) -> str:
     from .parity import export_error
 
     before, model = probe_logits(system), system.model
-    heads = [name for name, each in model.named_parameters() if each.requires_grad and not name.startswith(f"{NAME}.")]
+    trained = [name for name, each in model.named_parameters() if each.requires_grad]
+    heads = [name for name in trained if not name.startswith(f"{TUNE_MODULE}.")]
     tune.detach(model)
     with torch.no_grad():  # what comes back comes from the folder
         for name in heads:

@@ -1,4 +1,4 @@
-"""Precision as a pass: bf16 and int8 really compute so, on every family, and translate as well as fp32."""
+"""Precision passes: bf16 and int8 compute in their type on every family, and translate as well as fp32."""
 
 import copy
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products by the type that they multiply in."""
+    """Counts matrix products by their data type."""
 
     def __init__(self):
         super().__init__()
@@ -45,14 +45,14 @@ def products(system) -> dict[torch.dtype, int]:
     return counter.seen
 
 
-def test_translations_stay_as_good_and_are_computed_so(run):
+def test_translation_quality_and_data_types(run):
     texts = marian.sentences(400, seed=9)
     right = [[text.upper()] for text in texts]
     found = {}
     for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.int8)):
         system = regard.load(run, precision=name)
         assert system.run.precision == name
-        assert set(products(system)) == {kind}  # of every linear map; attention itself is one fused operation
+        assert set(products(system)) == {kind}  # of every linear layer; attention itself is one fused operation
         found[name] = text_metrics(system.predict(texts, kind="greedy"), right, ("bleu",))["bleu"]
         pairs = texts[:50], [text.upper() for text in texts[:50]]
         found[name, "score"] = torch.tensor(system.score(*pairs))
@@ -60,11 +60,11 @@ def test_translations_stay_as_good_and_are_computed_so(run):
     assert abs(found["bf16"] - found["fp32"]) <= 0.2 and abs(found["int8"] - found["fp32"]) <= 0.2
     for name in ("bf16", "int8"):
         apart = (found[name, "score"] - found["fp32", "score"]).abs()
-        assert apart.max() > 0 and apart.mean() < 0.2  # other numbers, but nearly the same
+        assert apart.max() > 0 and apart.mean() < 0.2  # different, but nearly the same
 
 
-def test_int8_gives_each_row_its_own_result(run):
-    """Scales are per row and sums are whole numbers, so the batch makes no difference to a map, to the last bit."""
+def test_int8_is_batch_invariant(run):
+    """Scales are per row and sums are integers, so a result does not depend on the batch, to the last bit."""
     system = regard.load(run, precision="int8")
     layer = system.model.decoder.layers[0].feed.into
     x = torch.randn(80, 64) * torch.rand(80, 1) * 10
@@ -78,7 +78,7 @@ def test_int8_gives_each_row_its_own_result(run):
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 32, 32), (7, 37, 41), (3, 64, 5000), (1, 33, 4097)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
+def test_int8_linear_is_close_to_linear(rows, inputs, outputs, bias):
     linear = nn.Linear(inputs, outputs, bias=bias)
     model = precision.apply(nn.Sequential(linear), "int8")
     x = torch.randn(rows, inputs) * 3
@@ -90,8 +90,8 @@ def test_an_int8_map_is_near_the_map(rows, inputs, outputs, bias):
     assert torch.equal(model(torch.zeros(2, inputs)), model[0].bias.expand(2, -1))
 
 
-class Laid(TorchDispatchMode):
-    """Counts the products with weights that are laid out for oneDNN."""
+class PrepackedProducts(TorchDispatchMode):
+    """Counts the products with weights in oneDNN's layout."""
 
     seen = 0
 
@@ -102,10 +102,10 @@ class Laid(TorchDispatchMode):
 
 @pytest.mark.parametrize("rows", [(1,), (5,), (80,), (3, 7), (2, 3, 4), (0,)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_map_laid_out_is_the_map(rows, bias):
+def test_prepacked_linear_equals_linear(rows, bias):
     linear = nn.Linear(257, 261, bias=bias)
     model, x = precision.apply(copy.deepcopy(nn.Sequential(linear)), "fp32"), torch.randn(*rows, 257)
-    with torch.no_grad(), Laid() as counter:
+    with torch.no_grad(), PrepackedProducts() as counter:
         found = model(x)
     assert counter.seen == (rows != (0,)) and list(model.state_dict()) == list(nn.Sequential(linear).state_dict())
     torch.testing.assert_close(found, linear(x).detach(), atol=1e-5, rtol=1e-5)
@@ -115,37 +115,37 @@ def test_a_map_laid_out_is_the_map(rows, bias):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_maps_side_by_side_are_the_maps(bias):
-    """As a GPU has it: the three maps of one input are one, with fewer key heads too, and follow their weights."""
+def test_fused_qkv_equals_separate_maps(bias):
+    """As on a GPU: one fused map, with fewer key heads too, that follows changes of the weights."""
     plain = Attention(24, 4, key_heads=2, bias=bias)
-    joined, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
-    joined.__class__ = precision.FusedQKVAttention
+    fused, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
+    fused.__class__ = precision.FusedQKVAttention
     with torch.no_grad():
         for _ in range(2):
             for inputs in ((x, x, x), (x, other, other)):
-                assert (joined(*inputs, Mask(causal=True)) - plain(*inputs, Mask(causal=True))).abs().max() < 1e-6
-            for each in (plain, joined):
+                assert (fused(*inputs, Mask(causal=True)) - plain(*inputs, Mask(causal=True))).abs().max() < 1e-6
+            for each in (plain, fused):
                 each.key.weight.mul_(1.5)
-        assert joined._laid is not None and copy.deepcopy(joined)._laid is None
-        for each in (plain, joined):  # as LoRA does it
+        assert fused._fused is not None and copy.deepcopy(fused)._fused is None
+        for each in (plain, fused):  # as LoRA does
             each.value.register_forward_hook(lambda module, inputs, out: out + 1)
-        assert (joined(x, x, x, Mask()) - plain(x, x, x, Mask())).abs().max() < 1e-6
-    assert joined(x, x, x, Mask()).requires_grad  # learning sees the three
+        assert (fused(x, x, x, Mask()) - plain(x, x, x, Mask())).abs().max() < 1e-6
+    assert fused(x, x, x, Mask()).requires_grad  # training uses the three maps
 
 
-def test_a_map_laid_out_follows_its_weights_and_still_learns():
+def test_prepacked_linear_follows_its_weights_and_is_trainable():
     model = precision.apply(nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 20)), "fp32")
     assert type(model[1]) is nn.Linear  # too small to gain
     twin, x = nn.Linear(300, 300), torch.randn(4, 300)
 
     def agree() -> None:
         twin.load_state_dict(model[0].state_dict())
-        with torch.no_grad(), Laid() as counter:
+        with torch.no_grad(), PrepackedProducts() as counter:
             torch.testing.assert_close(model[0](x), twin(x), atol=1e-5, rtol=1e-5)
         assert counter.seen == 1
 
     agree()
-    with Laid() as counter:
+    with PrepackedProducts() as counter:
         model(x).square().sum().backward()
     assert counter.seen == 0 and model[0].weight.grad.abs().sum() > 0
     torch.optim.SGD(model.parameters(), 1e-3).step()
@@ -159,12 +159,12 @@ def test_a_map_laid_out_follows_its_weights_and_still_learns():
         assert torch.equal(again[0](x), model[0](x))
         again[0].weight.zero_()
         assert not torch.equal(again[0](x), model[0](x))
-        with pytest.raises(RuntimeError):  # as an ordinary map
+        with pytest.raises(RuntimeError):  # as an ordinary linear layer
             model[0](x.double())
 
 
 @pytest.mark.parametrize("case", kinds.CASES, ids=" ".join)
-def test_every_family_and_part(case):
+def test_every_family(case):
     torch.manual_seed(0)
     model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_every_family_and_part(case):
             assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
 
 
-def test_the_embedding_of_a_tied_table_stays():
+def test_int8_keeps_a_tied_embedding():
     from regard.families import transformer
 
     model = transformer.Model(transformer.Config(**transformer.SIZES["tiny"], size="tiny", vocab=60))
@@ -185,7 +185,7 @@ def test_the_embedding_of_a_tied_table_stays():
     assert "Linear" not in names and "Int8Linear" in names
 
 
-def test_what_is_refused(run):
+def test_errors(run):
     with pytest.raises(UserError, match='precision is "int4"; expected one of fp32, bf16, int8'):
         regard.load(run, precision="int4")
     elsewhere = nn.Linear(64, 64, device="meta")
@@ -195,8 +195,8 @@ def test_what_is_refused(run):
         precision.apply(elsewhere, "int8")
 
 
-def test_an_int8_map_takes_what_autocast_hands_it():
-    """bf16 has too few bits to scale a row in: its largest number would leave the range and change its sign."""
+def test_int8_linear_accepts_bf16_input():
+    """bf16 has too few bits for the row scale: the largest value would overflow and change its sign."""
     torch.manual_seed(0)
     for outputs in (96, 5000):
         linear, x = nn.Linear(768, outputs), torch.randn(200, 768)

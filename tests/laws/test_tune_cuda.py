@@ -1,9 +1,9 @@
-"""Tuned models on a GPU: steps are recorded there, and what is learnt is beside or before them. Skipped without one."""
+"""Tuned models on a GPU, with CUDA graphs, bf16 and compilation. Skipped without a GPU."""
 
 import pytest
 import torch
 from helpers.families import ids
-from test_tune_laws import METHODS, attached
+from test_tune_laws import METHODS, tuned_model
 
 from regard.adapt import tune
 from regard.decode import SearchSettings, search
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 CASE = ("gpt", "gpt2")
 
 
-def said(model, device: str) -> list[list[int]]:
+def generate(model, device: str) -> list[list[int]]:
     prompt = torch.tensor([[5, 9, 11], [7, 30, 6]], device=device)
     limits = torch.full((2,), 12, device=device)
     found = search(model, model.start(2, 16), prompt, limits, SearchSettings(end=3, beam=1, early_stopping="first"))
@@ -20,16 +20,16 @@ def said(model, device: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_writes_what_it_writes_on_a_cpu(method):
-    wanted, model = said(attached(CASE, method), "cpu"), attached(CASE, method).cuda()
-    plain = said(tune.detach(attached(CASE, method)).cuda(), "cuda")
-    assert said(model, "cuda") == wanted == said(model, "cuda")  # the second time from a recording
+def test_generation_equals_that_on_a_cpu(method):
+    wanted, model = generate(tuned_model(CASE, method), "cpu"), tuned_model(CASE, method).cuda()
+    plain = generate(tune.detach(tuned_model(CASE, method)).cuda(), "cuda")
+    assert generate(model, "cuda") == wanted == generate(model, "cuda")  # the second time from a CUDA graph
     assert plain != wanted
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_learns_in_bf16_and_compiled(method):
-    model, tokens = attached(CASE, method).cuda().train(), ids(4, 32).cuda()
+def test_training_in_bf16_and_compiled(method):
+    model, tokens = tuned_model(CASE, method).cuda().train(), ids(4, 32).cuda()
     loss_of = torch.compile(lambda x: model(x).float().logsumexp(-1).mean())
     with torch.autocast("cuda", torch.bfloat16):
         loss_of(tokens).backward()
@@ -38,8 +38,8 @@ def test_it_learns_in_bf16_and_compiled(method):
     assert all(each.grad is None for each in model.parameters() if not each.requires_grad)
 
 
-def test_a_base_is_there_once(tmp_path):
-    """Two over one base take the memory of one."""
+def test_tuned_models_share_their_base(tmp_path):
+    """Two tuned models over one base hold its weights once."""
     from helpers import reads
 
     import regard

@@ -1,4 +1,4 @@
-"""Laws of tuning, over every family at size tiny: what begins as nothing, what learns, what stays, what comes back."""
+"""Laws of tuning over every family at size tiny: initial state, trained parameters, saving, merging, removal, errors."""
 
 import pytest
 import test_laws as laws
@@ -7,83 +7,94 @@ from helpers.families import CASES, LOOSE, DecoderOnly, EncoderDecoder, config, 
 from torch import nn
 
 from regard.adapt import lora, tune
+from regard.adapt.prompt_tuning import prepend_to_mask
 from regard.config.run import family_of
 from regard.config.schema import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.families import FAMILIES
+from regard.parts import Mask
 from regard.parts.cache.slots import DenseCache
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training.checkpoint import load_model, save_model
 
-EVERY = Lora(rank=3, alpha=5.0, pattern="(?<!score)$")  # every map but that of an additive kernel, of rank 1
-METHODS = {"lora": EVERY, "adapter": Adapter(bottleneck=5), "prompt": Prompt(length=3), "prefix": Prefix(length=3)}
-WORDS = [7, 21, 9]
+EVERY_LAYER = Lora(rank=3, alpha=5.0, pattern="(?<!score)$")  # but not the score of an additive kernel, of rank 1
+METHODS = {
+    "lora": EVERY_LAYER,
+    "adapter": Adapter(bottleneck=5),
+    "prompt": Prompt(length=3),
+    "prefix": Prefix(length=3),
+}
+INIT_TOKENS = [7, 21, 9]
 
 
-def sensible(case: tuple[str, str], method: str) -> bool:
+def supported(case: tuple[str, str], method: str) -> bool:
     try:
         tune.attach(loud(*case), METHODS[method])
-    except UserError as mistake:
-        if "makes no sense" not in str(mistake):
+    except UserError as error:
+        if "does not work with this model" not in str(error):
             raise
         return False
     return True
 
 
-PAIRS = [(case, method) for case in CASES for method in METHODS if sensible(case, method)]
-SENSELESS = [(case, method) for case in CASES for method in METHODS if (case, method) not in PAIRS]
+PAIRS = [(case, method) for case in CASES for method in METHODS if supported(case, method)]
+UNSUPPORTED = [(case, method) for case in CASES for method in METHODS if (case, method) not in PAIRS]
 FIRST = dict(reversed(CASES))
-FRONT = [each for each in PAIRS if each[1] in ("prompt", "prefix") or FIRST[each[0][0]] == each[0][1]]
-WRITERS = [each for each in FRONT if kind(*each[0]).writes]
-ALONE = [each for each in FRONT if kind(*each[0]) is DecoderOnly]  # writers that read nothing else
-PRECEDED = [
-    (case, method) for case, method in FRONT if method == "prompt" or (method == "prefix" and (case, method) in ALONE)
+VIRTUAL = [each for each in PAIRS if each[1] in ("prompt", "prefix") or FIRST[each[0][0]] == each[0][1]]
+GENERATORS = [each for each in VIRTUAL if kind(*each[0]).writes]
+DECODER_ONLY = [each for each in VIRTUAL if kind(*each[0]) is DecoderOnly]
+PREPENDED = [
+    (case, method)
+    for case, method in VIRTUAL
+    if method == "prompt" or (method == "prefix" and (case, method) in DECODER_ONLY)
 ]
 
 
-def named(pair) -> str:
+def pair_id(pair) -> str:
     return f"{' '.join(pair[0])} {pair[1]}"
 
 
-def attached(case, method, stirred: bool = True) -> nn.Module:
-    """A tuned model; `stirred`: what it has learnt is no zero any more."""
-    model = tune.attach(loud(*case), METHODS[method], words=WORDS)
-    if stirred:
+def tuned_model(case, method, perturbed: bool = True) -> nn.Module:
+    """A tuned model; `perturbed`: its new parameters differ from their initial values."""
+    model = tune.attach(loud(*case), METHODS[method], init_tokens=INIT_TOKENS)
+    if perturbed:
         torch.manual_seed(6)
         for each in model.tune.parameters():
             each.data += 0.1 * torch.randn_like(each)
     return model.eval()
 
 
-def told(pair):
-    """A tuned model behind the verbs of its kind."""
-    return kind(*pair[0])(attached(*pair))
+def wrapped(pair):
+    """A tuned model in the test wrapper of its architecture."""
+    return kind(*pair[0])(tuned_model(*pair))
 
 
-every = pytest.mark.parametrize("pair", PAIRS, ids=named)
-firsts = pytest.mark.parametrize("pair", [each for each in PAIRS if FIRST[each[0][0]] == each[0][1]], ids=named)
-front = pytest.mark.parametrize("pair", FRONT, ids=named)
-writers = pytest.mark.parametrize("pair", WRITERS, ids=named)
+all_pairs = pytest.mark.parametrize("pair", PAIRS, ids=pair_id)
+one_per_family = pytest.mark.parametrize(
+    "pair", [each for each in PAIRS if FIRST[each[0][0]] == each[0][1]], ids=pair_id
+)
+virtual = pytest.mark.parametrize("pair", VIRTUAL, ids=pair_id)
+generators = pytest.mark.parametrize("pair", GENERATORS, ids=pair_id)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pair", [each for each in PAIRS if each[1] in ("lora", "adapter")], ids=named)
-def test_they_begin_as_nothing(pair):
+@pytest.mark.parametrize("pair", [each for each in PAIRS if each[1] in ("lora", "adapter")], ids=pair_id)
+def test_lora_and_adapters_start_as_the_identity(pair):
     case, method = pair
     plain, tokens = loud(*case), ids(2, 6)
-    tuned = attached(case, method, stirred=False)
+    tuned = tuned_model(case, method, perturbed=False)
     wanted = kind(*case)(plain).read(tokens)
     assert (kind(*case)(tuned).read(tokens) - wanted).abs().max() < 1e-5
-    assert (kind(*case)(attached(case, method)).read(tokens) - wanted).abs().max() > 1e-3
+    assert (kind(*case)(tuned_model(case, method)).read(tokens) - wanted).abs().max() > 1e-3
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pair", PRECEDED, ids=named)
-def test_words_before_a_text_are_words_of_the_text(pair):
-    """What prompts begin as, and in models that see only the past prefixes too: the same text with words in front."""
+@pytest.mark.parametrize("pair", PREPENDED, ids=pair_id)
+def test_initial_virtual_tokens_equal_real_tokens(pair):
+    """Initial prompts, and in causal models initial prefixes, act like the same tokens before the text."""
     case, method = pair
-    tuned, plain, tokens = attached(case, method, stirred=False), loud(*case), ids(2, 6)
-    longer = torch.cat([torch.tensor([WORDS, WORDS]), tokens], 1)
+    tuned, plain, tokens = tuned_model(case, method, perturbed=False), loud(*case), ids(2, 6)
+    longer = torch.cat([torch.tensor([INIT_TOKENS, INIT_TOKENS]), tokens], 1)
     if kind(*case) is EncoderDecoder:
         target = ids(2, 4)
         assert (tuned(tokens, target) - plain(longer, target)).abs().max() < 1e-4
@@ -91,29 +102,29 @@ def test_words_before_a_text_are_words_of_the_text(pair):
         assert (tuned(tokens) - plain(longer)[:, 3:]).abs().max() < 1e-4
 
 
-@every
-def test_only_they_learn(pair):
-    it = told(pair)
+@all_pairs
+def test_only_injected_parameters_are_trained(pair):
+    it = wrapped(pair)
     whole = {name: each.clone() for name, each in it.model.state_dict().items()}
     tokens = ids(2, 6)
     loss = smoothed_cross_entropy(it.read(tokens[:, :-1]), tokens[:, 1:])
     loss.backward()
     for name, each in it.model.named_parameters():
-        learns = name.startswith("tune.")
-        assert each.requires_grad == learns and (each.grad is not None) == learns, name
-        assert not learns or each.grad.abs().max() > 0, name
+        trained = name.startswith("tune.")
+        assert each.requires_grad == trained and (each.grad is not None) == trained, name
+        assert not trained or each.grad.abs().max() > 0, name
     torch.optim.SGD([each for each in it.model.parameters() if each.requires_grad], 0.1).step()
     for name, each in it.model.state_dict().items():
         assert each.equal(whole[name]) != name.startswith("tune."), name
 
 
 @torch.no_grad()
-@firsts
-def test_saved_and_loaded_is_the_same_and_small(pair, tmp_path):
+@one_per_family
+def test_saving_and_loading_is_the_identity_and_small(pair, tmp_path):
     case, method = pair
-    model, tokens = attached(*pair), ids(2, 5)
+    model, tokens = tuned_model(*pair), ids(2, 5)
     save_model(model, tmp_path / "model.safetensors", 7)
-    again = tune.attach(loud(*case), METHODS[method])  # from other words
+    again = tune.attach(loud(*case), METHODS[method])  # with other initial tokens
     assert load_model(again, tmp_path / "model.safetensors") == 7
     assert kind(*case)(again.eval()).read(tokens).equal(kind(*case)(model).read(tokens))
     size = sum(each.numel() for each in model.tune.parameters())
@@ -121,11 +132,11 @@ def test_saved_and_loaded_is_the_same_and_small(pair, tmp_path):
 
 
 @torch.no_grad()
-@firsts
-def test_taken_away_the_base_is_there_again(pair):
+@one_per_family
+def test_detach_restores_the_base(pair):
     case, _ = pair
     plain, tokens = loud(*case), ids(2, 5)
-    model = tune.detach(attached(*pair))
+    model = tune.detach(tuned_model(*pair))
     assert type(model) is type(plain) and getattr(model, "context", 0) == getattr(plain, "context", 0)
     assert list(model.state_dict()) == list(plain.state_dict())
     assert all(a.equal(b) for a, b in zip(model.state_dict().values(), plain.state_dict().values(), strict=True))
@@ -135,8 +146,8 @@ def test_taken_away_the_base_is_there_again(pair):
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", [case for case, method in PAIRS if method == "lora"], ids=" ".join)
-def test_merged_is_the_side_path_and_unmerged_the_same_bytes(case):
-    it, tokens = kind(*case)(attached(case, "lora")), ids(2, 6)
+def test_merged_equals_unmerged_and_unmerge_restores_the_bytes(case):
+    it, tokens = kind(*case)(tuned_model(case, "lora")), ids(2, 6)
     base = {name: each.clone() for name, each in it.model.state_dict().items()}
     beside = it.read(tokens)
     with lora.merged(it.model):
@@ -147,50 +158,50 @@ def test_merged_is_the_side_path_and_unmerged_the_same_bytes(case):
     assert it.read(tokens).equal(beside)
 
 
-# --- the laws of every family hold for tuned models, too -------------------------------------------------------------
+# --- the laws of every family hold for tuned models too --------------------------------------------------------------
 
 
-@front
+@virtual
 def test_padding_and_batch_mates_change_nothing(pair):
-    laws.test_padding_and_batch_mates_change_nothing(told(pair))
+    laws.test_padding_and_batch_mates_change_nothing(wrapped(pair))
 
 
-@pytest.mark.parametrize("pair", [each for each in FRONT if "packed" not in LOOSE.get(each[0], ())], ids=named)
+@pytest.mark.parametrize("pair", [each for each in VIRTUAL if "packed" not in LOOSE.get(each[0], ())], ids=pair_id)
 def test_packed_is_separate(pair):
-    it = told(pair)
+    it = wrapped(pair)
     if pair[1] == "prompt" and hasattr(it.model, "encode"):
-        with pytest.raises(ValueError, match="a prompt goes before a text, and packed rows hold several"):
+        with pytest.raises(ValueError, match="a prompt precedes one text and packed rows hold several"):
             it.packed(some(6, 3, 8))
     else:
         laws.test_packed_is_separate(it, pair[0])
 
 
-@writers
+@generators
 def test_the_future_changes_nothing(pair):
-    laws.test_the_future_changes_nothing(told(pair))
+    laws.test_the_future_changes_nothing(wrapped(pair))
 
 
-@writers
+@generators
 def test_cached_is_uncached(pair):
-    laws.test_cached_is_uncached(told(pair), None if pair[0][1] in ("rotary", "additive", "prenorm") else 24)
+    laws.test_cached_is_uncached(wrapped(pair), None if pair[0][1] in ("rotary", "additive", "prenorm") else 24)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pair", [each for each in WRITERS if FIRST[each[0][0]] == each[0][1]], ids=named)
-def test_a_capacity_is_that_of_the_text(pair):
-    it, tokens = told(pair), ids(2, 7)
+@pytest.mark.parametrize("pair", [each for each in GENERATORS if FIRST[each[0][0]] == each[0][1]], ids=pair_id)
+def test_capacity_excludes_virtual_tokens(pair):
+    it, tokens = wrapped(pair), ids(2, 7)
     with torch.enable_grad():
         cache = it.start(2, 7)
     dense = [each for each in cache.layers if isinstance(each, DenseCache)]
-    assert not any(each.k.requires_grad for each in dense)  # nobody learns from writing
+    assert not any(each.k.requires_grad for each in dense)  # generation needs no gradients
     found = it.model.step(tokens, cache)
     assert (found - it.read(tokens)).abs().max() < 1e-4
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pair", ALONE, ids=named)
-def test_a_row_that_starts_anew_finds_what_stands_before_it(pair):
-    it = told(pair)
+@pytest.mark.parametrize("pair", DECODER_ONLY, ids=pair_id)
+def test_a_reset_row_keeps_its_virtual_tokens(pair):
+    it = wrapped(pair)
     cache, first, second = it.start(2, 24), ids(2, 4), ids(2, 3)
     it.model.step(first, cache)
     cache.reset(torch.tensor([True, False]))
@@ -199,9 +210,9 @@ def test_a_row_that_starts_anew_finds_what_stands_before_it(pair):
 
 
 @torch.no_grad()
-@front
-def test_what_is_seen_of_attention_is_the_text(pair):
-    it, texts = told(pair), some(6, 3)
+@virtual
+def test_recorded_attention_excludes_virtual_tokens(pair):
+    it, texts = wrapped(pair), some(6, 3)
     plain = it.together(texts)
     with laws.recording(it.model) as maps:
         assert all((a - b).abs().max() < 1e-4 for a, b in zip(it.together(texts), plain, strict=True))
@@ -211,85 +222,94 @@ def test_what_is_seen_of_attention_is_the_text(pair):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_they_compile_into_one_graph(method):
-    it, tokens = told((("gpt", "gpt2"), method)), ids(2, 6)
+def test_tuned_models_compile_into_one_graph(method):
+    it, tokens = wrapped((("gpt", "gpt2"), method)), ids(2, 6)
     torch._dynamo.reset()
     compiled = torch.compile(it.read, backend="eager", fullgraph=True)
     assert (compiled(tokens) - it.read(tokens)).abs().max() < 1e-5
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+def test_a_prompt_moves_positions_and_global_positions():
+    mask = Mask(positions=torch.tensor([[0, 1, 2]]), global_positions=torch.tensor([[0, -1]]))
+    longer = prepend_to_mask(mask, 2)
+    assert longer.positions.tolist() == [[0, 1, 2, 3, 4]] and longer.global_positions.tolist() == [[2, -1]]
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("case", "method"), SENSELESS, ids=[f"{' '.join(case)} {method}" for case, method in SENSELESS]
+    ("case", "method"), UNSUPPORTED, ids=[f"{' '.join(case)} {method}" for case, method in UNSUPPORTED]
 )
-def test_where_they_make_no_sense(case, method):
+def test_unsupported_methods_are_refused(case, method):
     model = loud(*case)
     with pytest.raises(
         UserError,
-        match=f"tune.kind={method} makes no sense for this model: (its attention|its first token|it has no linear)",
+        match=f"tune.kind={method} does not work with this model: (its attention|its first token|it has no linear)",
     ):
         tune.attach(model, METHODS[method])
 
 
-def test_some_are_refused():
-    assert {case for case, _ in SENSELESS} >= {("xl", "paper"), ("gpt", "window"), ("gpt", "favor"), ("bert", "favor")}
+def test_the_list_of_unsupported_methods():
+    assert {case for case, _ in UNSUPPORTED} >= {
+        ("xl", "paper"),
+        ("gpt", "window"),
+        ("gpt", "favor"),
+        ("bert", "favor"),
+    }
     assert (("xl", "without memory"), "prefix") in PAIRS and (("bert", "favor"), "prompt") in PAIRS
-    assert {case for case, method in PAIRS if method == "adapter"} == set(
-        CASES
-    )  # every model has something to stand behind
-    assert {case[0] for case, method in SENSELESS if method == "lora"} == {
+    assert {case for case, method in PAIRS if method == "adapter"} == set(CASES)  # every model has a sublayer
+    assert {case[0] for case, method in UNSUPPORTED if method == "lora"} == {
         "rnn"
-    }  # fused recurrences are no linear maps
+    }  # fused recurrences are not linear layers
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[1] in ("paper", "gpt2", "later")], ids=" ".join)
-def test_a_pattern_that_fits_nothing_shows_what_there_is(case):
+def test_an_unmatched_pattern_lists_the_layers(case):
     with pytest.raises(
-        UserError, match=r"tune.pattern='qeury' fits no linear map of the model; it has \S+\.\*\.attent"
+        UserError, match=r"tune.pattern='qeury' matches no linear layer of the model; it has \S+\.\*\.attent"
     ):
         tune.attach(loud(*case), Lora(pattern="qeury"))
     model = family_of(case[0]).Model(config(*case))
-    with pytest.raises(UserError, match="fits no linear map"):  # its table is the embedding's: not its own to change
-        tune.attach(model, Lora(pattern="^(head|words.out)$")) if case[0] != "t5" else matching_nothing(model)
+    with pytest.raises(UserError, match="matches no linear layer"):  # a tied head shares the table of the embedding
+        tune.attach(model, Lora(pattern="^(head|words.out)$")) if case[0] != "t5" else attach_to_positions(model)
 
 
-def matching_nothing(model):
+def attach_to_positions(model):
     tune.attach(model, Lora(pattern="^positions$"))
 
 
-def test_more_mistakes():
+def test_other_errors():
     case = ("gpt", "sinusoid")
     for settings, words in (
-        (Lora(pattern="("), "tune.pattern is '(', no regular expression"),
-        (Lora(rank=60, pattern="feed|head"), "tune.rank is 60, above the 53 that head (53 × 128) can have"),
-        (Lora(rank=129), "tune.rank is 129, above the 128 that stack.layers.0.attention.query (128 × 128) can have"),
+        (Lora(pattern="("), "tune.pattern is '('; expected a regular expression"),
+        (Lora(rank=60, pattern="feed|head"), "tune.rank is 60, above the 53 that head (53 × 128) allows"),
+        (Lora(rank=129), "tune.rank is 129, above the 128 that stack.layers.0.attention.query (128 × 128) allows"),
     ):
         model = loud(*case)
         with pytest.raises(UserError) as error:
             tune.attach(model, settings)
         assert words in str(error.value) and not any(each._forward_hooks for each in model.modules())
-    with pytest.raises(UserError, match="the model is tuned by lora already; one module takes one method"):
-        tune.attach(attached(case, "lora"), Adapter())
-    with pytest.raises(UserError, match="only LoRA can be folded into a model, and this one has none"):
-        lora.merge(attached(case, "adapter"))
-    with pytest.raises(UserError, match="makes no sense for this model: nothing that it could stand behind is called"):
+    with pytest.raises(UserError, match="the model is tuned with lora already; detach that first"):
+        tune.attach(tuned_model(case, "lora"), Adapter())
+    with pytest.raises(UserError, match="only LoRA can be merged into a model and this one has none"):
+        lora.merge(tuned_model(case, "adapter"))
+    with pytest.raises(UserError, match="does not work with this model: it has no sublayer called attention or cross"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Adapter())
-    with pytest.raises(UserError, match="tune.kind=prefix makes no sense for this model: it has no attention"):
+    with pytest.raises(UserError, match="tune.kind=prefix does not work with this model: it has no attention"):
         tune.attach(nn.Sequential(nn.Linear(3, 3)), Prefix())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_heads_that_say_labels_are_known(name):
-    """They are every data's own, so they are trained whatever is frozen."""
+def test_families_with_labels_declare_their_label_modules(name):
+    """Label heads depend on the data, so they are trained whatever is frozen."""
     module = family_of(name)
     assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABEL_MODULES", ()))
 
 
-def test_a_head_that_is_trained_whole_has_no_path_beside_it():
+def test_a_fully_trained_head_has_no_lora_branch():
     model = loud("bert", "tags")
-    tune.attach(model, EVERY, whole=("classes.weight", "classes.bias"))
-    assert "classes" not in [path for path, _, _ in lora.sides(model)]
-    learns = {name for name, each in model.named_parameters() if each.requires_grad and not name.startswith("tune.")}
-    assert learns == {"classes.weight", "classes.bias"}
+    tune.attach(model, EVERY_LAYER, fully_trained=("classes.weight", "classes.bias"))
+    assert "classes" not in [path for path, _, _ in lora.branches(model)]
+    trained = {name for name, each in model.named_parameters() if each.requires_grad and not name.startswith("tune.")}
+    assert trained == {"classes.weight", "classes.bias"}

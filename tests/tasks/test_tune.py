@@ -139,7 +139,7 @@ def test_several_over_one_base(runs, base):
         UserError, match="there is no tuned run 'lore' over this base; expected one of lora, .* did you mean lora"
     ):
         many.use("lore")
-    with pytest.raises(UserError, match="others are loaded over the same base and would change with it"):
+    with pytest.raises(UserError, match="the base is shared with other loaded models, which a merge would change"):
         lora.merge(many.use("lora").model)
     listed = regard.load(base, tune=list(runs.values()))
     assert listed.use("prompt").predict(TEXTS) == many.use("prompt").predict(TEXTS)
@@ -165,7 +165,7 @@ def test_over_a_base_in_8_bits(base, home, kind):
     assert regard.load(home / f"int8-{kind}").predict(TEXTS) == system.predict(TEXTS)
     if kind == "lora":
         with pytest.raises(
-            UserError, match="is held in 8 bits and takes nothing in; load the model with precision=fp32"
+            UserError, match="is stored in int8, which cannot be merged into; load it with precision=fp32"
         ):
             lora.merge(system.model)
 
@@ -359,7 +359,7 @@ def test_other_mistakes(runs, base, home, tmp_path, capsys):
         (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.rank": 0, "start": str(base)}), "tune.rank is 0; expected at least 1"),
         (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.length": 3, "start": str(base)}), "tune.length does not belong to tune=lora"),
         (lambda: over(base, tmp_path / "x", "lora", tune__rank=33), "tune.rank is 33, above the 32 that encoder.layers.0.attention.query"),
-        (lambda: over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "fits no linear map of the model; it has encoder.layers.*.attention.query"),
+        (lambda: over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "matches no linear layer of the model; it has encoder.layers.*.attention.query"),
         (lambda: over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, but tune.length=4 leaves 508 of the model's 512 positions"),
         (lambda: over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, but the model has 512 positions for it and a text; use less"),
         (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "is to have nothing left (--merge) beside its weights; --to peft is"),
@@ -387,7 +387,7 @@ def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
     regard.train("language", {"model.family": "xl", **own, **parts}, out=tmp_path / "xl")
     wanted = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
     with pytest.raises(
-        UserError, match="tune.kind=prefix makes no sense for model.family=xl: its attention .RollingSoftmaxKernel."
+        UserError, match="tune.kind=prefix does not work with model.family=xl: its attention .RollingSoftmaxKernel."
     ):
         regard.train("language", wanted, out=tmp_path / "x")
 

@@ -1,0 +1,191 @@
+"""Virtual tokens before every text, shared by prompt tuning and prefix tuning.
+
+The text follows the virtual tokens: its positions begin at `length`. To a causal model a prefix looks like earlier
+tokens. While it generates, the prefix is in its cache; a prompt is there as the keys and values of having read it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import UserError
+from ..parts import Cache, LayerCache, Mask, Stack
+from ..parts.cache.base import CacheLayout
+from ..parts.cache.slots import DenseLayout
+from ..parts.masks import ANY_SEGMENT
+from .injection import Injection, unsupported
+
+STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "where")
+KeyValues = list[tuple[Tensor, Tensor]]  # keys and values of every layer, (1, heads, length, head_width)
+Method = Callable[..., Any]  # of a model class
+Arguments = dict[str, Any]  # of a method, by name
+
+
+class PrefixKV(LayerCache):
+    """Keys and values that precede those of the text."""
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        self.k, self.v = k, v
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        prefix = (each.to(k.dtype).expand(len(k), -1, -1, -1) for each in (self.k, self.v))
+        all_k, all_v = (torch.cat(both, 2) for both in zip(prefix, (k, v), strict=True))
+        return all_k, all_v
+
+
+class PrefixLayout(CacheLayout):
+    """Makes the prefix visible to every position of the text, in whichever packed segment."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
+        assert mask.positions is not None
+        prefix = torch.arange(self.length, device=mask.positions.device).expand(len(mask.positions), -1)
+        fields = {"key_positions": torch.cat([prefix, mask.positions], 1)}
+        if mask.key_valid is not None:
+            fields["key_valid"] = F.pad(mask.key_valid, (self.length, 0), value=True)
+        if mask.segments is not None:
+            fields["key_segments"] = F.pad(mask.segments, (self.length, 0), value=ANY_SEGMENT)
+        return mask, mask.replace(**fields)
+
+
+class CaptureKV(LayerCache):
+    """Captures the keys and values of a layer; changes nothing."""
+
+    k: Tensor
+    v: Tensor
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.k, self.v = k, v
+        return k, v
+
+
+class CaptureCache(Cache):
+    """A cache of `CaptureKV`. It tracks no positions, so the mask passes unchanged."""
+
+    def advance(self, mask: Mask) -> list[tuple[Mask, Mask]]:
+        return [(mask, mask)] * len(self.layers)
+
+    def key_values(self) -> KeyValues:
+        return [(each.k, each.v) for each in self.layers if isinstance(each, CaptureKV)]
+
+
+class VirtualTokens(Injection):
+    """Base of prompt and prefix tuning. It replaces methods of the model, so that texts start at position `length`."""
+
+    def __init__(self, kind: str, model: nn.Module, length: int) -> None:
+        super().__init__(kind)
+        self.length, self.original_class = length, type(model)
+        self.stacks = {path: each for path, each in model.named_modules() if isinstance(each, Stack)}
+        self._captures: dict[str, CaptureCache] | None = None
+
+    def key_values(self, path: str) -> KeyValues:
+        """The keys and values to put before the text in the stack at `path`."""
+        raise NotImplementedError
+
+    def replace_methods(self, model: nn.Module, methods: dict[str, Any]) -> None:
+        """Give the model a subclass with these methods until the injection is removed."""
+        original: Any = self.original_class
+        if hasattr(original, "context"):
+            methods["context"] = property(lambda own: _shorten(original.context.fget(own), self.length))
+        namespace = {"__module__": original.__module__, **methods}
+        model.__class__ = type(original.__name__, (original,), namespace)
+
+    def remove(self, model: nn.Module) -> None:
+        super().remove(model)
+        model.__class__ = self.original_class
+
+    def supply_cache(
+        self, path: str, stack: Stack, arguments: tuple[Any, ...], named: Arguments
+    ) -> tuple[tuple[Any, ...], Arguments]:
+        """Forward pre-hook of a stack: a call without a cache gets one that holds the virtual tokens."""
+        given = dict(zip(STACK_ARGUMENTS, arguments, strict=False)) | named
+        if given.get("cache") is None:
+            given["cache"] = self._cache(path, given["x"])
+        return (), given
+
+    def _cache(self, path: str, x: Tensor) -> Cache:
+        if self._captures is None:
+            layout, layers = PrefixLayout(self.length), [PrefixKV(k, v) for k, v in self.key_values(path)]
+            return Cache(len(x), x.device, list(layers), [layout] * len(layers))
+        capture = CaptureCache(len(x), x.device, [CaptureKV() for _ in self.stacks[path].layers])
+        self._captures[path] = capture
+        return capture
+
+    @contextmanager
+    def capture(self) -> Iterator[dict[str, CaptureCache]]:
+        """In this context texts get no virtual tokens; the dict collects the keys and values by stack."""
+        self._captures = {}
+        try:
+            yield self._captures
+        finally:
+            self._captures = None
+
+    def text_only(self, path: str, weights: Tensor) -> Tensor:
+        return weights if path.endswith(".cross") else weights[..., self.length :]
+
+
+def _shorten(context: int | None, length: int) -> int | None:
+    return None if context is None else max(context - length, 0)
+
+
+def shift_positions(mask: Mask, tokens: Tensor, length: int) -> Mask:
+    """The mask with all query positions moved by `length`."""
+    positions = torch.arange(tokens.size(1), device=tokens.device)[None] if mask.positions is None else mask.positions
+    return mask.replace(positions=positions + length)
+
+
+def argument_binder(method: Method) -> Callable[[tuple[Any, ...], Arguments], Arguments]:
+    """Return a function that gives the arguments of a call of `method` by name."""
+    names = list(signature(method).parameters)[1:]
+    return lambda arguments, named: dict(zip(names, arguments, strict=False)) | named
+
+
+def start_method(injection: VirtualTokens) -> dict[str, Method]:
+    """The method `start`, whose cache holds the virtual tokens already; none if the model has no `start`."""
+    if not hasattr(injection.original_class, "start"):
+        return {}
+    original: Method = injection.original_class.start
+    bind = argument_binder(original)
+
+    def start(model: Any, *arguments: Any, **named: Any) -> Cache:
+        given = bind(arguments, named)
+        if given.get("capacity") is not None:
+            given["capacity"] += model.tune.length
+        cache: Cache = original(model, **given)
+        model.tune.fill(model, cache)
+        return cache
+
+    return {"start": start}
+
+
+def check_has_stack(model: nn.Module, kind: str) -> None:
+    if not any(isinstance(each, Stack) for each in model.modules()):
+        raise unsupported(kind, "it has no attention layers")
+
+
+def check_keeps_prefix(model: nn.Module, kind: str) -> None:
+    """Check that all attention is dense: only that can take keys before the text, and keep them."""
+    check_has_stack(model, kind)
+    for layer in (layer for stack in model.modules() if isinstance(stack, Stack) for layer in stack.layers):
+        kernel = getattr(layer.attention, "kernel", None)
+        if kernel is None or not kernel.biasable or not issubclass(layer.attention.cache_layout(None)[0], DenseLayout):
+            name = type(layer.attention if kernel is None else kernel).__name__
+            raise unsupported(kind, f"its attention ({name}) does not keep every key, so a prefix would be lost")
+
+
+def initial_tokens(model: nn.Module, length: int, tokens: Sequence[int]) -> Tensor:
+    """(1, length): `tokens` repeated, or random tokens of the vocabulary if there are none."""
+    tables = [each for each in model.children() if isinstance(each, nn.Embedding)]
+    if not tables:
+        raise UserError("the model has no token embedding to put virtual tokens before; use tune.kind=lora or adapter")
+    device = tables[0].weight.device
+    if not tokens:
+        return torch.randint(min(each.num_embeddings for each in tables[:2]), (1, length), device=device)
+    return torch.tensor([[tokens[i % len(tokens)] for i in range(length)]], device=device)
