@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.app import run_app
+from regard.cli.runner import run_app
 
 from . import bench
 

@@ -1,4 +1,4 @@
-"""`python -m regard` is the same program as `regard`."""
+"""`python -m regard` runs the same program as `regard`."""
 
 import sys
 

@@ -1,38 +1,40 @@
-"""`regard demo`: from nothing to a trained, evaluated, translating model and a picture of its attention."""
+"""`regard demo`: train on embedded data, evaluate, translate some examples and draw the attention of one."""
 
 import sys
 import time
 from itertools import count
 from pathlib import Path
 
-EXAMPLES = 3  # translations before the user's eyes
+EXAMPLES = 3  # translations that are printed
 
 
-def demo(out: Path) -> None:
+def run_demo(out: Path) -> None:
+    """Run the demo into `out`, or into the first free folder out-2, out-3 …"""
     from .api import train
     from .synthetic.dates import make_dates
 
-    began = time.monotonic()
+    start = time.monotonic()
     folder = free_path(out)
-    print(f"English dates to German ones: learning from embedded data, into {folder}", file=sys.stderr)
-    system = train("dates", out=folder, progress=True)
-    if system is None:
-        return  # Ctrl-C; the loop has said how to go on
-    test = make_dates(system.run.data.locales, system.run.data.examples, seed=1)["test"]
-    figures = system.evaluate()
-    print(f"{figures['examples']} examples, none of whose dates was seen in training:")
-    chosen = [test[i] for i in range(EXAMPLES)]
-    for (source, right), said in zip(chosen, system.predict([source for source, _ in chosen]), strict=True):
-        print(f"  {source!r} -> {said!r}{'' if said == right else f', and right is {right!r}'}")
+    print(f"training on embedded data, English dates to German, into {folder}", file=sys.stderr)
+    predictor = train("dates", out=folder, progress=True)
+    if predictor is None:
+        return  # Ctrl-C; the loop has printed how to resume
+    test = make_dates(predictor.run.data.locales, predictor.run.data.examples, seed=1)["test"]
+    metrics = predictor.evaluate()
+    print(f"{metrics['examples']} test examples with dates that are not in the training data:")
+    examples = [test[i] for i in range(EXAMPLES)]
+    outputs = predictor.predict([source for source, _ in examples])
+    for (source, reference), output in zip(examples, outputs, strict=True):
+        print(f"  {source!r} -> {output!r}{'' if output == reference else f' (correct: {reference!r})'}")
     picture = folder / "attention.png"
-    system.look(max((source for source, _ in chosen), key=len)).save(picture)
-    print(f"seconds {time.monotonic() - began:.0f}")
+    predictor.look(max((source for source, _ in examples), key=len)).save(picture)
+    print(f"seconds {time.monotonic() - start:.0f}")
     print(f"try it  regard predict {folder}")
-    print(f"exact match {figures['exact']:.4f}")
+    print(f"exact match {metrics['exact']:.4f}")
     print(f"picture {picture}")
 
 
 def free_path(out: Path) -> Path:
-    """`out`, or the first of out-2, out-3 … that is not there: an earlier demo is never overwritten."""
+    """`out`, or the first of out-2, out-3 … that does not exist: an earlier demo is never overwritten."""
     names = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in count(1))
     return next(name for name in names if not name.exists())

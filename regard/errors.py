@@ -1,5 +1,5 @@
-"""The one exception that is shown to people as a sentence."""
+"""The exception for errors that the user can fix."""
 
 
 class UserError(Exception):
-    """What the user can put right. The message says what is wrong, what was expected and what to do; exit code 2."""
+    """An error that the user can fix; exit code 2. The message names the value, the expectation and the remedy."""

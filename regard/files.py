@@ -1,4 +1,4 @@
-"""Writing so that nothing is lost: a temporary name, a sync, a rename."""
+"""Atomic writing of files and folders (temporary name, sync, rename), and JSON files."""
 
 import errno
 import json
@@ -13,9 +13,9 @@ from .errors import UserError
 
 
 def sync(path: Path) -> None:
-    """Make what is at `path` (a file or a folder) survive a power cut."""
+    """Flush a file or folder to disk, so that it survives a power failure."""
     if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open a folder
+        return  # Windows cannot open folders
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -25,7 +25,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary file or folder beside `path` to write; it takes the name `path` only when all went well."""
+    """Yield a temporary path beside `path` for a file or folder; it is renamed to `path` if no exception is raised."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove(draft)
@@ -34,7 +34,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         if draft.is_dir():
             for inner in draft.rglob("*"):
                 sync(inner)
-            remove(path)  # os.replace cannot put a folder over a full one
+            remove(path)  # os.replace cannot replace a folder that is not empty
         sync(draft)
         os.replace(draft, path)
         sync(path.parent)
@@ -45,14 +45,15 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_picture_path(path: Path) -> Path:
-    """The path of a picture, if it can be one: to be asked before the work that it will show."""
+    """Return the path of a picture to write, or raise UserError; call it before the work that the picture shows."""
     if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "cannot be made, for its folder is not there"
-        raise UserError(f"the picture {path} {what}; give the name of a file in a folder that is (--out)")
+        problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
+        raise UserError(f"the picture {path} {problem}; give a file name in an existing folder (--out)")
     return path
 
 
 def remove(path: Path) -> None:
+    """Remove a file or folder if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -60,34 +61,35 @@ def remove(path: Path) -> None:
 
 
 def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> Exception:
-    """What the operating system said, as a sentence that names the file which people know."""
+    """An OSError as a UserError that names `path`, not the temporary `draft`; errors of other kinds stay."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(f"no space left while writing {path}; free some and run again, what was saved before is whole")
+        return UserError(f"no space left while writing {path}; free some and run again, earlier saved files are intact")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or (draft and error.filename == str(draft)):
-        return UserError(f"{path} cannot be written ({error.strerror}); choose another place or change its permissions")
+        return UserError(f"{path} cannot be written ({error.strerror}); choose another path or change its permissions")
     return error
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """What a file of JSON holds: an object, or a list where that is the `kind`."""
+    """The content of a JSON file: an object, or a list if `kind` is list."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path} is not whole JSON ({error}); it may have been cut off, restore or make it anew"
+            f"{path} is not valid JSON ({error}); it may be truncated, restore or create it again"
         ) from error
-    if not isinstance(found, kind):
-        wanted = "a list" if kind is list else "an object"
-        raise UserError(f"{path} does not hold {wanted} but {json.dumps(found)[:40]}; restore or make it anew")
-    return found
+    if not isinstance(value, kind):
+        expected = "a list" if kind is list else "an object"
+        raise UserError(f"{path} does not hold {expected} but {json.dumps(value)[:40]}; restore or create it again")
+    return value
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; nothing where there is no file."""
-    found: dict[str, Any] = read_json(path) if path.is_file() else {}
-    return found
+    """The JSON object in a file; an empty dict if there is no file."""
+    value: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return value

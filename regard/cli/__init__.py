@@ -1,4 +1,4 @@
-"""The command line: `app` has the verbs, the other modules what they share."""
+"""The command line: `app` has the verbs, `runner` exit codes and error messages, `io` input and output of lines."""
 
 from .app import main
 

@@ -1,31 +1,37 @@
-"""Vectors of texts for the command line: as JSON lists, or as a ranking of other lines."""
+"""Embeddings on the command line: JSON vectors, similarity rankings; the picture of a confusion matrix."""
 
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-
-Answer = Callable[[list[str]], Iterator[str | list[str]]]  # some lines -> what is printed for them
-
-
-def embedding_answers(system: Any, others: list[str] | None) -> Answer:
-    """What to say to each line: its vector; or, if there are `others`, these with their cosines, the likest first."""
-    if not hasattr(system, "embed"):
-        raise UserError("this model gives no vectors of texts; --embed and --similar are for BERT runs and folders")
-    if others is None:
-        return lambda lines: (json.dumps([round(x, 7) for x in row]) for row in system.embed(lines).tolist())
-    vectors = system.embed(others, normalize=True) if others else []
-
-    def ranked(lines: list[str]) -> Iterator[str | list[str]]:
-        for line, found in zip(lines, system.similar(lines, vectors), strict=True):
-            yield from ([line, f"{cosine:.4f}", others[place]] for place, cosine in found)
-
-    return ranked
+from .io import chunks, one_line
 
 
-def save_confusion(figures: dict[str, Any], out: Path) -> None:
-    if "confusion" not in figures:
-        raise UserError("--out draws which label is taken for which, and this run gives no labels; leave it out")
-    figures["confusion"].save(out)
+def print_embeddings(predictor: Any, lines: Iterable[str], others: list[str] | None) -> None:
+    """Print the vector of each line; with `others`, these by cosine similarity to the line, most similar first."""
+    if not hasattr(predictor, "embed"):
+        raise UserError("this model has no embeddings; --embed and --similar are for BERT runs and folders")
+    vectors = predictor.embed(others, normalize=True) if others else []
+    for chunk in chunks(lines):
+        rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
+        sys.stdout.writelines(one_line(row) + "\n" for row in rows)
+        sys.stdout.flush()
+
+
+def _vectors(predictor: Any, lines: list[str]) -> Iterator[str]:
+    return (json.dumps([round(x, 7) for x in row]) for row in predictor.embed(lines).tolist())
+
+
+def _ranking(predictor: Any, lines: list[str], others: list[str], vectors: Any) -> Iterator[list[str]]:
+    for line, ranked in zip(lines, predictor.similar(lines, vectors), strict=True):
+        yield from ([line, f"{cosine:.4f}", others[index]] for index, cosine in ranked)
+
+
+def save_confusion(metrics: dict[str, Any], out: Path) -> None:
+    """Draw the confusion matrix among the metrics."""
+    if "confusion" not in metrics:
+        raise UserError("--out draws a confusion matrix, but this run predicts no labels; leave it out")
+    metrics["confusion"].save(out)

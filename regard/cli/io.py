@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: settings and files among the arguments, lines in, records out."""
+"""Input and output of the verbs: split arguments into settings and files, read lines, print records and metrics."""
 
 import dataclasses
 import gzip
@@ -8,29 +8,35 @@ import re
 import sys
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
+from .. import run_folder
 from ..errors import UserError
+from .records import Record, parse_records
 
-CHUNK = 1000  # lines read, worked on and printed at a time
+T = TypeVar("T")
+CHUNK = 1000  # lines that are read, processed and printed at a time
+
+
+# --- arguments and models --------------------------------------------------------------------------------------------
 
 
 def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> Any:
     from .. import api
 
-    if tunes and len(tunes) > 1:  # and not the last of them, without a word
+    if tunes and len(tunes) > 1:  # typer would use the last one silently
         raise UserError(
-            f"--tune is given {len(tunes)} times and one verb uses one; ask for each by itself, or load all in Python "
-            "(regard.load(base, tune=[…]))"
+            f"--tune is given {len(tunes)} times, but a verb uses one; run the verb once for each, or load all in "
+            "Python (regard.load(base, tune=[…]))"
         )
     return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
 
 
 def load_with_top(run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool) -> Any:
-    """`loaded`, to tell the `top` likeliest, if it chooses among some."""
+    """Load a predictor; `top` sets decode.top, which only predictors of labels or words have."""
     if top is None:
         return load_predictor(run, changes, tunes, force)
     try:
@@ -38,17 +44,17 @@ def load_with_top(run: str, changes: dict[str, str], top: int | None, tunes: lis
     except UserError as error:
         if not str(error).startswith("decode.top is not a key"):
             raise
-        how = "leave it out, or ask for several texts with decode.nbest=K"
         raise UserError(
-            f"--top is for runs that choose among labels or words, and {run} writes texts; {how}"
+            f"--top is for runs that predict labels or words, but {run} writes texts; leave it out, or get several "
+            "texts with decode.nbest=K"
         ) from error
 
 
 def check_test_data(runs: list[str]) -> None:
-    """Only a run of ours remembers what it is measured on; with another folder its task would take embedded data."""
+    """Only a run folder names its test data; for other folders the task would fall back to embedded data."""
     for name in runs:
-        if Path(name).is_dir() and not (Path(name) / "run.json").is_file():
-            raise UserError(f"{name} is no run of ours and has no test data; name some with --data")
+        if Path(name).is_dir() and not run_folder.is_run(Path(name)):
+            raise UserError(f"{name} is not a run folder and names no test data; give some with --data")
 
 
 def parse_settings(arguments: list[str]) -> dict[str, str]:
@@ -59,7 +65,7 @@ def parse_settings(arguments: list[str]) -> dict[str, str]:
 
 
 def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Settings and files: `a.b=…` is a setting, `./a.b=c` is a file."""
+    """Split into settings and files: `a.b=…` is a setting, `./a.b=c` is a file."""
     changes: dict[str, str] = {}
     files = []
     for argument in arguments:
@@ -72,30 +78,35 @@ def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def check_exclusive(**given: bool) -> None:
-    """Options of which each asks for another kind of answer."""
+    """Raise UserError if more than one of these options is given."""
     names = [f"--{name}" for name, on in given.items() if on]
     if len(names) > 1:
-        raise UserError(f"{' and '.join(names)} ask for different answers; give one of them")
+        raise UserError(f"{' and '.join(names)} cannot be combined; give one of them")
+
+
+# --- input -----------------------------------------------------------------------------------------------------------
 
 
 def open_inputs(names: list[str]) -> list[Iterator[str]]:
-    """The lines of each file, `-` or nothing being stdin. All are opened first: a missing one stops before any work."""
+    """The lines of each file; `-` or no name is stdin. All files are opened first: a missing one stops before work."""
     if not names and sys.stdin.isatty():
         print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
     return [decode_lines(open_binary(name), "stdin" if name == "-" else name) for name in names or ["-"]]
 
 
 def open_binary(name: str) -> IO[bytes]:
+    """Open a file, compressed or not; `-` is stdin."""
     if name == "-":
         return sys.stdin.buffer
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix.lower(), open)
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
     try:
-        return cast(IO[bytes], opener(name, "rb"))
+        return cast(IO[bytes], openers.get(Path(name).suffix.lower(), open)(name, "rb"))
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
 
 
 def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
+    """The lines of a UTF-8 file without their ends; `name` is for error messages."""
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -105,11 +116,11 @@ def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{name} breaks off after line {number}: {error}; pack or fetch it again") from error
+        raise UserError(f"{name} cannot be decompressed after line {number}: {error}; get the file again") from error
 
 
 def read_examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
-    """(text,) for every line; or (source, target) from two files, or from stdin with a tab between them."""
+    """(text,) for every line; with two sides (source, target) from two files, or from stdin with a tab between."""
     if sides == 1:
         return ((line,) for source in sources for line in source)
     if len(files) not in (0, 2):
@@ -134,15 +145,19 @@ def split_at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
         yield cells[0], cells[1]
 
 
-def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    size = 1 if sys.stdin.isatty() else CHUNK  # somebody who types waits for each answer
+def chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of CHUNK items; of one item if a person types, who waits for each answer."""
+    size = 1 if sys.stdin.isatty() else CHUNK
     items = iter(items)
     while chunk := list(islice(items, size)):
         yield chunk
 
 
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
 def one_line(text: str | list[Any] | tuple[str, float]) -> str:
-    """A text as one line; several (decode.nbest, decode.top) with tabs between, a label with its probability."""
+    """A text on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
     if isinstance(text, list):
         return "\t".join(one_line(each).replace("\t", " ") for each in text)
     if isinstance(text, tuple):
@@ -151,56 +166,72 @@ def one_line(text: str | list[Any] | tuple[str, float]) -> str:
 
 
 def print_records(records: Iterable[Any]) -> None:
+    """Print each record (a dict or a dataclass) as JSON on one line."""
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
 
 
-def merge_record(asked: dict[str, Any] | None, found: Any) -> Any:
-    """The answer; behind what was asked, if that was a record."""
-    if asked is None:
-        return found
-    return asked | (found if isinstance(found, dict) else {"text": found})
+def print_predictions(predictor: Any, lines: Iterable[str], details: bool) -> None:
+    """Print the prediction of every item: as JSON if `details` or if the input has JSON records, else as a line."""
+    blocks = getattr(predictor, "blocks", None)  # joins the lines of an item; predictions keep the format of the item
+    for chunk in chunks(parse_records(blocks(lines) if blocks else lines, getattr(predictor, "field", None))):
+        texts = [text for text, _ in chunk]
+        predictions = predictor.predict(texts, details=True) if details else predictor.predict(texts)
+        if details or chunk[0][1] is not None:
+            print_records(merge_record(record, each) for (_, record), each in zip(chunk, predictions, strict=True))
+        else:
+            sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in predictions)
+        sys.stdout.flush()
 
 
-def print_continuation(system: Any, prompt: str, details: bool) -> None:
-    """As it comes; several samples one after the other, a line `---` between them. On a terminal the prompt, which is
-    no output, stands before it."""
-    if not hasattr(system, "stream"):
-        raise UserError("--prompt is for language models, and this run is none; give it lines of text instead")
+def merge_record(record: Record | None, prediction: Any) -> Any:
+    """The prediction, after the fields of the input record if there was one."""
+    if record is None:
+        return prediction
+    return record | (prediction if isinstance(prediction, dict) else {"text": prediction})
+
+
+def print_continuation(predictor: Any, prompt: str, details: bool) -> None:
+    """Stream the continuation of a prompt; several samples are separated by a line `---`.
+
+    On a terminal the prompt is printed before it, to stderr: it is not output.
+    """
+    if not hasattr(predictor, "stream"):
+        raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
-        print_records([system.predict(prompt, details=True)])
-    elif system.run.decode.nbest > 1:
-        print("\n---\n".join(system.predict(prompt)))
+        print_records([predictor.predict(prompt, details=True)])
+    elif predictor.run.decode.nbest > 1:
+        print("\n---\n".join(predictor.predict(prompt)))
     else:
         if sys.stderr.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        with warnings.catch_warnings(record=True) as late:  # what is to be said of a text stands below it
-            for piece in system.stream(prompt):
-                print(piece, end="", flush=True)
+        with warnings.catch_warnings(record=True) as late:  # print warnings below the text, not inside it
+            for part in predictor.stream(prompt):
+                print(part, end="", flush=True)
         print(flush=True)
         for each in late:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def print_metrics(figures: dict[str, Any]) -> None:
-    for name, value in figures.items():
+def print_metrics(metrics: dict[str, Any]) -> None:
+    for name, value in metrics.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
 
 
-def print_comparison(found: dict[str, Any], as_json: bool) -> None:
-    """The figures of each run, then a line for every metric and run: p is of the difference from the first run."""
+def print_comparison(comparison: dict[str, Any], as_json: bool) -> None:
+    """Print the metrics of each run, then a line per metric and run; p is that of the difference from the first run."""
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(comparison, ensure_ascii=False))
         return
-    systems = found["systems"]
+    systems = comparison["systems"]
     for system in systems:
         print_metrics({name: value for name, value in system.items() if name != "bootstrap"})
         print()
-    if "signatures" not in found:
+    if "signatures" not in comparison:
         return
     print(f"paired bootstrap against {systems[0]['run']}")
-    for name, signature in found["signatures"].items():
+    for name, signature in comparison["signatures"].items():
         for system in systems:
             one = system["bootstrap"][name]
             p = "" if one["p"] is None else f"  p {one['p']:.4f}"

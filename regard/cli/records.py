@@ -1,18 +1,20 @@
-"""Lines that ask for something: plain text, or JSON records with the text in a field."""
+"""Input lines of the command line: plain text, or JSON records with the text in a field."""
 
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import UserError
 
-Record = dict[str, Any]
+Record: TypeAlias = dict[str, Any]
 
 
 def parse_records(lines: Iterable[str], field: str | None) -> Iterator[tuple[str, Record | None]]:
-    """The text of each line, and the record it came in if the first line is one: a JSON object with text in `field`,
-    such as {"prompt": "def "}. Then all have to be."""
+    """(text, record) of each line. The record is None for plain text.
+
+    If the first line is a JSON object with text in `field`, such as {"prompt": "def "}, all lines must be.
+    """
     lines = iter(lines)
     first = next(lines, None)
     if first is None:
@@ -22,19 +24,19 @@ def parse_records(lines: Iterable[str], field: str | None) -> Iterator[tuple[str
         if plain or field is None:
             yield line, None
             continue
-        found = _parse_record(line, field)
-        if found is None:
+        record = _parse_record(line, field)
+        if record is None:
             raise UserError(
-                f"line {number} is no JSON object with text as {field!r}, and the first line is one: {line[:60]}"
+                f"line {number} is not a JSON object with text in {field!r}, as the first line is: {line[:60]}"
             )
-        yield found[field], found
+        yield record[field], record
 
 
 def _parse_record(line: str, field: str) -> Record | None:
     if not line.lstrip().startswith("{"):
         return None
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and isinstance(found.get(field), str) else None
+    return record if isinstance(record, dict) and isinstance(record.get(field), str) else None

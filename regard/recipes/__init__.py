@@ -1,4 +1,4 @@
-"""Finding and reading recipes: TOML files of settings, packaged here by name or anywhere by path, each on its base."""
+"""Recipes: TOML files of settings, packaged here or given by path. A recipe may inherit from a `base`."""
 
 import difflib
 import tomllib
@@ -11,44 +11,42 @@ from ..errors import UserError
 
 
 def names() -> list[str]:
-    """The packaged recipes, in alphabetical order."""
+    """The names of the packaged recipes, sorted."""
     inside = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in inside if file.name.endswith(".toml"))
 
 
 def header(name: str) -> str:
-    """The first comment line of a packaged recipe: what it is for."""
+    """The description of a packaged recipe: its first comment line."""
     first = resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
     return first.lstrip("# ").rstrip()
 
 
 def layers(recipe: str) -> list[tuple[str, dict[str, Any]]]:
-    """The recipe and everything it stands on, the lowest first: (where the values come from, the values)."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    """(origin, settings) of a recipe and its bases, the lowest base first."""
+    chain: list[tuple[str, dict[str, Any]]] = []
     name, folder, seen = recipe, Path(), list[Traversable]()
     while True:
         file = locate(name, folder)
         if file in seen:
-            raise UserError(f"recipe {recipe} stands on itself, through base = {name!r}; take that line out")
+            raise UserError(f"recipe {recipe} is its own base, through base = {name!r}; remove that line")
         seen.append(file)
         values = load(file)
         base = values.pop("base", None)
-        found.insert(0, (f"recipe {name}", values))
+        chain.insert(0, (f"recipe {name}", values))
         if base is None:
-            return found
+            return chain
         if not isinstance(base, str):
-            raise UserError(f"base in recipe {name} is {base!r}; expected the name or the path of one recipe")
+            raise UserError(f"base in recipe {name} is {base!r}; expected the name or path of one recipe")
         name, folder = base, file.parent if isinstance(file, Path) else folder
 
 
 def locate(name: str, folder: Path) -> Traversable:
-    """The file of a recipe; a path is looked for beside the recipe that names it."""
+    """The file of a recipe. A path is relative to `folder`, that of the recipe that names it as base."""
     if name.endswith(".toml") or "/" in name or "\\" in name:
         path = folder / name
         if not path.is_file():
-            raise UserError(
-                f"recipe {path} is not a file; give the path of a .toml file or one of: {', '.join(names())}"
-            )
+            raise UserError(f"recipe {path} is not a file; give a .toml file or one of {', '.join(names())}")
         return path.resolve()
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
@@ -58,9 +56,10 @@ def locate(name: str, folder: Path) -> Traversable:
 
 
 def load(file: Traversable) -> dict[str, Any]:
+    """The settings in a recipe file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid TOML: {error}") from error
+        raise UserError(f"{file} is not valid TOML: {error}; correct it") from error
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+        raise UserError(f"{file} cannot be read: {error.strerror}; give a readable .toml file") from error

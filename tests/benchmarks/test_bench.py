@@ -79,7 +79,7 @@ def test_our_own_batches_beside_marian_alone(capsys):
             ["translate", "--only", "eating"],
             "regard: --only eating is no part of this bench; expected training, decoding, packed",
         ),
-        (["translate", "--device", "abacus"], "regard: device=abacus is no device; expected auto, cpu, cuda"),
+        (["translate", "--device", "abacus"], "regard: device=abacus is not a device; expected auto, cpu, cuda"),
     ],
 )
 def test_what_is_refused(arguments, sentence, capsys):

@@ -110,7 +110,12 @@ def test_lines_and_records_of_prompts(run, capsys, monkeypatch, tmp_path):
     assert [json.loads(line)["text"] for line in out.splitlines()] == texts
     assert json.loads(out.splitlines()[2])["id"] == "x" and "logprobs" in out
     refused(
-        capsys, "predict", run, stdin=lines + b"plain\n", monkeypatch=monkeypatch, words="line 4 is no JSON object with"
+        capsys,
+        "predict",
+        run,
+        stdin=lines + b"plain\n",
+        monkeypatch=monkeypatch,
+        words="line 4 is not a JSON object with",
     )
     plain = b'{"text": 1}\n{"prompt": "x"}\n'  # the first decides
     assert len(said(capsys, "predict", run, *how, stdin=plain, monkeypatch=monkeypatch)[1].splitlines()) == 2
@@ -222,7 +227,7 @@ def test_prompts_that_cannot_be(run, capsys, monkeypatch, tmp_path):
         patch.setattr(sys, "stderr", sys.stdout)
         both = said(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")[1]
         assert both.endswith(f"\n{err}")
-    refused(capsys, "predict", run, "--prompt", "x", "--top", "3", words="--top is for runs that choose among labels")
+    refused(capsys, "predict", run, "--prompt", "x", "--top", "3", words="--top is for runs that predict labels")
     code, out, _ = said(capsys, "predict", run, "--prompt", "", "decode.max_tokens=5")
     assert code == 0 and out.strip()
 

@@ -169,7 +169,7 @@ def test_no_verb_is_help_and_lines_are_plain(capsys):
         (["score", "run", "none.txt"], "regard: none.txt cannot be read: No such file or directory"),
         (
             ["predict", "run", "a.txt", "--prompt", "x"],
-            "regard: --prompt is what to continue, and a.txt is named as well",
+            "regard: --prompt and the file a.txt are both given; give one of the two",
         ),
         (["eval", "run", "--data", "a,"], "regard: 'a,' has nothing on one side of a comma"),
     ],
@@ -295,10 +295,14 @@ def test_predict_goes_through_long_input_in_chunks(api, feed, capsys):
     [
         ("a.txt", b"good\nb\xffd\n", "a.txt:2 is not UTF-8"),
         ("a.txt", b"good\n\0\n", "a.txt:2 has a NUL byte"),
-        ("a.gz", b"plain text", "a.gz breaks off after line 0"),
+        ("a.gz", b"plain text", "a.gz cannot be decompressed after line 0"),
         ("a.gz", gzip.compress(os.urandom(9999))[:-99], "a.gz"),
-        ("a.gz", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 99, "a.gz breaks off after line 0"),  # zlib's own exception
-        ("a.xz", b"plain text", "a.xz breaks off after line 0"),
+        (
+            "a.gz",
+            b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 99,
+            "a.gz cannot be decompressed after line 0",
+        ),  # zlib's own exception
+        ("a.xz", b"plain text", "a.xz cannot be decompressed after line 0"),
     ],
 )
 def test_predict_refuses_what_is_not_text(name, data, sentence, api, feed, capsys, tmp_path, monkeypatch):

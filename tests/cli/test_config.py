@@ -224,12 +224,12 @@ def test_recipes_of_one_name_in_two_folders_are_no_circle(tmp_path):
 def test_recipes_in_a_circle(tmp_path):
     written(tmp_path, "a.toml", 'base = "b.toml"\n')
     path = written(tmp_path, "b.toml", 'base = "a.toml"\n')
-    assert "stands on itself" in mistakes(path)[0]
+    assert "is its own base" in mistakes(path)[0]
 
 
 def test_recipes_in_a_circle_by_another_spelling(tmp_path):
     path = written(tmp_path, "a.toml", 'base = "./a.toml"\n')
-    assert "stands on itself" in mistakes(path)[0]
+    assert "is its own base" in mistakes(path)[0]
 
 
 def test_recipes_that_cannot_be_read(tmp_path):
@@ -312,7 +312,7 @@ def test_each_mistake_has_its_sentence(case):
 
 def test_more_mistakes():
     assert mistakes(train__schedule="cosine", train__steps=0, train__epochs=2) == [
-        "train.schedule=cosine falls towards the last update and train.steps is 0; "
+        "train.schedule=cosine decays until the last step, but train.steps is 0; "
         "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
     ]
     assert "use decode.kind=beam" in mistakes(decode="greedy", decode__nbest=2)[0]

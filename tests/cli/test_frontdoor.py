@@ -19,7 +19,7 @@ from helpers import marian
 
 import regard
 from regard.cli import main
-from regard.cli.app import out_of_memory
+from regard.cli.runner import is_out_of_memory
 
 TINY = (
     "model.size=tiny",
@@ -375,7 +375,7 @@ def test_folders_that_are_no_run(run, capsys, tmp_path):
 
     text = (fresh() / "run.json").read_text()
     (copy / "run.json").write_text(text[: len(text) // 2])
-    refused(capsys, "predict", copy, words="not whole JSON")
+    refused(capsys, "predict", copy, words="is not valid JSON")
     (copy / "run.json").write_text("{}")
     refused(capsys, "predict", copy, words="run.json")
     (copy / "run.json").write_text(text.replace('"format": 2', '"format": 99'))
@@ -424,16 +424,16 @@ def test_predict_with_odd_input(run, capsys, monkeypatch):
 def test_what_no_memory_holds(run, capsys, monkeypatch):
     for more in ("decode.max_tokens=100000000000000000", "decode.beam=1000000000000"):
         code, _, err = said(capsys, "predict", run, "decode.kind=beam", more, stdin=b"a cat\n", monkeypatch=monkeypatch)
-        assert code == 2 and err.startswith("regard: there is not enough memory for this; ask for less at a time")
-    assert out_of_memory(MemoryError()) and out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    assert not out_of_memory(RuntimeError("shapes do not fit"))
+        assert code == 2 and err.startswith("regard: not enough memory; lower decode.batch")
+    assert is_out_of_memory(MemoryError()) and is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
 def test_names_that_cannot_be_written(run, capsys, tmp_path):
     """People are told of the name that they gave, not of the temporary one."""
     missing = tmp_path / "missing" / "a.png"
     refused(
-        capsys, "look", run, "a cat", "--out", missing, words=f"{missing} cannot be made, for its folder is not there"
+        capsys, "look", run, "a cat", "--out", missing, words=f"{missing} cannot be written: its folder does not exist"
     )
 
 

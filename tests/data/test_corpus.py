@@ -878,7 +878,7 @@ def test_windows_move_to_a_device(tmp_path):
 
 
 def test_a_stride_must_not_pass_over_tokens():
-    with pytest.raises(ValueError, match="data.stride is 300, above data.max_tokens=256, and would pass over tokens"):
+    with pytest.raises(ValueError, match="data.stride is 300, above data.max_tokens=256, and would skip tokens"):
         schema.TextData(stride=300)
 
 

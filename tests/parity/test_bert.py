@@ -112,7 +112,7 @@ def test_eval_of_an_imported_folder_needs_data(tmp_path: Path, capsys: pytest.Ca
     path = small.folder(tmp_path / "x", "BertForSequenceClassification", num_labels=2)
     for more in ([], [str(path)]):
         assert cli.main(["eval", str(path), *more]) == 2
-        assert "x is no run of ours and has no test data; name some with --data" in capsys.readouterr().err
+        assert "x is not a run folder and names no test data; give some with --data" in capsys.readouterr().err
     assert cli.main(["eval", str(path), "--data", ""]) == 2 and "--data names no file" in capsys.readouterr().err
     (tmp_path / "a.tsv").write_text("the cat\tLABEL_0\n")
     assert cli.main(["eval", str(path), "--data", str(tmp_path / "a.tsv")]) == 0

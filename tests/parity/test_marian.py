@@ -101,7 +101,7 @@ def test_what_is_refused(both, tmp_path):
         (path / "config.json").write_text(json.dumps(config | change))
         refused(path, words)
     (path / "config.json").write_text("{")
-    refused(path, "not whole JSON")
+    refused(path, "not valid JSON")
 
 
 def test_weights_that_do_not_fit(both, tmp_path):

@@ -151,10 +151,13 @@ def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
         line.startswith("majority 0.") for line in lines
     )
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    for place, words in ((tmp_path, "is a folder"), (tmp_path / "a/b.png", "for its folder is not there")):
+    for place, words in ((tmp_path, "is a folder"), (tmp_path / "a/b.png", "its folder does not exist")):
         code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", place)
         assert code == 2 and out.splitlines() == lines and words in err  # the figures are not lost
-    assert "--out draws the labels of one run" in said(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
+    assert (
+        "--out draws the confusion matrix of one run"
+        in said(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
+    )
     monkeypatch.chdir(tmp_path)
     assert said(capsys, monkeypatch, "", "look", run, "a cat", "--out", ".")[0] == 2
     code, out, _ = said(capsys, monkeypatch, "", "eval", run, "--json")

@@ -297,10 +297,10 @@ def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, st
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--embed", "--similar", "x"), "--embed and --similar ask for different answers"),
-        (("--embed", "--details"), "--embed and --details ask for different answers"),
-        (("--similar", "x", "--details"), "--similar and --details ask for different answers"),
-        (("--prompt", "x", "--embed"), "--prompt and --embed ask for different answers; give one of them"),
+        (("--embed", "--similar", "x"), "--embed and --similar cannot be combined"),
+        (("--embed", "--details"), "--embed and --details cannot be combined"),
+        (("--similar", "x", "--details"), "--similar and --details cannot be combined"),
+        (("--prompt", "x", "--embed"), "--prompt and --embed cannot be combined; give one of them"),
     ],
 )
 def test_answers_of_two_kinds_are_refused(capsys, monkeypatch, flags, words):
@@ -345,7 +345,7 @@ def test_on_the_command_line(run, system, tmp_path, capsys, monkeypatch):
     code, out, _ = said(capsys, monkeypatch, "", "eval", run, run)
     assert code == 0 and out.count("perplexity") == 2
     code, _, err = said(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "a.png")
-    assert code == 2 and "this run gives no labels" in err
+    assert code == 2 and "this run predicts no labels" in err
 
 
 @pytest.mark.parametrize("recipe", ["classify", "tag", "masked"])

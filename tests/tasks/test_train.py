@@ -247,7 +247,7 @@ def test_a_decaying_schedule_requires_train_steps(schedule: Any) -> None:
 def test_device() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type in ("cpu", "cuda")
-    for name, words in (("cuda:99", "torch sees"), ("quantum", "is no device"), ("mps", "Apple silicon")):
+    for name, words in (("cuda:99", "torch finds"), ("quantum", "is not a device"), ("mps", "Apple silicon")):
         if name == "mps" and torch.backends.mps.is_available():
             continue
         with pytest.raises(UserError, match=f"device={name} .*{words}"):

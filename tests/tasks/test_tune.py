@@ -314,9 +314,7 @@ def test_a_tune_goes_over_one_base(runs, base, capsys):
     with pytest.raises(UserError, match="--force applies only to --tune"):
         regard.load(base, force=True)
     code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
-    assert (
-        code == 2 and err.count("\n") == 1 and "--tune is given 2 times and one verb uses one; ask for each by" in err
-    )
+    assert code == 2 and err.count("\n") == 1 and "--tune is given 2 times, but a verb uses one; run the verb" in err
 
 
 def test_the_wrong_base(runs, base, home, capsys):
@@ -373,7 +371,7 @@ def test_other_mistakes(runs, base, home, tmp_path, capsys):
         assert words in str(error.value) and "\n" not in str(error.value), error.value
         assert not (tmp_path / "x").exists()
     code, _, err = said(capsys, "eval", base, runs["lora"], "--tune", runs["lora"])
-    assert code == 2 and "--tune is for one run, and several are compared" in err
+    assert code == 2 and "--tune works with one run, but several are compared" in err
 
 
 def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):

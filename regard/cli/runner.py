@@ -1,0 +1,95 @@
+"""Run a typer application: prepare the streams, parse, call, and turn every exception into a sentence and exit code."""
+
+import difflib
+import io
+import os
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import typer
+
+from ..errors import UserError
+from .io import one_line
+
+
+def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int:
+    """Run one command of a typer application. Exit codes: 0 success, 1 a bug in regard, 2 an error of the user."""
+    usage = typer.BadParameter.__base__  # click's UsageError; versions of typer keep click in different places
+    assert usage is not None
+    prepare_streams()
+    warnings.showwarning = lambda message, *_: print(f"regard: {message}", file=sys.stderr)
+    try:
+        invoke(application, program, arguments)
+        sys.stdout.flush()
+        return 0
+    except typer.Exit as end:
+        return end.exit_code
+    except BrokenPipeError:  # the reader of the pipe has closed it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return print_error("stopped")
+    except UserError as error:
+        return print_error(str(error))
+    except OSError as error:
+        return print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except Exception as error:
+        if isinstance(error, usage):
+            return print_error(usage_message(error))
+        if is_out_of_memory(error):
+            return print_error(
+                "not enough memory; lower decode.batch, decode.beam, decode.max_tokens or train.tokens, or use a "
+                "smaller model"
+            )
+        print_error(
+            f"this is a bug in regard: {type(error).__name__}: {one_line(str(error))} (REGARD_TRACEBACK=1 shows where)"
+        )
+        if os.environ.get("REGARD_TRACEBACK") == "1":
+            traceback.print_exception(error)
+        return 1
+
+
+def prepare_streams() -> None:
+    """Use UTF-8 in any locale. A stream that was closed before the start is None; replace it by an empty one."""
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.BytesIO())
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.BytesIO())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None:
+    """Parse and call a command. Click's own `main` would handle a closed pipe and Ctrl-C differently."""
+    command: Any = typer.main.get_command(application)
+    known = getattr(command, "commands", None)
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if known is not None and verb is not None and verb not in known:
+        near = difflib.get_close_matches(verb, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        raise UserError(f"there is no verb {verb!r}; {hint}")
+    with command.make_context(program, arguments or ["--help"]) as context:
+        command.invoke(context)
+
+
+def usage_message(error: Any) -> str:
+    """The message of a click UsageError in the form of regard's own."""
+    sentence = one_line(error.format_message()).rstrip(".")
+    verb = error.ctx.command_path if error.ctx else "regard"
+    return f"{sentence[:1].lower()}{sentence[1:]}; `{verb} --help` shows what is expected"
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True for MemoryError, CUDA's OutOfMemoryError, and torch's messages about CPU memory and overflowing sizes."""
+    messages = ("can't allocate memory", "not enough memory", "size calculation overflowed", "multiplication overflow")
+    named = type(error).__name__ == "OutOfMemoryError"
+    return named or isinstance(error, MemoryError) or any(each in str(error) for each in messages)
+
+
+def print_error(message: str) -> int:
+    """Print each line of a message to stderr and return exit code 2."""
+    for line in message.splitlines():
+        print(f"regard: {line}", file=sys.stderr)
+    return 2
