@@ -45,6 +45,8 @@ Count: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 
+NEUTRAL_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values without effect
+
 
 class Data(Base):
     """Settings of the data of every task."""
@@ -314,14 +316,6 @@ class DecodeBase(Base):
         if self.kind == "beam" and self.nbest > self.beam:
             raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
         return self
-
-
-NEUTRAL_SAMPLING = {
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-}  # values without effect on sampling
 
 
 class Seq2SeqDecode(DecodeBase):
