@@ -7,13 +7,14 @@ BERT's [CLS] and [SEP], around every text.
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save
 from tokenizers import processors
 from torch import Tensor
 
+from ...config.run import Run
 from ...families import bert
 from ...files import read_json, write_json
 from ...parts import Mask, slots
@@ -26,14 +27,25 @@ from .weight_names import export_weights
 unsupported = CONFIG.unsupported
 
 
-def write(predictor: Any, draft: Path, precision: str) -> None:
+class EncoderSource(Protocol):
+    """What an export reads of an encoder's predictor; one with a head for labels has `labels` besides."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def model(self) -> bert.Model: ...
+    @property
+    def tokenizer(self) -> TrainedTokenizer: ...
+
+
+def write(predictor: EncoderSource, draft: Path, precision: str) -> None:
     """Write everything in the folder except its README."""
     c: bert.Config = predictor.run.model
     write_encoder(predictor, draft, config(c, predictor.tokenizer), tensors(predictor.model, c))
 
 
 def write_encoder(
-    predictor: Any,
+    predictor: EncoderSource,
     draft: Path,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
@@ -61,10 +73,10 @@ def config(c: bert.Config, tokenizer: TrainedTokenizer) -> dict[str, Any]:
     return {"model_type": "bert", **CONFIG.write(c), "pad_token_id": tokenizer.pad, "dtype": "float32"}
 
 
-def label_maps(predictor: Any) -> dict[str, Any]:
+def label_maps(predictor: EncoderSource) -> dict[str, Any]:
     if predictor.run.model.head not in LABELED:
         return {}
-    labels = list(predictor.labels)
+    labels: list[str] = list(predictor.labels)  # type: ignore[attr-defined]
     return {
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
@@ -88,7 +100,7 @@ def tensors(model: bert.Model, c: bert.Config) -> dict[str, Tensor]:
     }
 
 
-def around(text: TrainedTokenizer) -> Any:
+def around(text: TrainedTokenizer) -> processors.TemplateProcessing:
     """The post-processor that puts START and END around a text or a pair of texts."""
     start, end = SPECIALS[START], SPECIALS[END]
     return processors.TemplateProcessing(
@@ -117,7 +129,7 @@ def tokenizer_config(c: bert.EncoderConfig, text: TrainedTokenizer) -> dict[str,
 # --- the export is checked -------------------------------------------------------------------------------------------
 
 
-def check(predictor: Any, draft: Path, precision: str) -> str:
+def check(predictor: EncoderSource, draft: Path, precision: str) -> str:
     """Compare the folder with the run, by our reader and by transformers where it is installed; a report."""
     folder = read(draft, read_json(draft / "config.json"))
     return check_folder(EncoderSample(predictor), folder, draft, architecture(predictor.run.model))
@@ -141,8 +153,8 @@ def check_folder(sample: "EncoderSample", folder: EncoderFolder, draft: Path, na
 class EncoderSample:
     """A few random texts and all outputs that the run's heads give for them."""
 
-    def __init__(self, predictor: Any) -> None:
-        text: TrainedTokenizer = predictor.tokenizer
+    def __init__(self, predictor: EncoderSource) -> None:
+        text = predictor.tokenizer
         c: bert.EncoderConfig = predictor.run.model
         self.tokenizer, self.head, self.next_sentence = text, c.head, c.next_sentence
         longest = min(9, (predictor.model.context or 11) - 2)

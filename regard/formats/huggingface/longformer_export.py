@@ -14,7 +14,7 @@ from ...families import longformer
 from ...files import read_json
 from ...processors.tokenizers import TrainedTokenizer
 from ..model_card import encoder_usage
-from .bert_export import EncoderSample, check_folder, write_encoder
+from .bert_export import EncoderSample, EncoderSource, check_folder, write_encoder
 from .longformer import architecture, config_table, names, read
 from .weight_names import export_weights
 
@@ -26,10 +26,10 @@ def unsupported(c: longformer.Config) -> list[str]:
     return config_table(0).unsupported(c)
 
 
-def write(predictor: Any, draft: Path, precision: str) -> None:
+def write(predictor: EncoderSource, draft: Path, precision: str) -> None:
     """Write everything in the folder except its README."""
     c: longformer.Config = predictor.run.model
-    text: TrainedTokenizer = predictor.tokenizer
+    text = predictor.tokenizer
     inputs = ("input_ids", "attention_mask")
     write_encoder(predictor, draft, config(c, text), tensors(predictor.model, c, text), inputs)
 
@@ -62,7 +62,7 @@ def tensors(model: longformer.Model, c: longformer.Config, text: TrainedTokenize
     }
 
 
-def check(predictor: Any, draft: Path, precision: str) -> str:
+def check(predictor: EncoderSource, draft: Path, precision: str) -> str:
     """Compare the folder with the run, by our reader and by transformers where it is installed; a report."""
     c: longformer.Config = predictor.run.model
     sample = EncoderSample(predictor)
@@ -72,7 +72,7 @@ def check(predictor: Any, draft: Path, precision: str) -> str:
     return check_folder(sample, folder, draft, architecture(c), global_attention_mask=wide)
 
 
-def usage(predictor: Any) -> str:
+def usage(predictor: EncoderSource) -> str:
     """The README's example: it makes the first token global, as in training."""
     before = (
         'wide = 0 * batch["input_ids"]\n'
