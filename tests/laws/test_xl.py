@@ -22,6 +22,7 @@ def build(**changes) -> xl.Model:
 
 
 def segments(model: xl.Model, tokens: Tensor, lengths: list[int]) -> Tensor:
+    """Logits of a text that is read in segments of these lengths."""
     cache = model.new_memory(len(tokens))
     return torch.cat([model(part, cache.next_mask(part), cache) for part in tokens.split(lengths, 1)], 1)
 
@@ -53,9 +54,8 @@ def test_memory_gets_no_gradient(form):
     assert not any(memory.past.requires_grad for memory in cache.layers)
     alone = build(tied=False, **form)
     alone(second).square().sum().backward()
-    for ours, other in zip(
-        model.stack.layers, alone.stack.layers, strict=True
-    ):  # remembered inputs are projected again
+    # Remembered inputs are projected again, so the key maps get gradient from them.
+    for ours, other in zip(model.stack.layers, alone.stack.layers, strict=True):
         assert (ours.attention.key.weight.grad - other.attention.key.weight.grad).abs().max() > 1e-3
 
 
