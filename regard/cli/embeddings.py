@@ -34,4 +34,6 @@ def save_confusion(metrics: dict[str, Any], out: Path) -> None:
     """Draw the confusion matrix among the metrics."""
     if "confusion" not in metrics:
         raise UserError("--out draws a confusion matrix, but this run predicts no labels; leave it out")
-    metrics["confusion"].save(out)
+    from ..look import draw_confusion
+
+    draw_confusion(out, metrics["confusion"])

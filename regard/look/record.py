@@ -1,4 +1,4 @@
-"""A pass over a finished model: every attention that runs leaves its weights, whatever kernel computes its output."""
+"""Record attention weights of a finished model, whatever kernel computes its output."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,33 +11,35 @@ from ..parts import Attention, Stack
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Inside, the dict fills with weights (batch, heads, queries, keys) by module path; a later call replaces them.
+def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """In this context the dict collects weights (batch, heads, queries, keys) by module path; later calls overwrite.
 
-    The model runs as ever, fused kernels included: the weights are computed beside it, from the same queries and keys.
-    Only padding stays where it is, for weights are told by rows; that may change the last bits of what comes out.
+    The model runs with its own kernels, fused ones included: the weights are computed separately, from the same queries
+    and keys. Only padding is not removed, because the weights are stored by row; this may change the last bits.
     """
     maps: dict[str, Tensor] = {}
-    hooks, flat = [], [part for part in model.modules() if isinstance(part, Stack) and part.unpadded]
-    graft = injection_of(model)
+    handles, unpadded = [], [part for part in model.modules() if isinstance(part, Stack) and part.unpadded]
+    injection = injection_of(model)
     for path, module in model.named_modules():
         if isinstance(module, Attention):
-            hooks.append(module.kernel.register_forward_pre_hook(_keeper(maps, path, graft)))
+            handles.append(module.kernel.register_forward_pre_hook(_recording_hook(maps, path, injection)))
     try:
-        for stack in flat:
+        for stack in unpadded:
             stack.unpadded = False
         yield maps
     finally:
-        for stack in flat:
+        for stack in unpadded:
             stack.unpadded = True
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def _keeper(maps: dict[str, Tensor], path: str, graft: Injection | None) -> Callable[[Any, Any], None]:
-    def keep(kernel: Any, arguments: Any) -> None:
+def _recording_hook(maps: dict[str, Tensor], path: str, injection: Injection | None) -> Callable[[Any, Any], None]:
+    """A forward pre-hook of a kernel that stores the weights of its attention under `path`."""
+
+    def record(kernel: Any, arguments: tuple[Any, ...]) -> None:
         q, k, _, mask, bias, *_ = arguments
         weights = kernel.weights(q, k, mask, bias).detach()
-        maps[path] = weights if graft is None else graft.text_only(path, weights)
+        maps[path] = weights if injection is None else injection.text_only(path, weights)
 
-    return keep
+    return record

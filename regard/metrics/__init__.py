@@ -1,1 +1,1 @@
-"""Metrics: of labels and spans, and of texts against references."""
+"""Metrics of labels and spans (labels), and of texts against references (text)."""

@@ -1,57 +1,58 @@
-"""How far labels agree with the right ones: accuracy, F1, spans, a table of the labels, and who is taken for whom."""
+"""Metrics of labels and spans: accuracy, precision, recall, F1, the confusion matrix and a paired bootstrap."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-WIDE = 17  # labels, as many as Universal Dependencies has; of more the most frequent mistakes are told
-TOLD = 12  # of them
+MAX_MATRIX_LABELS = 17  # as many as Universal Dependencies has; with more, only the most frequent confusions are listed
+MAX_CONFUSIONS = 12
 SAMPLES = 1000  # of the bootstrap
 
-Span = tuple[int, int, str]  # first word, the one behind the last, kind
+Span = tuple[int, int, str]  # first word, end (exclusive), kind
+BootstrapResult = dict[str, dict[str, float | None]]  # by metric: score, mean, interval, p
 
 
-def label_metrics(found: Sequence[str], right: Sequence[str]) -> dict[str, Any]:
-    """Accuracy, F1 as the mean over the labels (macro) and over all answers (micro), and the tables behind them."""
-    table = LabelTable(found, right)
-    hits = sum(map(str.__eq__, found, right))
+def label_metrics(predicted: Sequence[str], gold: Sequence[str]) -> dict[str, Any]:
+    """Accuracy, macro and micro F1, the table by label and the confusion matrix."""
+    table = LabelTable(predicted, gold)
+    correct = sum(map(str.__eq__, predicted, gold))
     return {
-        "accuracy": hits / max(len(right), 1),
+        "accuracy": correct / max(len(gold), 1),
         "f1": table.f1,
-        "micro f1": _f1(hits, len(found), len(right)),
+        "micro f1": _f1(correct, len(predicted), len(gold)),
         "labels": table,
-        "confusion": ConfusionMatrix(found, right),
+        "confusion": ConfusionMatrix(predicted, gold),
     }
 
 
-def _f1(hits: int, found: int, right: int) -> float:
-    """2·p·r / (p + r), 0 where nothing is right."""
-    return 2 * hits / (found + right) if hits else 0.0
+def _f1(correct: int, predicted: int, gold: int) -> float:
+    """2·p·r / (p + r); 0 if nothing is correct."""
+    return 2 * correct / (predicted + gold) if correct else 0.0
 
 
 class LabelTable(dict[str, dict[str, float]]):
-    """label -> precision, recall, f1 and the number of right answers; every label that is right or was found."""
+    """label -> precision, recall, f1 and its number of gold occurrences, for every gold or predicted label."""
 
-    def __init__(self, found: Sequence[Any], right: Sequence[Any]) -> None:
-        hits = Counter(a for a, b in zip(found, right, strict=True) if a == b)
-        said, there = Counter(found), Counter(right)
-        super().__init__({label: _row(hits[label], said[label], there[label]) for label in sorted({*said, *there})})
+    def __init__(self, predicted: Sequence[str], gold: Sequence[str]) -> None:
+        correct = Counter(a for a, b in zip(predicted, gold, strict=True) if a == b)
+        ours, theirs = Counter(predicted), Counter(gold)
+        rows = {label: _row(correct[label], ours[label], theirs[label]) for label in sorted({*ours, *theirs})}
+        super().__init__(rows)
 
     @property
     def f1(self) -> float:
         return sum(row["f1"] for row in self.values()) / max(len(self), 1)
 
     def __str__(self) -> str:
-        return _table(self)
+        return _format_table(self)
 
 
-def _row(hits: int, found: int, right: int) -> dict[str, float]:
-    precision, recall = hits / max(found, 1), hits / max(right, 1)
-    return {"precision": precision, "recall": recall, "f1": _f1(hits, found, right), "count": right}
+def _row(correct: int, predicted: int, gold: int) -> dict[str, float]:
+    precision, recall = correct / max(predicted, 1), correct / max(gold, 1)
+    return {"precision": precision, "recall": recall, "f1": _f1(correct, predicted, gold), "count": gold}
 
 
-def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
+def _format_table(rows: Mapping[str, Mapping[str, float]]) -> str:
     widest = max(map(len, rows), default=0)
     lines = [f"  {'':{widest}}  precision  recall      f1   count"]
     for label, row in rows.items():
@@ -62,105 +63,101 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 class ConfusionMatrix(dict[str, dict[str, int]]):
-    """right label -> found label -> how often."""
+    """gold label -> predicted label -> count."""
 
-    def __init__(self, found: Sequence[str], right: Sequence[str]) -> None:
-        counts = Counter(zip(right, found, strict=True))
-        self.labels = sorted({*found, *right})
+    def __init__(self, predicted: Sequence[str], gold: Sequence[str]) -> None:
+        counts = Counter(zip(gold, predicted, strict=True))
+        self.labels = sorted({*predicted, *gold})
         super().__init__({a: {b: counts[a, b] for b in self.labels if counts[a, b]} for a in self.labels})
 
     def __str__(self) -> str:
-        return "\n" + "\n".join(self._matrix() if len(self.labels) <= WIDE else self._mistakes())
+        return "\n" + "\n".join(
+            self._matrix_lines() if len(self.labels) <= MAX_MATRIX_LABELS else self._confusion_lines()
+        )
 
-    def _matrix(self) -> Iterator[str]:
+    def _matrix_lines(self) -> Iterator[str]:
         widest = max(map(len, self.labels))
         widths = [max(len(label), 5) for label in self.labels]
         head = " ".join(f"{label:>{width}}" for label, width in zip(self.labels, widths, strict=True))
-        yield f"  {'':{widest}} {head}  (columns: found; rows: right)"
+        yield f"  {'':{widest}} {head}  (columns: predicted; rows: gold)"
         for a in self.labels:
             cells = (f"{self[a].get(b, 0):{width}d}" for b, width in zip(self.labels, widths, strict=True))
             yield f"  {a:{widest}} {' '.join(cells)}"
 
-    def _mistakes(self) -> Iterator[str]:
+    def _confusion_lines(self) -> Iterator[str]:
         wrong = [(count, a, b) for a, row in self.items() for b, count in row.items() if a != b]
         worst = sorted(wrong, key=lambda each: (-each[0], each[1:]))
-        yield f"  of {len(self.labels)} labels, the most frequent mistakes"
-        for count, a, b in worst[:TOLD]:
-            yield f"  {count:6d}  {a} taken for {b}"
-
-    def save(self, path: Path) -> None:
-        """A picture: each row the right label, dark where the answers went."""
-        import torch
-
-        from ..look.draw import draw
-
-        counts = torch.tensor([[self[a].get(b, 0) for b in self.labels] for a in self.labels], dtype=torch.float)
-        shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
-        draw(path, shares, self.labels, self.labels, "each row: what a label was taken for, as a share of its examples")
+        yield f"  the most frequent confusions of {len(self.labels)} labels"
+        for count, a, b in worst[:MAX_CONFUSIONS]:
+            yield f"  {count:6d}  {a} predicted as {b}"
 
 
 # --- spans ---------------------------------------------------------------------------------------------------------
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The spans that BIO (also IO, BIOES) tags draw, as seqeval's default mode reads them: a word goes on with the span
-    before it if it is tagged I or E, of the same kind, and that one is not ended by an E or S; else it begins one."""
+    """The spans of BIO (also IO, BIOES) tags, as in seqeval's default mode.
+
+    A word tagged I or E continues the span before it if the kind is the same and no E or S ended it; otherwise it
+    begins a new one.
+    """
     found: list[Span] = []
-    before, kind = "O", ""
-    for place, tag in enumerate(tags):
+    previous, kind = "O", ""
+    for index, tag in enumerate(tags):
         letter, _, name = tag.partition("-")
         if letter != "O":
-            if before in ("B", "I") and letter in ("I", "E") and name == kind:
-                found[-1] = (found[-1][0], place + 1, name)
+            if previous in ("B", "I") and letter in ("I", "E") and name == kind:
+                found[-1] = (found[-1][0], index + 1, name)
             else:
-                found.append((place, place + 1, name))
-        before, kind = letter, name
+                found.append((index, index + 1, name))
+        previous, kind = letter, name
     return found
 
 
-def span_metrics(found: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Precision, recall and F1 over whole spans, and the same for each kind of span."""
-    mine = {(i, *span) for i, tags in enumerate(found) for span in spans(tags)}
-    theirs = {(i, *span) for i, tags in enumerate(right) for span in spans(tags)}
-    kinds = sorted({span[3] for span in mine | theirs})
+def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Precision, recall and F1 over exact spans, in total and for each kind of span."""
+    ours = {(i, *span) for i, tags in enumerate(predicted) for span in spans(tags)}
+    theirs = {(i, *span) for i, tags in enumerate(gold) for span in spans(tags)}
     rows = {}
-    for kind in kinds:
-        a, b = ({span for span in some if span[3] == kind} for some in (mine, theirs))
+    for kind in sorted({span[3] for span in ours | theirs}):
+        a, b = ({span for span in every if span[3] == kind} for every in (ours, theirs))
         rows[kind] = _row(len(a & b), len(a), len(b))
-    whole = _row(len(mine & theirs), len(mine), len(theirs))
+    total = _row(len(ours & theirs), len(ours), len(theirs))
     return {
-        "spans": whole["f1"],
-        "span precision": whole["precision"],
-        "span recall": whole["recall"],
+        "spans": total["f1"],
+        "span precision": total["precision"],
+        "span recall": total["recall"],
         "span kinds": SpanTable(rows),
     }
 
 
 class SpanTable(dict[str, dict[str, float]]):
+    """kind of span -> precision, recall, f1 and its number of gold spans."""
+
     def __str__(self) -> str:
-        return _table(self)
+        return _format_table(self)
 
 
-# --- several systems -----------------------------------------------------------------------------------------------
+# --- significance --------------------------------------------------------------------------------------------------
 
 
 def paired_bootstrap(
-    systems: Sequence[Sequence[Any]], right: Sequence[Any]
-) -> tuple[dict[str, str], list[dict[str, dict[str, float | None]]]]:
-    """A paired bootstrap of the accuracy, in percent, of every system against the first; like `metrics.paired`."""
+    outputs: Sequence[Sequence[object]], gold: Sequence[object]
+) -> tuple[dict[str, str], list[BootstrapResult]]:
+    """Paired bootstrap of the accuracy in percent: each of the outputs against the first. As in `metrics.text`."""
     import numpy as np
 
-    hits = np.array([[a == b for a, b in zip(found, right, strict=True)] for found in systems], float) * 100
-    chosen = np.random.default_rng(12345).integers(hits.shape[1], size=(SAMPLES, hits.shape[1]))
-    means = hits[:, chosen].mean(-1)  # (systems, samples)
+    hits = np.array([[a == b for a, b in zip(predicted, gold, strict=True)] for predicted in outputs], float) * 100
+    samples = np.random.default_rng(12345).integers(hits.shape[1], size=(SAMPLES, hits.shape[1]))
+    means = hits[:, samples].mean(-1)  # (outputs, samples)
     results = []
-    for number, (own, drawn) in enumerate(zip(hits, means, strict=True)):
+    for number, (own, resampled) in enumerate(zip(hits, means, strict=True)):
         p = None
         if number:
-            gaps = drawn - means[0]
-            as_far = np.abs(gaps - gaps.mean()) >= abs(own.mean() - hits[0].mean())
-            p = (float(as_far.sum()) + 1) / (SAMPLES + 1)
-        half = float(np.percentile(drawn, 97.5) - np.percentile(drawn, 2.5)) / 2
-        score = {"score": float(own.mean()), "mean": float(drawn.mean()), "interval": half, "p": p}
+            differences = resampled - means[0]
+            extreme = np.abs(differences - differences.mean()) >= abs(own.mean() - hits[0].mean())
+            p = (float(extreme.sum()) + 1) / (SAMPLES + 1)
+        half = float(np.percentile(resampled, 97.5) - np.percentile(resampled, 2.5)) / 2
+        score = {"score": float(own.mean()), "mean": float(resampled.mean()), "interval": half, "p": p}
         results.append({"accuracy": score})
     return {"accuracy": f"percent|examples:{hits.shape[1]}|bootstrap:{SAMPLES}|seed:12345"}, results

@@ -16,7 +16,7 @@ from ..data.labeled import LabelSet
 from ..data.rows import TokenRows, between, pad_rows, room, valid_mask
 from ..data.sampler import Ids, sorted_batches
 from ..errors import UserError
-from ..look import SelfAttentionView, recording
+from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
 from ..parts import Mask
 from ..parts.pooling import pooled
@@ -78,7 +78,7 @@ class EncoderPredictor:
         if not text.strip():
             raise UserError("there is nothing to look at in an empty text; give a sentence")
         (row,) = self.encoded([text])
-        with recording(self.model) as maps, torch.no_grad():
+        with record_attention(self.model) as maps, torch.no_grad():
             self.states(self.rows([row]))
         pieces = self.tokenizer.pieces(row.tolist())
         return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})

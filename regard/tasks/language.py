@@ -17,7 +17,7 @@ from ..data.documents import documents
 from ..data.sampler import Step
 from ..decode import Ensemble, Filter, Suppress
 from ..errors import UserError
-from ..look import SelfAttentionView, recording
+from ..look import SelfAttentionView, record_attention
 from ..parts import Cache
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
@@ -93,7 +93,7 @@ class LanguagePredictor(PromptGenerator):
         (ids,) = self.encoded([text + (target or "")])
         self.refuse_long(len(ids) + 1, "the text")
         seen = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
-        with recording(seen) as maps, torch.no_grad():
+        with record_attention(seen) as maps, torch.no_grad():
             seen.decode(torch.tensor([[self.opening, *ids]], device=self.device))
         return SelfAttentionView(
             [START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()}

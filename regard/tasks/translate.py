@@ -19,7 +19,7 @@ from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constra
 from ..decode.ensemble import mean
 from ..decode.texts import sentences
 from ..errors import UserError
-from ..look import CrossAttentionView, recording
+from ..look import CrossAttentionView, record_attention
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..parts import Cross, Mask
 from ..parts.losses import smoothed_cross_entropy
@@ -108,7 +108,7 @@ class TranslatePredictor(Seq2SeqGenerator):
             (found,) = self.generate([text], how, self.constraints(own, how))
             written = found[0].tokens if found else []
         read = self.source.encode([text])[0]
-        with recording(self._seen) as maps, torch.no_grad():
+        with record_attention(self._seen) as maps, torch.no_grad():
             states(self._seen, self.pair([read], [written]))
         return self._view(read, written, {path: weights[0].cpu() for path, weights in maps.items()})
 
@@ -193,7 +193,7 @@ class TranslatePredictor(Seq2SeqGenerator):
         found: dict[int, Trace] = {}
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for batch in sorted_batches(lengths, rows=SEEN):
-            with recording(self._seen) as maps:
+            with record_attention(self._seen) as maps:
                 chosen = self._chosen(self.pair([sources[i] for i in batch], [targets[i] for i in batch]))
             cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
             for row, i in enumerate(batch):

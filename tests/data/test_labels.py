@@ -14,6 +14,7 @@ from regard.data.labeled import LabelSet, collect_labels, in_order, labeled_text
 from regard.data.tagged import Columns, Conllu, PlainText, Records, beginning, format_of, tagged_sentences
 from regard.data.tagged import collect_tags as learnt_tags
 from regard.errors import UserError
+from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
 
 
@@ -389,8 +390,8 @@ def test_tables_as_text(tmp_path):
     many = [f"{number:02}" for number in range(20)]
     assert len(str(ConfusionMatrix(many[:17], many[:17])).splitlines()) == 19  # a matrix of all 17 parts of speech
     worst = str(ConfusionMatrix([*many[1:], "00", "05", "05"], [*many, "03", "03"])).splitlines()
-    assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "taken", "for", "05"] and len(worst) == 14
-    told["confusion"].save(tmp_path / "a.png")
+    assert "20 labels" in worst[1] and worst[2].split() == ["2", "03", "predicted", "as", "05"] and len(worst) == 14
+    draw_confusion(tmp_path / "a.png", told["confusion"])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -400,7 +401,7 @@ def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
     from PIL import Image
 
     names = [f"label {number}" for number in range(labels)]
-    ConfusionMatrix(names, names).save(tmp_path / "a.png")
+    draw_confusion(tmp_path / "a.png", ConfusionMatrix(names, names))
     with Image.open(tmp_path / "a.png") as picture:
         grey = np.asarray(picture.convert("L"))
     assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()

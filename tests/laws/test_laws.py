@@ -5,7 +5,7 @@ import torch
 from helpers.families import CASES, LOOSE, config, ids, kind, loud, some
 
 from regard.config.run import family_of
-from regard.look import recording
+from regard.look import record_attention
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training.checkpoint import load_model, save_model
 
@@ -114,7 +114,7 @@ def test_recorded_attention_is_the_attention(it, case):
     """The visible path: rows sum to one over what is visible, and the output does not change by being watched."""
     texts = some(6, 3)
     plain = it.together(texts)
-    with recording(it.model) as maps:
+    with record_attention(it.model) as maps:
         assert all((a - b).abs().max() < 1e-5 for a, b in zip(it.together(texts), plain, strict=True))
     assert sorted(maps) == sorted(it.paths())
     for path, weights in maps.items():

@@ -214,7 +214,7 @@ def test_a_reset_row_keeps_its_virtual_tokens(pair):
 def test_recorded_attention_excludes_virtual_tokens(pair):
     it, texts = wrapped(pair), some(6, 3)
     plain = it.together(texts)
-    with laws.recording(it.model) as maps:
+    with laws.record_attention(it.model) as maps:
         assert all((a - b).abs().max() < 1e-4 for a, b in zip(it.together(texts), plain, strict=True))
     assert sorted(maps) == sorted(it.paths())
     for path, weights in maps.items():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.look import recording
+from regard.look import record_attention
 from regard.parts import (
     AdditiveKernel,
     Attention,
@@ -152,11 +152,11 @@ def test_learning_is_from_rows():
 @torch.no_grad()
 def test_weights_are_recorded_by_rows():
     model, x, rows = stack(), torch.randn(5, 5, WIDTH), ROWS["right"]
-    with recording(model) as maps:
+    with record_attention(model) as maps:
         model(x, Mask(key_valid=rows))
     assert maps["layers.1.attention"].shape == (5, HEADS, 5, 5)
     assert not maps["layers.1.attention"].masked_select(~rows[:, None, None]).any()
-    with pytest.raises(RuntimeError, match="mine"), recording(model):
+    with pytest.raises(RuntimeError, match="mine"), record_attention(model):
         raise RuntimeError("mine")
     assert shapes(model, x, Mask(key_valid=rows))[1] == [(1, 17)] * 2
 

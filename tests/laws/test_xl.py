@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.decode import SearchSettings, search
 from regard.families import xl
-from regard.look import recording
+from regard.look import record_attention
 
 SHAPE = {"vocab": 53, "width": 30, "heads": 3, "layers": 2, "inner": 44, "memory": 64, "dropout": 0.0}
 
@@ -115,7 +115,7 @@ def test_same_length_attends_to_equally_many_tokens():
     model, tokens = build(memory=6, same_length=True), torch.randint(53, (1, 30))
     cache = model.new_memory(1)
     for number, part in enumerate(tokens.split(10, 1)):
-        with recording(model) as maps:
+        with record_attention(model) as maps:
             model(part, cache.next_mask(part), cache)
         attended = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
         assert attended.tolist() == (capped_counts(6) if number == 0 else [6] * 10)

@@ -118,7 +118,7 @@ def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     masked = regard.load(small.bigbird(tmp_path / "m", "BigBirdForMaskedLM"), device="cpu")
     assert "[MASK]" not in masked.predict("the [MASK] sat")
     view = masked.look(texts[0])
-    assert view.weights().shape == (len(view.pieces),) * 2
+    assert view.weights().shape == (len(view.tokens),) * 2
 
 
 @pytest.mark.parametrize(

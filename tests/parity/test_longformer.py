@@ -98,7 +98,7 @@ def test_predictors_of_imported_folders(tmp_path: Path) -> None:
     tags = regard.load(small.longformer(tmp_path / "t", "LongformerForTokenClassification", num_labels=4), device="cpu")
     assert tags.predict("the cat sat").count("/LABEL_") == 3
     view = tags.look("the cat sat on the mat")
-    assert view.weights().shape == (len(view.pieces),) * 2
+    assert view.weights().shape == (len(view.tokens),) * 2
     view.save(tmp_path / "look.png")
 
 

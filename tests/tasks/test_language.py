@@ -569,9 +569,9 @@ def test_an_ensemble_is_the_mean_of_probabilities(lessons, files):
 def test_look_sees_the_past_alone(lessons, tmp_path):
     for family in FAMILIES:
         view = lessons(family).writer.look("the cat", " sees")
-        assert view.pieces[0] == "□" and "".join(view.pieces[1:]).replace("▁", " ") == "the cat sees"
+        assert view.tokens[0] == "□" and "".join(view.tokens[1:]).replace("▁", " ") == "the cat sees"
         weights = view.weights()
-        assert weights.shape == (len(view.pieces), len(view.pieces))
+        assert weights.shape == (len(view.tokens), len(view.tokens))
         assert torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-5)
         assert weights.triu(1).abs().max() < 1e-6
     view.save(tmp_path / "a.png")

@@ -106,7 +106,7 @@ def test_labels(files, tmp_path, family, task):
     text = "so the cat a happy day" if task == "classify" else "the cat sees some house"
     assert again.predict([text, "a day"]) == [system.predict(text), system.predict("a day")]
     assert again.run.model.head == {"classify": "class", "tag": "tag"}[task] and again.run.model.labels > 1
-    with pytest.raises(UserError, match="nothing in this model is attention, so there is nothing to look at"):
+    with pytest.raises(UserError, match="this model has no attention, so there is nothing to look at"):
         again.look(text)
     assert again.embed([text]).shape == (1, 32)
 
