@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import regard
 from regard import recipes
+from regard.cli import main
 from regard.config import run as config
 from regard.config.merge import flatten, split_commas
+from regard.config.renamed import RENAMED, renamed_key
 from regard.config.run import change_settings, changed_keys, load_config, resolve
 from regard.config.schema import (
     TASKS,
@@ -353,6 +356,51 @@ def test_a_recipe_without_family_or_task(tmp_path):
     assert lines == [f"model.family is missing; expected one of {families}", "task is missing; give it a value"]
 
 
+# --- former names ----------------------------------------------------------------------------------------------------
+
+FORMER = {
+    "model.same": ("language", {"model.family": "xl"}),
+    "model.near": ("translate", {"model.family": "cnn"}),
+    "model.carried": ("language", {"model.family": "rnn"}),
+    "model.kinds": ("classify", {}),
+    "model.follow": ("masked", {}),
+    "data.agree": ("classify", {}),
+    "data.hide": ("classify", {}),
+    "data.whole": ("masked", {}),
+    "data.follow": ("masked", {}),
+    "tokenizer.normalise": ("translate", {}),
+    "train.optimiser": ("translate", {}),
+    "train.optimiser.decay": ("translate", {}),
+    "decode.until": ("language", {}),
+    "decode.must": ("translate", {}),
+    "decode.avoid": ("text2text", {}),
+    "decode.begin": ("language", {}),
+    "decode.normalised": ("tag", {}),
+}  # a recipe whose task and family have the setting
+
+
+def test_every_former_key_is_tested():
+    """decode.stop is a key again, with another meaning."""
+    assert {key for key in FORMER if key in RENAMED} == set(RENAMED) - {"decode.stop"}
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_a_former_key_gets_a_hint(key, capsys):
+    recipe, settings = FORMER[key]
+    hint = f"{key} is not a key; it is now called {renamed_key(key)}"
+    with pytest.raises(UserError) as caught:
+        regard.resolve(recipe, {**settings, key: "1"})
+    assert str(caught.value) == hint
+    given = [f"{name}={value}" for name, value in settings.items()]
+    assert main(["train", recipe, *given, f"{key}=1", "--show"]) == 2
+    assert capsys.readouterr() == ("", f"regard: {hint}\n")
+
+
+def test_the_former_key_decode_stop(capsys):
+    assert mistakes(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
+    assert resolve("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
+
+
 # --- sides -----------------------------------------------------------------------------------------------------------
 
 
@@ -427,5 +475,5 @@ def test_change():
 
 
 def test_config_does_not_import_torch():
-    code = "import sys, regard.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, regard.config.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
