@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from regard.config.schema import TextData, TokenizerConfig
-from regard.data.corpus import corpus
-from regard.data.documents import documents
+from regard.data.corpus import Corpus
+from regard.data.documents import open_documents
 from regard.processors.tokenizers import load_tokenizer, train_tokenizer
 
 TYPES = 400_000  # words of the made language; few of them make most of a text
@@ -52,11 +52,11 @@ def text(path: Path, megabytes: int) -> None:
 def measure(path: Path, tokenizer: Path) -> dict[str, float]:
     """In a process of its own: what it takes to encode this file and write the cache."""
     with tempfile.TemporaryDirectory() as cache:
-        texts = documents(TextData(train=f"{path}", cache=cache), "train")  # type: ignore[arg-type]
+        texts = open_documents(TextData(train=f"{path}", cache=cache), "train")  # type: ignore[arg-type]
         learnt = load_tokenizer(tokenizer)
         before = peak()
         began, worked = time.perf_counter(), time.process_time()
-        found = corpus(texts, learnt)
+        found = Corpus(texts, learnt)
         seconds, busy = time.perf_counter() - began, time.process_time() - worked
     rates = {"rate": found.bytes / 1e6 / seconds, "each": found.bytes / 1e6 / busy}
     return rates | {"tokens": len(found), "before": before, "peak": peak()}
@@ -83,7 +83,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, made = Path(folder, "tokenizer.json"), Path(folder, "made.txt")
         text(made, min(10, *asked.sizes))
-        train_tokenizer(TokenizerConfig(vocab=VOCAB), documents(TextData(train=f"{made}"), "train").sample()).save(
+        train_tokenizer(TokenizerConfig(vocab=VOCAB), open_documents(TextData(train=f"{made}"), "train").sample()).save(
             tokenizer
         )  # type: ignore[arg-type]
         for size in asked.sizes:

@@ -142,7 +142,7 @@ def hugging_face(system: TranslatePredictor, ids: list[list[int]], kind: str, st
     @torch.no_grad()
     def go(beam: int) -> list[list[int]]:
         made = theirs.generate(
-            input_ids=batch.source, attention_mask=batch.source_real.long(), num_beams=beam, do_sample=False,
+            input_ids=batch.source, attention_mask=batch.source_valid.long(), num_beams=beam, do_sample=False,
             min_new_tokens=plan.tokens, max_new_tokens=plan.tokens, length_penalty=1.0, early_stopping=False, **words
         )  # fmt: skip
         said: list[list[int]] = made[:, 1:].tolist()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config.schema import Train
-from regard.data.sampler import PairBatch
+from regard.data.collate import PairBatch
 from regard.families import transformer
 from regard.formats import ctranslate2
 from regard.formats.huggingface.marian_export import as_marian, config, max_positions, tensors
@@ -45,14 +45,14 @@ def marian(system: TranslatePredictor) -> Any:
 
 def marian_loss(model: Any, batch: PairBatch) -> Tensor:
     logits = model(
-        input_ids=batch.source, attention_mask=batch.source_real.long(), decoder_input_ids=batch.target_in,
+        input_ids=batch.source, attention_mask=batch.source_valid.long(), decoder_input_ids=batch.target_in,
         use_cache=False,
     ).logits  # fmt: skip
     return summed(logits, batch)
 
 
 def summed(logits: Tensor, batch: PairBatch) -> Tensor:
-    labels = batch.target_out.masked_fill(~batch.target_real, -100)
+    labels = batch.target_out.masked_fill(~batch.target_valid, -100)
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING, reduction="sum")
 
 
@@ -100,7 +100,7 @@ class TorchTransformer(nn.Module):
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Logits."""
-        hidden, tokens = ~batch.source_real, batch.target_in.size(1)
+        hidden, tokens = ~batch.source_valid, batch.target_in.size(1)
         later = nn.Transformer.generate_square_subsequent_mask(tokens, device=batch.source.device)
         states = self.inner(
             self.embed(batch.source),

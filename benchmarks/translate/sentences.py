@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from regard.config.schema import TokenizerConfig
+from regard.data.collate import PairBatch, collate_pairs
 from regard.data.examples import Examples
-from regard.data.sampler import PairBatch, Step, collate_pairs
+from regard.data.sampler import Step
 from regard.processors.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
 MIDDLE, SPREAD = 3.2, 0.6  # of the logarithm of a source's length: about 29 tokens on average
@@ -72,7 +73,7 @@ class Encoded:
             [self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text
         )
         batch = widened(batch, self.multiple, self.text.pad)
-        return Step([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_real.sum()), chosen)
+        return Step([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_valid.sum()), chosen)
 
     def grouped(self, sentences: int) -> list[Step]:
         """Batches as Hugging Face's Trainer groups them by length: of the source, so many sentences in each."""
@@ -86,11 +87,11 @@ class Encoded:
 
 def widened(batch: PairBatch, multiple: int, pad: int) -> PairBatch:
     """More padding, up to a multiple on both sides."""
-    words = "source", "source_real", "target_in", "target_out", "target_real"
+    words = "source", "source_valid", "target_in", "target_out", "target_valid"
     held = {name: getattr(batch, name) for name in words}
     fill = {name: False if tensor.dtype == torch.bool else pad for name, tensor in held.items()}
     wide = {name: F.pad(held[name], (0, -held[name].size(1) % multiple), value=fill[name]) for name in words}
-    return PairBatch(**wide, target_places=wide["target_real"].flatten().nonzero()[:, 0])
+    return PairBatch(**wide, target_index=wide["target_valid"].flatten().nonzero()[:, 0])
 
 
 def spread(updates: list[Step], count: int) -> list[Step]:
@@ -103,7 +104,7 @@ def spread(updates: list[Step], count: int) -> list[Step]:
 def real(updates: list[Step]) -> int:
     """Tokens of both sides that are no padding."""
     return sum(
-        int(piece.source_real.sum() + piece.target_real.sum()) for each in updates for piece in each.micro_batches
+        int(piece.source_valid.sum() + piece.target_valid.sum()) for each in updates for piece in each.micro_batches
     )
 
 

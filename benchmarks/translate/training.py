@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from regard.config.run import Run
 from regard.config.schema import Adam, PairData, Train
-from regard.data.sampler import PairBatch, Step
+from regard.data.collate import PairBatch
+from regard.data.sampler import Step
 from regard.errors import UserError
 from regard.tasks.translate import TranslateObjective, TranslatePredictor
 from regard.training import optim as optim

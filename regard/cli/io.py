@@ -1,17 +1,14 @@
 """Input and output of the verbs: split arguments into settings and files, read lines, print records and metrics."""
 
 import dataclasses
-import gzip
 import json
-import lzma
 import re
 import sys
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, TypeVar
 
 from .. import run_folder
 from ..errors import UserError
@@ -98,15 +95,15 @@ def open_binary(name: str) -> IO[bytes]:
     """Open a file, compressed or not; `-` is stdin."""
     if name == "-":
         return sys.stdin.buffer
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-    try:
-        return cast(IO[bytes], openers.get(Path(name).suffix.lower(), open)(name, "rb"))
-    except OSError as error:
-        raise UserError(f"{name} cannot be read: {error.strerror}; expected a file of lines") from error
+    from ..data.text_lines import open_decompressed
+
+    return open_decompressed(Path(name))
 
 
 def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
     """The lines of a UTF-8 file without their ends; `name` is for error messages."""
+    from ..data.text_lines import ARCHIVE_ERRORS
+
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -115,7 +112,7 @@ def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+    except ARCHIVE_ERRORS as error:
         raise UserError(f"{name} cannot be decompressed after line {number}: {error}; get the file again") from error
 
 

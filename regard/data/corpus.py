@@ -1,8 +1,8 @@
-"""A long text as numbers, and the windows through which a language model reads it.
+"""Running text as token ids, and the windows in which a language model reads it.
 
-Documents lie one after the other, each with END behind it. A window is a run of tokens to predict; what is read in the
-place of a token is the one before it, and START where a document begins. Tokens of one document never see another one.
-With data.document=stream all lines are one text: END behind each line is a token like any other.
+Documents are concatenated, with END after each. A window is a run of tokens to predict. The input for a token is the
+token before it, or START at the beginning of a document. Tokens never attend to another document. With
+data.document=stream, all lines are one text: END after each line is an ordinary token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,68 +21,66 @@ from .documents import Documents
 from .sampler import Step
 from .token_cache import cached_tokens
 
-SEEN = 1 << 14  # tokens of a batch in evaluation
+EVAL_TOKENS = 1 << 14  # of a batch in evaluation
 
 
 class Corpus:
-    """Encoded text. `bytes`, `characters` and `words` are counts of the raw text, without END; but in a stream END
-    stands for the end of a line, and is one of each."""
+    """Encoded text, from the cache or encoded now. `fallback` is the cache folder if data.cache cannot be written.
 
-    def __init__(self, texts: Documents, tokenizer: Tokenizer, spare: Path | None) -> None:
-        found = cached_tokens(texts, tokenizer, spare)
-        self.ids, self.ends, self.counts = found.ids, found.ends, found.counts
+    `bytes`, `characters` and `words` are counts of the raw text, without END. In a stream, END stands for the end of
+    a line and counts as one of each.
+    """
+
+    def __init__(self, texts: Documents, tokenizer: Tokenizer, fallback: Path | None = None) -> None:
+        tokens = cached_tokens(texts, tokenizer, fallback)
+        self.ids, self.ends, self.counts = tokens.ids, tokens.ends, tokens.counts
         self.name, self.stream = texts.name, texts.data.document == "stream"
-        self.bytes, self.characters, self.words = (found.counts[name] for name in ("bytes", "characters", "words"))
+        self.bytes, self.characters, self.words = (tokens.counts[name] for name in ("bytes", "characters", "words"))
         self.end, self.pad = tokenizer.end, tokenizer.pad
         self.start = tokenizer.end if self.stream else tokenizer.start
-        self._found = found
+        self._tokens = tokens
         if self.words == self.stream * self.counts["documents"]:
-            told = "; ".join(self.report()) or "there are only spaces"
-            raise UserError(f"{self.name} holds no text ({told}); give at least one word")
+            reason = "; ".join(self.report()) or "there are only spaces"
+            raise UserError(f"{self.name} holds no text ({reason}); give at least one word")
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def fingerprint(self) -> str:
-        """Stands for the content: equal texts have it equal, wherever they lie."""
-        return self._found.fingerprint
+        """A hash of the content; it does not depend on file names."""
+        return self._tokens.fingerprint
 
     def report(self) -> list[str]:
-        """What was left out, mended or is unknown, in plain sentences; nothing if all was well."""
+        """Sentences about what was skipped, repaired or unknown; empty if nothing was."""
         sentences = {
             "empty": "texts left out because they are empty",
-            "files": "files left out because they are no text (data.invalid=skip)",
+            "files": "files left out because they are not text (data.invalid=skip)",
             "lines": "lines left out because they are not valid (data.invalid=skip)",
-            "crlf": "lines ended in CRLF; the CR was taken off",
+            "crlf": "lines ended in CRLF; the CR was removed",
         }
-        told = [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts.get(key)]
+        report = [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts.get(key)]
         if number := self.counts["unknown"]:
-            some = ", ".join(map(repr, self._found.unknown))
-            told.append(f"{number:,} of {len(self):,} tokens are unknown to the tokenizer, such as {some}")
-        return told + self._found.told
-
-
-def corpus(texts: Documents, tokenizer: Tokenizer, spare: Path | None = None) -> Corpus:
-    """These texts, encoded now or earlier. The cache that cannot be written (data.cache) is made in `spare`."""
-    return Corpus(texts, tokenizer, spare)
+            some = ", ".join(map(repr, self._tokens.unknown))
+            report.append(f"{number:,} of {len(self):,} tokens are unknown to the tokenizer, such as {some}")
+        return report + self._tokens.messages
 
 
 @dataclass(frozen=True)
 class TextWindow:
-    """Rows of running text. `at` and `segments` are there if a document begins within a row."""
+    """Rows of running text. `positions` and `segments` are set if a document begins within a row."""
 
-    tokens: Tensor  # (batch, context): what is read
-    targets: Tensor  # (batch, context): what is predicted from it
-    real: Tensor  # (batch, context): where a prediction counts
-    at: Tensor | None = None  # (batch, context): the place in the piece of a document that is in the row
-    segments: Tensor | None = None  # (batch, context): the number of that piece
-    fresh: Tensor | None = None  # (batch,): rows that begin anew; the others go on from the batch before. Carried only
-    first: int = 0  # the number of the first row, where rows go on and an update has several pieces
+    tokens: Tensor  # (batch, context): inputs
+    targets: Tensor  # (batch, context): the token to predict at each position
+    valid: Tensor  # (batch, context): where the prediction counts
+    positions: Tensor | None = None  # (batch, context): the position in the part of a document that is in the row
+    segments: Tensor | None = None  # (batch, context): the number of that part
+    reset: Tensor | None = None  # (batch,): rows whose memory is reset; others continue. For models with memory only
+    first_row: int = 0  # of this micro-batch among the rows of the step, where rows continue
     count: int = 0  # of the predictions
 
     @property
-    def full(self) -> bool:
-        """Do all predictions count? Known without asking the device."""
+    def all_valid(self) -> bool:
+        """True if all predictions count; known without synchronizing with the device."""
         return self.count == self.tokens.numel()
 
     def to(self, device: torch.device | str) -> "TextWindow":
@@ -91,73 +89,87 @@ class TextWindow:
         return replace(self, **moved)
 
 
-def window(
-    corpus: Corpus, begins: np.ndarray, width: int, real: np.ndarray | None = None, fresh: np.ndarray | None = None
+def build_window(
+    corpus: Corpus, begins: np.ndarray, width: int, valid: np.ndarray | None = None, reset: np.ndarray | None = None
 ) -> TextWindow:
-    """Rows of `width` tokens to predict, from these places on; those of `real` count. With `fresh`, the rows are read
-    with a memory, for which a document's border is no border."""
-    places = begins[:, None] + np.arange(-1, width)
-    rows = corpus.ids[places.clip(0, len(corpus) - 1)].astype(np.int64)
-    tokens, targets, places = rows[:, :-1].copy(), rows[:, 1:].copy(), places[:, 1:]
-    heads, shown = places == 0, places < len(corpus)
+    """Rows of `width` tokens to predict, from these offsets on; only those in `valid` count.
+
+    With `reset`, the rows are for a model with memory: its memory crosses document borders within a row.
+    """
+    offsets = begins[:, None] + np.arange(-1, width)
+    rows = corpus.ids[offsets.clip(0, len(corpus) - 1)].astype(np.int64)
+    tokens, targets, offsets = rows[:, :-1].copy(), rows[:, 1:].copy(), offsets[:, 1:]
+    heads, inside = offsets == 0, offsets < len(corpus)
     if not corpus.stream:
-        heads |= (tokens == corpus.end) & shown
+        heads |= (tokens == corpus.end) & inside
     tokens[heads] = corpus.start
-    tokens[~shown] = targets[~shown] = corpus.pad
-    real = shown if real is None else real & shown
-    tables: dict[str, Any] = {"tokens": tokens, "targets": targets, "real": real, "fresh": fresh}
-    if not corpus.stream and fresh is None and heads[:, 1:].any():
-        place = np.arange(width)
-        tables["at"] = place - np.maximum.accumulate(np.where(heads, place, 0), 1)
-        tables["segments"] = np.where(shown, heads.cumsum(1), -1)
-    made: dict[str, Any] = {name: torch.from_numpy(table) for name, table in tables.items() if table is not None}
-    return TextWindow(**made, count=int(real.sum()))
+    tokens[~inside] = targets[~inside] = corpus.pad
+    valid = inside if valid is None else valid & inside
+    positions = segments = None
+    if not corpus.stream and reset is None and heads[:, 1:].any():
+        columns = np.arange(width)
+        positions = torch.from_numpy(columns - np.maximum.accumulate(np.where(heads, columns, 0), 1))
+        segments = torch.from_numpy(np.where(inside, heads.cumsum(1), -1))
+    return TextWindow(
+        torch.from_numpy(tokens),
+        torch.from_numpy(targets),
+        torch.from_numpy(valid),
+        positions,
+        segments,
+        None if reset is None else torch.from_numpy(reset),
+        count=int(valid.sum()),
+    )
 
 
 class CorpusSampler:
-    """What both ways to train have in common: so many windows of so many tokens for each update."""
+    """The base of both samplers: a number of windows of equal width for each step."""
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
         self.corpus, self.train = corpus, train
         self.width = min(data.max_tokens, len(corpus))
         self.rows = train.batch or max(train.tokens // self.width, 1)
 
-    def _from(self, index: int, rows: int, count: int) -> range:
-        """The first windows of the updates that follow."""
+    def _step_starts(self, index: int, rows: int, count: int) -> range:
+        """The first window of each remaining step."""
         if index % rows or index > count:
             raise UserError(
-                f"no update ends after {index} windows of the epoch: the data, train.tokens, train.batch or "
-                "data.max_tokens are not those of the run that stopped there; set them as they were"
+                f"no step ends after {index} windows of the epoch: the data, train.tokens, train.batch or "
+                "data.max_tokens are not those of the interrupted run; restore them"
             )
         return range(index, count // rows * rows, rows)
 
-    def _update(self, begins: np.ndarray, index: int, fresh: np.ndarray | None = None) -> Step:
-        pieces = []
-        for some in np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins))):
-            own = None if fresh is None else fresh[some]
-            pieces.append(replace(window(self.corpus, begins[some], self.width, fresh=own), first=int(some[0])))
+    def _make_step(self, begins: np.ndarray, index: int, reset: np.ndarray | None = None) -> Step:
+        micro_batches = []
+        for rows in np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins))):
+            own = None if reset is None else reset[rows]
+            window = build_window(self.corpus, begins[rows], self.width, reset=own)
+            micro_batches.append(replace(window, first_row=int(rows[0])))
         tokens = begins.size * self.width
-        return Step(pieces, index, tokens, tokens, begins.tolist())
+        return Step(micro_batches, index, tokens, tokens, begins.tolist())
 
 
 class WindowSampler(CorpusSampler):
-    """Windows in a chance order, cut elsewhere in every epoch. Each epoch has every token at least once, but for the
-    windows that do not fill a last update."""
+    """Windows in random order, with other borders in every epoch.
+
+    An epoch has every token at least once, except for windows that do not fill the last step.
+    """
 
     def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
-        """The updates of an epoch after its first `index` windows; `Update.index` is where to go on."""
-        chance = np.random.default_rng([self.train.seed, epoch])
+        """The steps of an epoch after its first `index` windows; `Step.index` is where to resume."""
+        rng = np.random.default_rng([self.train.seed, epoch])
         last = len(self.corpus) - self.width
-        begins = np.unique(np.concatenate([[0], np.arange(chance.integers(self.width), last, self.width), [last]]))
-        begins = chance.permutation(begins)
+        begins = np.unique(np.concatenate([[0], np.arange(rng.integers(self.width), last, self.width), [last]]))
+        begins = rng.permutation(begins)
         rows = min(self.rows, len(begins))
-        for first in self._from(index, rows, len(begins)):
-            yield self._update(begins[first : first + rows], first + rows)
+        for first in self._step_starts(index, rows, len(begins)):
+            yield self._make_step(begins[first : first + rows], first + rows)
 
 
 class ContiguousSampler(CorpusSampler):
-    """For a model with memory: every row reads its own part of the text, window after window, over the borders of
-    documents, which START shows. The first windows of an epoch are fresh."""
+    """For a model with memory: every row reads its own part of the text, window after window.
+
+    Rows cross document borders, which START marks. The first windows of an epoch reset the memory.
+    """
 
     def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
         rows = min(self.rows, max(len(self.corpus) // self.width, 1))
@@ -165,40 +177,45 @@ class ContiguousSampler(CorpusSampler):
         steps = length // self.width
         shift = np.random.default_rng([self.train.seed, epoch]).integers(length - steps * self.width + 1)
         begins = np.arange(rows) * length + shift
-        for first in self._from(index, rows, steps * rows):
-            place = begins + first // rows * self.width
-            yield self._update(place, first + rows, fresh=np.full(rows, not first))
+        for first in self._step_starts(index, rows, steps * rows):
+            current = begins + first // rows * self.width
+            yield self._make_step(current, first + rows, reset=np.full(rows, not first))
 
 
-def evaluation(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[TextWindow]:
-    """Windows in which every token is predicted once: side by side, or moved by `stride` tokens, so that all but the
-    first `context` tokens are predicted from at least `context - stride` before them."""
+def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[TextWindow]:
+    """Windows in which every token is predicted once.
+
+    They are adjacent, or `stride` tokens apart: then all but the first `context` tokens are predicted from at least
+    `context - stride` tokens before them.
+    """
     width = min(context, len(corpus))
     stride = min(stride or width, width)
     begins = np.arange(0, max(len(corpus) - width, 0) + stride, stride)
-    rows = rows or max(SEEN // width, 1)
+    rows = rows or max(EVAL_TOKENS // width, 1)
     for first in range(0, len(begins), rows):
         some = begins[first : first + rows]
-        places = some[:, None] + np.arange(width)
-        new = (places >= some[:, None] + width - stride) | (some[:, None] == 0)
-        yield window(corpus, some, width, new)
+        offsets = some[:, None] + np.arange(width)
+        new = (offsets >= some[:, None] + width - stride) | (some[:, None] == 0)
+        yield build_window(corpus, some, width, new)
 
 
-def recalled(corpus: Corpus, context: int, rows: int = 1) -> Iterator[TextWindow]:
-    """Windows for a model with memory, in the order of the text: every token is predicted once. Memory begins anew
-    with every document; a stream is read in `rows` parts at a time."""
+def memory_windows(corpus: Corpus, context: int, rows: int = 1) -> Iterator[TextWindow]:
+    """Windows for a model with memory, in text order; every token is predicted once.
+
+    The memory is reset at every document; a stream is read in `rows` parallel parts.
+    """
     ends: Sequence[int] | np.ndarray = corpus.ends
     if corpus.stream:
         ends = [len(corpus) * (row + 1) // rows for row in range(rows)]
     waiting = zip([0, *ends[:-1]], ends, strict=True)
-    at, until = np.zeros((2, rows), np.int64)
+    current, stop = np.zeros((2, rows), np.int64)
     while True:
-        fresh = at >= until
-        for row in fresh.nonzero()[0]:
-            at[row], until[row] = next(waiting, (0, 0))
-        if not (at < until).any():
+        reset = current >= stop
+        for row in reset.nonzero()[0]:
+            current[row], stop[row] = next(waiting, (0, 0))
+        if not (current < stop).any():
             return
-        width = min(context, int((until - at).max()))
-        real = at[:, None] + np.arange(width) < until[:, None]
-        yield window(corpus, at, width, real, fresh)
-        at = np.minimum(at + width, until)
+        width = min(context, int((stop - current).max()))
+        valid = current[:, None] + np.arange(width) < stop[:, None]
+        yield build_window(corpus, current, width, valid, reset)
+        current = np.minimum(current + width, stop)

@@ -1,5 +1,6 @@
-"""Data sets, from files to batches. Here: what every set of examples answers, wherever its texts come from."""
+"""The interface of a data set (`Examples`), and data sets held in memory."""
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class LazySequence(Sequence[Item]):
-    """A sequence that makes its items when they are asked for; `at` gets an index within bounds."""
+    """A sequence that computes its items on access; `item` gets an index within bounds."""
 
     @abstractmethod
     def item(self, index: int) -> Item: ...
@@ -29,26 +30,29 @@ class LazySequence(Sequence[Item]):
 
 
 class Examples(LazySequence[tuple[Any, ...]]):
-    """Examples, each a tuple of sides: texts, or lists of words. `counts` says what was found and what was left out."""
+    """A data set. An example is a tuple of sides: texts, or lists of words.
+
+    `counts` has the number of examples, and of lines that were skipped or repaired.
+    """
 
     counts: dict[str, int]
     name: str
 
     @abstractmethod
     def location(self, index: int) -> str:
-        """The place of an example, for people."""
+        """Where an example comes from, for messages: file and line."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Stands for the content: equal data have it equal, wherever they lie."""
+        """A hash of the content; it does not depend on file names."""
 
     def text(self, index: int, side: int) -> str:
         text: str = self[index][side]
         return text
 
-    def order(self, chance: np.random.Generator) -> np.ndarray:
-        """The examples of an epoch."""
-        return chance.permutation(len(self))
+    def order(self, rng: np.random.Generator) -> np.ndarray:
+        """The example indices of one epoch."""
+        return rng.permutation(len(self))
 
     def texts(self, *sides: int) -> "SideTexts":
         """The texts of these sides, one side after the other."""
@@ -56,22 +60,24 @@ class Examples(LazySequence[tuple[Any, ...]]):
 
     def require_nonempty(self, key: str) -> None:
         if not len(self):
-            told = "; ".join(self.report()) or "it has no line"
-            raise UserError(f"{key}: {self.name} holds no example ({told}); give at least one that is whole")
+            reason = "; ".join(self.report()) or "it has no line"
+            raise UserError(f"{key}: {self.name} holds no example ({reason}); give at least one complete example")
 
     def report(self) -> list[str]:
-        """What was left out or mended, in plain sentences; nothing if all was well."""
+        """Sentences about what was skipped or repaired; empty if nothing was."""
         sentences = {
             "empty": "examples left out because a side is empty",
             "invalid": "examples left out because a line is not valid (data.invalid=skip)",
-            "crlf": "lines ended in CRLF; the CR was taken off",
-            "bom": "files began with a byte-order mark; it was taken off",
+            "crlf": "lines ended in CRLF; the CR was removed",
+            "bom": "files began with a byte-order mark; it was removed",
         }
         return [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts.get(key)]
 
 
 @dataclass(frozen=True)
 class SideTexts(LazySequence[str]):
+    """The texts of some sides of a data set, one side after the other."""
+
     examples: Examples
     sides: tuple[int, ...]
 
@@ -81,3 +87,24 @@ class SideTexts(LazySequence[str]):
     def item(self, index: int) -> str:
         side, example = divmod(index, len(self.examples))
         return self.examples.text(example, self.sides[side])
+
+
+class InMemoryExamples(Examples):
+    """Examples held in memory."""
+
+    def __init__(self, name: str, examples: Sequence[tuple[Any, ...]]) -> None:
+        self.name, self.examples = name, examples
+        self.counts = {"examples": len(examples)}
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        return self.examples[index]
+
+    def location(self, index: int) -> str:
+        return f"{self.name}, example {index + 1}"
+
+    def fingerprint(self) -> str:
+        parts = "\0".join(self.text(i, side) for i, sides in enumerate(self.examples) for side in range(len(sides)))
+        return hashlib.blake2b(parts.encode("utf-8"), digest_size=16).hexdigest()

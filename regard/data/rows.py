@@ -1,71 +1,39 @@
-"""Texts that a model only reads, as rows of tokens between START and END; labelled texts and words cut into updates."""
+"""Rows of tokens between START and END: samplers of labeled texts and of tagged words."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..config.schema import Data, LabelData, TagData, Train
 from ..errors import UserError
+from ..processors.labels import LabelSet
 from ..processors.tokenizers import Tokenizer
+from .collate import IGNORED, Ids, TokenRows, pad_rows, valid_mask
 from .examples import Examples
-from .labeled import LabelSet
-from .sampler import EncodedExample, Ids, RowLayout, StepSampler
-
-IGNORED = -1  # where no label is asked for
+from .sampler import EncodedExample, StepSampler
 
 
-@dataclass(frozen=True)
-class TokenRows:
-    """A batch of rows. True is a real token, False padding."""
-
-    tokens: Tensor  # (batch, tokens)
-    real: Tensor
-    labels: Tensor | None = None  # (batch,) of texts; (batch, tokens) of words, NONE where nothing is asked
-    token_types: Tensor | None = None  # (batch, tokens) 1 in the second text of a pair
-    next_sentence: Tensor | None = None  # (batch,) 0 where the second text of a pair follows the first, else 1
-
-    def to(self, device: torch.device | str) -> "TokenRows":
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
-
-
-def pad_rows(rows: Sequence[Ids], empty: int) -> Tensor:
-    """Rows of several lengths in one table."""
-    lengths = np.array([len(row) for row in rows])
-    nothing = np.zeros(len(rows), int)
-    return RowLayout(lengths, np.arange(len(rows)), nothing, nothing).scatter(
-        np.concatenate(rows).astype(np.int64), empty
-    )
-
-
-def valid_mask(rows: Sequence[Ids]) -> Tensor:
-    lengths = torch.tensor([len(row) for row in rows])
-    return torch.arange(int(lengths.max()))[None] < lengths[:, None]
-
-
-def room(context: int | None, data: Data, control: int = 2) -> int:
-    """Tokens of text in a row, START and END (as many as `control`) not counted."""
+def max_text_tokens(context: int | None, data: Data, control: int = 2) -> int:
+    """The text tokens that fit a row besides `control` START and END tokens."""
     most = min(context or data.max_tokens, data.max_tokens) - control
     if most < 1:
         raise UserError(
-            f"data.max_tokens={data.max_tokens} leaves no room for a text between START and END; raise it"
+            f"data.max_tokens={data.max_tokens} leaves no room for text between START and END; raise it"
             if data.max_tokens <= (context or data.max_tokens)
-            else f"the model has {context} positions, which leaves no room for a text; raise model.positions.tokens "
+            else f"the model has {context} positions, which leaves no room for text; raise model.positions.tokens "
             "(with lowrank attention, model.attention.tokens)"
         )
     return most
 
 
-def between(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
+def add_start_end(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
     return np.array([tokenizer.start, *ids, tokenizer.end], np.int32)
 
 
 class LabeledTextSampler(StepSampler):
-    """Texts with a label each. Texts that are too long are cut, and counted."""
+    """Texts with one label each. Texts that are too long are truncated, and counted."""
 
     data: LabelData
 
@@ -81,25 +49,28 @@ class LabeledTextSampler(StepSampler):
         super().__init__(examples, data, train)
         self.mask: int | None = getattr(tokenizer, "mask", None)
         if data.token_masking and self.mask is None:
-            raise UserError("data.token_masking puts pieces behind <mask> and the tokenizer has none; leave it out")
-        self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
-        self.cut: set[int] = set()
+            raise UserError(
+                f"data.token_masking={data.token_masking:g} needs a tokenizer with <mask>, which this one has not; "
+                "set data.token_masking=0"
+            )
+        self.tokenizer, self.labels, self.max_tokens = tokenizer, labels, max_text_tokens(context, data)
+        self.truncated: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
-        texts, labels = zip(*(self.examples[i] for i in chosen), strict=True) if chosen else ((), ())
-        for i, ids, label in zip(chosen, self.tokenizer.encode(texts), labels, strict=True):
-            if len(ids) > self.room:
-                self.cut.add(i)
-            yield between(self.tokenizer, ids[: self.room]), np.array([self.labels.numbers[label]])
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        texts, labels = zip(*(self.examples[i] for i in indices), strict=True) if indices else ((), ())
+        for i, ids, label in zip(indices, self.tokenizer.encode(texts), labels, strict=True):
+            if len(ids) > self.max_tokens:
+                self.truncated.add(i)
+            yield add_start_end(self.tokenizer, ids[: self.max_tokens]), np.array([self.labels.ids[label]])
 
-    def augment(self, items: list[EncodedExample], chance: np.random.Generator) -> list[EncodedExample]:
-        """With data.token_masking, some pieces of each text behind <mask>; START and END stay."""
+    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
+        """With data.token_masking, replace random tokens by <mask>; START and END stay."""
         if not self.data.token_masking:
             return items
         flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
-        ends, hit = lengths.cumsum(), chance.random(len(flat)) < self.data.token_masking
-        hit[ends - lengths] = hit[ends - 1] = False
-        flat[hit] = self.mask
+        ends, masked = lengths.cumsum(), rng.random(len(flat)) < self.data.token_masking
+        masked[ends - lengths] = masked[ends - 1] = False
+        flat[masked] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
     def collate(self, items: list[EncodedExample]) -> TokenRows:
@@ -111,80 +82,86 @@ class LabeledTextSampler(StepSampler):
         return 1
 
     def report(self) -> list[str]:
-        why = "data.max_tokens, and what the model has positions for"
-        return self.told(self.cut, f"texts have more than {self.room} tokens and were cut there ({why})")
+        why = "data.max_tokens, and the positions of the model"
+        return self.describe_examples(
+            self.truncated, f"texts have more than {self.max_tokens} tokens and were cut there ({why})"
+        )
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
+# --- words -----------------------------------------------------------------------------------------------------------
 
 
-def word_pieces(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """The pieces of every word, as they are in a text where spaces stand between the words; each has at least one."""
+def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """The tokens of every word, as in a text where spaces separate the words; each word has at least one."""
     text, first, later = tokenizer.encode(["a a", "a", " a"])
-    joint = " " if text == [*first, *later] else ""  # else the tokenizer puts a space before every word by itself
-    words = [word if place == 0 else joint + word for words in sentences for place, word in enumerate(words)]
+    separator = " " if text == [*first, *later] else ""  # else the tokenizer itself puts a space before every word
+    words = [word if place == 0 else separator + word for words in sentences for place, word in enumerate(words)]
     distinct = list(dict.fromkeys(words))
     known = dict(zip(distinct, tokenizer.encode(distinct), strict=True))
-    pieces = iter([known[word] for word in words])
-    return [[next(pieces) or [tokenizer.unk] for _ in words] for words in sentences]
+    tokens = iter([known[word] for word in words])
+    return [[next(tokens) or [tokenizer.unk] for _ in words] for words in sentences]
 
 
 class WordWindow(NamedTuple):
-    """Words that are read together, and those among them whose answer counts."""
+    """Words that share a row: first to last. Those from scored_first to scored_last are predicted there."""
 
     first: int
     last: int
-    begin: int
-    end: int
+    scored_first: int
+    scored_last: int
 
 
-def windows(sizes: Sequence[int], room: int, overlap: int) -> list[WordWindow]:
-    """Cut words of so many pieces into windows of at most `room` pieces. Neighbours share words of at most `overlap`
-    pieces, of which each window answers for the half that lies further inside it."""
-    bounds = [(0, _filled(sizes, 0, room))]
+def word_windows(sizes: Sequence[int], max_tokens: int, overlap: int) -> list[WordWindow]:
+    """Divide words of these sizes into windows of at most `max_tokens` tokens.
+
+    Neighboring windows share words of at most `overlap` tokens. Each shared word is predicted in the window where it
+    is further from the border.
+    """
+    bounds = [(0, _window_end(sizes, 0, max_tokens))]
     while (last := bounds[-1][1]) < len(sizes):
         first, shared = last, 0
-        while first - 1 > bounds[-1][0] and shared + sizes[first - 1] <= min(overlap, room // 2):
+        while first - 1 > bounds[-1][0] and shared + sizes[first - 1] <= min(overlap, max_tokens // 2):
             first -= 1
             shared += sizes[first]
-        while (end := _filled(sizes, first, room)) <= last:  # a large word follows, for which there is no room yet
+        while (end := _window_end(sizes, first, max_tokens)) <= last:  # the next word is long and does not fit yet
             first += 1
         bounds.append((first, end))
     borders = [(first + last + 1) // 2 for (_, last), (first, _) in zip(bounds, bounds[1:], strict=False)]
-    inner = zip([0, *borders], [*borders, len(sizes)], strict=True)
-    return [WordWindow(*whole, *counted) for whole, counted in zip(bounds, inner, strict=True)]
+    scored = zip([0, *borders], [*borders, len(sizes)], strict=True)
+    return [WordWindow(*whole, *inner) for whole, inner in zip(bounds, scored, strict=True)]
 
 
-def _filled(sizes: Sequence[int], first: int, room: int) -> int:
-    """The end of a window that begins at a word; it holds at least this one."""
+def _window_end(sizes: Sequence[int], first: int, max_tokens: int) -> int:
+    """The end of a window that begins at word `first`; it holds at least this word."""
     last, used = first, 0
-    while last < len(sizes) and (last == first or used + sizes[last] <= room):
+    while last < len(sizes) and (last == first or used + sizes[last] <= max_tokens):
         used += sizes[last]
         last += 1
     return last
 
 
 class SentenceRows(NamedTuple):
-    """A sentence as rows of tokens. `places` has row and column of the first piece of every word."""
+    """A sentence as rows of tokens. `word_positions` has row and column of the first token of every word."""
 
     rows: list[Ids]
-    places: list[tuple[int, int]]
+    word_positions: list[tuple[int, int]]
 
 
-def sentence(tokenizer: Tokenizer, pieces: list[list[int]], room: int, overlap: int) -> SentenceRows:
-    pieces = [each[:room] for each in pieces]
+def encode_sentence(tokenizer: Tokenizer, words: list[list[int]], max_tokens: int, overlap: int) -> SentenceRows:
+    words = [tokens[:max_tokens] for tokens in words]
     rows: list[Ids] = []
-    places = []
-    for window in windows([len(each) for each in pieces], room, overlap):
-        inside = pieces[window.first : window.last]
-        starts = np.cumsum([1, *(len(each) for each in inside)])
-        places += [(len(rows), int(starts[word - window.first])) for word in range(window.begin, window.end)]
-        rows.append(between(tokenizer, [piece for each in inside for piece in each]))
-    return SentenceRows(rows, places)
+    word_positions = []
+    for window in word_windows([len(tokens) for tokens in words], max_tokens, overlap):
+        inside = words[window.first : window.last]
+        starts = np.cumsum([1, *(len(tokens) for tokens in inside)])
+        scored = range(window.scored_first, window.scored_last)
+        word_positions += [(len(rows), int(starts[word - window.first])) for word in scored]
+        rows.append(add_start_end(tokenizer, [token for tokens in inside for token in tokens]))
+    return SentenceRows(rows, word_positions)
 
 
 class TaggedSampler(StepSampler):
-    """Words with a tag each, carried by their first piece. A sentence that is too long is several rows."""
+    """Words with one tag each, predicted at their first token. A sentence that is too long becomes several rows."""
 
     data: TagData
 
@@ -198,22 +175,22 @@ class TaggedSampler(StepSampler):
         context: int | None,
     ) -> None:
         super().__init__(examples, data, train)
-        self.tokenizer, self.labels, self.room = tokenizer, labels, room(context, data)
-        self.split: set[int] = set()
+        self.tokenizer, self.labels, self.max_tokens = tokenizer, labels, max_text_tokens(context, data)
+        self.windowed: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
-        """All rows one after the other, their labels, and their lengths."""
-        examples = [self.examples[i] for i in chosen]
-        for i, pieces, (_, tags) in zip(
-            chosen, word_pieces(self.tokenizer, [words for words, _ in examples]), examples, strict=True
-        ):
-            made = sentence(self.tokenizer, pieces, self.room, self.data.overlap)
-            if len(made.rows) > 1:
-                self.split.add(i)
-            labels = [np.full(len(row), IGNORED) for row in made.rows]
-            for (row, column), tag in zip(made.places, tags, strict=True):
-                labels[row][column] = self.labels.numbers[tag]
-            yield np.concatenate(made.rows), np.concatenate(labels), np.array([len(row) for row in made.rows])
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        """All rows concatenated, their labels, and their lengths."""
+        examples = [self.examples[i] for i in indices]
+        encoded = encode_words(self.tokenizer, [words for words, _ in examples])
+        for i, words, (_, tags) in zip(indices, encoded, examples, strict=True):
+            sentence = encode_sentence(self.tokenizer, words, self.max_tokens, self.data.overlap)
+            if len(sentence.rows) > 1:
+                self.windowed.add(i)
+            labels = [np.full(len(row), IGNORED) for row in sentence.rows]
+            for (row, column), tag in zip(sentence.word_positions, tags, strict=True):
+                labels[row][column] = self.labels.ids[tag]
+            lengths = np.array([len(row) for row in sentence.rows])
+            yield np.concatenate(sentence.rows), np.concatenate(labels), lengths
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
@@ -228,5 +205,5 @@ class TaggedSampler(StepSampler):
         return int(np.count_nonzero(item[1] != IGNORED))
 
     def report(self) -> list[str]:
-        how = f"are read in windows that share {self.data.overlap} (data.overlap)"
-        return self.told(self.split, f"sentences have more than {self.room} tokens and {how}")
+        how = f"are read in windows that overlap by {self.data.overlap} tokens (data.overlap)"
+        return self.describe_examples(self.windowed, f"sentences have more than {self.max_tokens} tokens and {how}")

@@ -1,4 +1,4 @@
-"""Span corruption (T5, 1910.10683): spans of a text are replaced by sentinels, and the target says what was there."""
+"""Span corruption (T5, 1910.10683): sentinels replace spans of a text, and the target restores them."""
 
 from collections.abc import Iterable
 
@@ -7,81 +7,85 @@ import numpy as np
 from ..config.schema import SpanData, Train
 from ..errors import UserError
 from ..processors.tokenizers import TrainedTokenizer
+from .collate import Ids
 from .examples import Examples
-from .sampler import EncodedExample, Ids, PairSampler
+from .sampler import EncodedExample, PairSampler
 
-SHORTEST = 4  # tokens of a target
+MIN_TARGET_TOKENS = 4  # sentinel, token, sentinel, END
 
 
 class SpanCorruptor:
-    """Takes spans out. It needs a tokenizer that has sentinels."""
+    """Replaces spans by sentinels. The tokenizer must have sentinels."""
 
     def __init__(self, tokenizer: TrainedTokenizer, data: SpanData) -> None:
         if len(tokenizer.sentinels) < 2:
             raise UserError(
-                f"the tokenizer has {len(tokenizer.sentinels)} sentinels (<extra_id_0>, <extra_id_1> …), and two or "
-                "more are needed; begin without `start`, or with a T5 that has them"
+                f"the tokenizer has {len(tokenizer.sentinels)} sentinels (<extra_id_0>, <extra_id_1> …), expected two "
+                "or more; train without `start`, or from a T5 that has them"
             )
         self.tokenizer, self.data = tokenizer, data
 
-    def corrupt(self, ids: Ids, chance: np.random.Generator) -> tuple[Ids, Ids]:
-        """What is read and what is to be said, both without END: the first sentinel stands where the first span was and
-        before what it held, and so on; one more sentinel closes the target."""
+    def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Source and target, both without END.
+
+        Sentinel i replaces span i in the source, and precedes its tokens in the target. One more sentinel closes the
+        target.
+        """
         if not len(ids):
             return ids, np.array(self.tokenizer.sentinels[:1], np.int32)
-        out = min(max(round(self.data.masked * len(ids)), 1), len(ids))
-        left, marks = len(ids) - out, self.tokenizer.sentinels
-        spans = min(max(round(out / self.data.span), 1), out, left + 1, len(marks) - 1)
-        taken = parted(out - spans, spans, chance) + 1  # a span has at least one piece
-        kept = parted(left - (spans - 1), spans + 1, chance)
-        kept[1:-1] += 1  # and between two spans there is at least one
-        bounds = np.cumsum(np.stack([kept[:-1], taken], 1).ravel())
+        removed = min(max(round(self.data.masked * len(ids)), 1), len(ids))
+        kept, sentinels = len(ids) - removed, self.tokenizer.sentinels
+        spans = min(max(round(removed / self.data.span), 1), removed, kept + 1, len(sentinels) - 1)
+        span_lengths = random_composition(removed - spans, spans, rng) + 1  # a span has at least one token
+        gap_lengths = random_composition(kept - (spans - 1), spans + 1, rng)
+        gap_lengths[1:-1] += 1  # at least one token separates two spans
+        bounds = np.cumsum(np.stack([gap_lengths[:-1], span_lengths], 1).ravel())
         parts = np.split(ids, bounds)
-        source = [piece for i in range(spans) for piece in (*parts[2 * i], marks[i])] + list(parts[-1])
-        target = [piece for i in range(spans) for piece in (marks[i], *parts[2 * i + 1])] + [marks[spans]]
+        source = [token for i in range(spans) for token in (*parts[2 * i], sentinels[i])] + list(parts[-1])
+        target = [token for i in range(spans) for token in (sentinels[i], *parts[2 * i + 1])] + [sentinels[spans]]
         return np.array(source, np.int32), np.array(target, np.int32)
 
 
-def parted(total: int, parts: int, chance: np.random.Generator) -> np.ndarray:
-    """So many numbers of at least 0 with this sum, each such list as likely as any other."""
-    bars = np.sort(chance.choice(total + parts - 1, parts - 1, replace=False))
+def random_composition(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
+    """`parts` numbers of at least 0 that sum to `total`, drawn uniformly from all such lists."""
+    bars = np.sort(rng.choice(total + parts - 1, parts - 1, replace=False))
     return np.diff(np.concatenate([[-1], bars, [total + parts - 1]])) - 1
 
 
 class SpanSampler(PairSampler):
-    """Lines, corrupted anew in every epoch."""
+    """Lines of text, with other spans corrupted in every epoch."""
 
     def __init__(
         self, examples: Examples, corruptor: SpanCorruptor, data: SpanData, train: Train, context: int | None = None
     ) -> None:
-        if data.max_tokens < SHORTEST:
+        if data.max_tokens < MIN_TARGET_TOKENS:
             raise UserError(
-                f"data.max_tokens={data.max_tokens} leaves no room for a target, which is a sentinel, a piece, another "
-                f"sentinel and END; use at least {SHORTEST}"
+                f"data.max_tokens={data.max_tokens} leaves no room for a target, which is a sentinel, a token, another "
+                f"sentinel and END; use at least {MIN_TARGET_TOKENS}"
             )
         super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train, context)
-        self.corruptor, self.room = corruptor, self.data.max_tokens - 1  # END
+        self.corruptor, self.max_text_tokens = corruptor, self.data.max_tokens - 1  # END
         self.windowed: set[int] = set()
 
-    def encode(self, chosen: list[int]) -> Iterable[EncodedExample]:
-        for i, ids in zip(chosen, self.source.encode([self.examples.text(i, 0) for i in chosen]), strict=True):
-            if len(ids) > self.room:
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        for i, ids in zip(indices, self.source.encode([self.examples.text(i, 0) for i in indices]), strict=True):
+            if len(ids) > self.max_text_tokens:
                 self.windowed.add(i)
             yield np.array(ids, np.int32), np.zeros(0, np.int32)
 
-    def augment(self, items: list[EncodedExample], chance: np.random.Generator) -> list[EncodedExample]:
-        return [self._corrupted(ids, chance) for ids, _ in items]
+    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
+        return [self._corrupt_window(ids, rng) for ids, _ in items]
 
-    def _corrupted(self, ids: Ids, chance: np.random.Generator) -> EncodedExample:
-        begin = int(chance.integers(max(len(ids) - self.room, 0) + 1))
-        sides = self.corruptor.corrupt(ids[begin : begin + self.room], chance)
+    def _corrupt_window(self, ids: Ids, rng: np.random.Generator) -> EncodedExample:
+        begin = int(rng.integers(max(len(ids) - self.max_text_tokens, 0) + 1))
+        sides = self.corruptor.corrupt(ids[begin : begin + self.max_text_tokens], rng)
         return tuple(np.append(side, self.source.end) for side in sides)
 
-    def every(self, chance: np.random.Generator) -> tuple[list[list[int]], list[list[int]]]:
+    def encode_all(self, rng: np.random.Generator) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""
-        items = self.augment(self._encoded(np.arange(len(self.examples))), chance)
+        items = self.augment(self.encode_cached(np.arange(len(self.examples))), rng)
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
     def report(self) -> list[str]:
-        what = f"lines have more than {self.room} tokens, and each epoch reads a window of them"
-        return self.told(self.windowed, what)
+        what = f"lines have more than {self.max_text_tokens} tokens, and each epoch reads a window of them"
+        return self.describe_examples(self.windowed, what)

@@ -95,11 +95,11 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 
 def reference_texts(run: Run) -> list[list[str]]:
     """The right answers of the validation data, if it is still there: their number is part of a signature."""
-    from ..data.readers import references
+    from ..data.pairs import split_references
     from ..tasks.translate import part
 
     try:
-        return [references(each[1]) for each in part(run, "valid")]
+        return [split_references(each[1]) for each in part(run, "valid")]
     except UserError:
         return []
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..config.run import change_settings
 from ..config.schema import NEUTRAL_SAMPLING
-from ..data.sampler import PairBatch
+from ..data.collate import PairBatch
 from ..errors import UserError
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # between logits
@@ -66,7 +66,7 @@ class Seq2SeqSample:
     def logits_of(self, system: Any) -> Tensor:
         from ..tasks.translate import logits
 
-        found: Tensor = logits(system.model, self.batch)[self.batch.target_real]
+        found: Tensor = logits(system.model, self.batch)[self.batch.target_valid]
         return found
 
     def compare_logits(self, who: str, found: Tensor) -> float:
@@ -149,7 +149,7 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, tally: Ma
     ids = [[*each, sample.system.source.end] for each in sample.ids]
     sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)
     batch, inputs = sample.batch, source(sample.texts, return_tensors="pt", padding=True)
-    found = model(**inputs, decoder_input_ids=batch.target_in).logits[batch.target_real]
+    found = model(**inputs, decoder_input_ids=batch.target_in).logits[batch.target_valid]
     apart = sample.compare_logits("transformers", found)
     penalty = {"length_penalty": sample.system.run.decode.length_penalty}
     for words, ours in (

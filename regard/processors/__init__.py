@@ -1,1 +1,1 @@
-"""Everything between raw data and tensors that is saved beside the weights: tokenizers, label sets."""
+"""Processors between raw data and tensors, saved beside the weights: tokenizers, label sets."""

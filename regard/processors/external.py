@@ -1,62 +1,67 @@
-"""Vocabularies that were made elsewhere and stay as they are: those of GPT-2, Llama and Marian folders."""
+"""Tokenizers made elsewhere and used unchanged: those of GPT-2, Llama and Marian folders."""
 
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
 from ..errors import UserError
 from ..files import atomic_write
-from .tokenizers import ROLES, letters
+from .tokenizers import ROLES, byte_letters, refuse_surrogates
 
 SPACE = "▁"
-MODELS = "cutter", "joiner"  # of sentencepiece
+ENCODER, DECODER = "cutter", "joiner"  # the keys of the two sentencepiece models in the file of a MarianTokenizer
+
+
+class SentencePiece(Protocol):
+    """The methods of sentencepiece's processor used here."""
+
+    def encode(self, input: str, out_type: type[str]) -> list[str]: ...
+    def decode_pieces(self, input: list[str]) -> str: ...
+    def serialized_model_proto(self) -> bytes: ...
 
 
 class FolderTokenizer:
-    """The tokenizer of a folder, behind the verbs of our own. No text is control, whatever the folder itself would say.
+    """The tokenizer of a folder. Text never encodes to a control token, whatever the folder itself would do.
 
-    One entry may have several parts to play: GPT-2's `<|endoftext|>` is START, END and PAD. So control is known by its
-    numbers, which a run keeps in the same file (ROLES).
+    One entry may have several roles: GPT-2's `<|endoftext|>` is START, END and PAD. So control tokens are known by id,
+    which a run keeps in the same file (ROLES).
     """
 
     def __init__(self, backend: Backend, pad: int, start: int, end: int, unk: int) -> None:
         backend.encode_special_tokens = True
         self.backend, self.size = backend, backend.get_vocab_size()
         self.pad, self.start, self.end, self.unk = pad, start, end, unk
-        self.opens = backend.encode("a").ids[:1] == [start]  # does the folder put START before every text?
-        self._kept = set(backend.get_added_tokens_decoder())
-        spelt = isinstance(backend.decoder, decoders.ByteLevel)
-        self._bytes = {letter: byte for byte, letter in enumerate(letters())} if spelt else {}
+        self.adds_start = backend.encode("a").ids[:1] == [start]  # True if the folder puts START before every text
+        self._added = set(backend.get_added_tokens_decoder())
+        byte_level = isinstance(backend.decoder, decoders.ByteLevel)
+        self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if byte_level else {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
-            if any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; mend the text")
+            refuse_surrogates(text)
         return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        silent = {self.pad, self.start, self.end}
-        kept = [[number for number in row if number not in silent] for row in rows]
+        skipped = {self.pad, self.start, self.end}
+        kept = [[number for number in row if number not in skipped] for row in rows]
         return [self.backend.decode(row, skip_special_tokens=False) for row in kept]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
+        """A readable token per id; ▁ is a space, and parts of a character are shown as bytes."""
         return [self._piece(number) for number in ids]
 
     def _piece(self, number: int) -> str:
-        token: str = (
-            self.backend.id_to_token(number) or f"<{number}>"
-        )  # a model may have more entries than it has names
-        if number in self._kept or not all(letter in self._bytes for letter in token):
+        token: str = self.backend.id_to_token(number) or f"<{number}>"  # a model may have more entries than names
+        if number in self._added or not all(letter in self._bytes for letter in token):
             return token
         data = bytes(self._bytes[letter] for letter in token)
         try:
-            return data.decode("utf-8").replace(" ", "▁")
+            return data.decode("utf-8").replace(" ", SPACE)
         except UnicodeDecodeError:
             return f"<{data.hex(' ')}>"
 
@@ -69,54 +74,56 @@ class FolderTokenizer:
 
 
 class MarianTokenizer:
-    """One side of a Marian folder, behind the same verbs as our own tokenizers."""
+    """The tokenizer of one side of a Marian folder: a sentencepiece model to encode, one to decode, a vocabulary."""
 
-    def __init__(self, cutter: Any, joiner: Any, vocab: Mapping[str, int], control: Mapping[str, int]) -> None:
-        self.cutter, self.joiner, self.vocab, self.roles = cutter, joiner, vocab, dict(control)
+    def __init__(
+        self, encoder: SentencePiece, decoder: SentencePiece, vocab: Mapping[str, int], control: Mapping[str, int]
+    ) -> None:
+        self.encoder, self.decoder, self.vocab, self.roles = encoder, decoder, vocab, dict(control)
         self.names = {number: piece for piece, number in vocab.items()}
         self.pad, self.start, self.end, self.unk = (control[name] for name in ("pad", "start", "end", "unk"))
         self.size = max(self.names) + 1
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self.vocab.get(piece, self.unk) for piece in self._cut(text)] for text in texts]
+        return [[self.vocab.get(piece, self.unk) for piece in self._split(text)] for text in texts]
 
-    def _cut(self, text: str) -> list[str]:
+    def _split(self, text: str) -> list[str]:
         code, rest = [], text
-        if text.startswith(">>") and "<<" in text:  # the language wanted, which stays whole
-            place = text.index("<<") + 2
-            code, rest = [text[:place]], text[place:]
-        pieces: list[str] = self.cutter.encode(rest, out_type=str)
-        return code + pieces
+        if text.startswith(">>") and "<<" in text:  # the code of the target language stays one token
+            stop = text.index("<<") + 2
+            code, rest = [text[:stop]], text[stop:]
+        return code + self.encoder.encode(rest, out_type=str)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        silent = {self.pad, self.start, self.end, self.unk}
-        kept = [[self.names.get(each, "<unk>") for each in ids if each not in silent] for ids in sequences]
-        return [self.joiner.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in kept]
+        skipped = {self.pad, self.start, self.end, self.unk}
+        kept = [[self.names.get(each, "<unk>") for each in ids if each not in skipped] for ids in sequences]
+        return [self.decoder.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in kept]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.names.get(each, "<unk>").replace(SPACE, " ") for each in ids]
 
     def save(self, path: Path) -> None:
-        models = {name: b64encode(getattr(self, name).serialized_model_proto()).decode() for name in MODELS}
-        _write(path, {**models, "vocab": self.vocab, ROLES: self.roles})
+        models = {ENCODER: self.encoder, DECODER: self.decoder}
+        encoded = {name: b64encode(model.serialized_model_proto()).decode() for name, model in models.items()}
+        _write(path, {**encoded, "vocab": self.vocab, ROLES: self.roles})
 
 
-def processor(**source: Any) -> Any:
-    """What cuts and joins by a model of sentencepiece, its `model_file` or `model_proto`."""
+def sentencepiece_processor(model_file: str | None = None, model_proto: bytes | None = None) -> SentencePiece:
+    """A sentencepiece processor from its `model_file` or `model_proto`."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
         raise UserError("Marian folders need sentencepiece; install it with: pip install 'regard[marian]'") from error
-    return SentencePieceProcessor(**source)
+    return cast(SentencePiece, SentencePieceProcessor(model_file=model_file, model_proto=model_proto))
 
 
-def restored(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
-    """What `save` wrote."""
+def load_external(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
+    """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
-    if "cutter" not in whole:
+    if ENCODER not in whole:
         return FolderTokenizer(Backend.from_str(json.dumps(whole)), **roles)
-    cutter, joiner = (processor(model_proto=b64decode(whole[name])) for name in MODELS)
-    return MarianTokenizer(cutter, joiner, whole["vocab"], roles)
+    encoder, decoder = (sentencepiece_processor(model_proto=b64decode(whole[name])) for name in (ENCODER, DECODER))
+    return MarianTokenizer(encoder, decoder, whole["vocab"], roles)
 
 
 def _write(path: Path, whole: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""Text to numbers and back, by Hugging Face's `tokenizers`. Byte-level kinds lose nothing, whatever the text.
+"""Text to token ids and back, by Hugging Face's `tokenizers`. Byte-level kinds are lossless for any text.
 
-Four control symbols come first in a vocabulary that is learnt here. A task may ask for more, which come last:
-`learn(…, control=(MASK,))`; `mask` then tells the number. No text is read as control: a task puts `<mask>` in by its
-number. T5's sentinels are no control but symbols: that is how a text asks for a span. `sentinels` has their numbers.
+Four control tokens come first in a trained vocabulary. A task may add more, which come last, as in
+`train_tokenizer(…, control=(MASK,))`; `mask` is then its id. Text never encodes to a control token: a task inserts
+`<mask>` by its id. T5's sentinels are not control tokens but symbols, so a prompt can ask for a span; `sentinels` has
+their ids.
 """
 
 import itertools
@@ -21,21 +22,21 @@ from ..config.schema import TokenizerConfig as TokenizerConfig
 from ..errors import UserError
 from ..files import atomic_write
 
-# One thread per call: whoever wants more calls from several threads. The library's own make a later fork warn or hang.
+# One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, START, END, UNK = range(4)
-ROLES = "regard"  # where the file of a borrowed tokenizer says which numbers are control
-MASK = "<mask>"  # stands for a word that is to be guessed
+ROLES = "regard"  # the key of the control token ids in the file of an external tokenizer
+MASK = "<mask>"  # replaces a token that is to be predicted
 SENTINEL = re.compile(r"<extra_id_\d+>")
-LETTERS = 1000  # that a wordpiece vocabulary knows, at most
-SAMPLE = 1_000_000  # texts that a tokenizer is learnt from, at most
+MAX_LETTERS = 1000  # of a wordpiece vocabulary
+SAMPLE = 1_000_000  # texts that a tokenizer is trained on, at most
 BYTES = 256
 
 
 class Tokenizer(Protocol):
-    """What tasks need of a tokenizer. `encode` adds neither START nor END; `decode` passes over START, END and PAD."""
+    """The interface of a tokenizer. `encode` adds neither START nor END; `decode` skips START, END and PAD."""
 
     size: int
     pad: int
@@ -49,16 +50,16 @@ class Tokenizer(Protocol):
 
 
 class TrainedTokenizer:
-    """A tokenizer of ours. Nothing in a user's text is ever control: `</s>` there is four characters like any others.
+    """A tokenizer trained here, or one that was converted. Text never encodes to control: `</s>` is four characters.
 
-    Control is known by its names. What is learnt here has it first; a borrowed vocabulary has it where it pleases, and
-    one without `<s>` starts with `<pad>`, as T5 does.
+    Control tokens are found by name: a trained vocabulary has them first, a converted one anywhere. One without `<s>`
+    starts with `<pad>`, as T5 does.
     """
 
     pad, start, end, unk = PAD, START, END, UNK
 
     def __init__(self, backend: Backend) -> None:
-        backend.encode_special_tokens = True  # not stored in tokenizer.json, so it is said here
+        backend.encode_special_tokens = True  # not stored in tokenizer.json
         self.backend = backend
         self.size = backend.get_vocab_size()
         added = backend.get_added_tokens_decoder()
@@ -68,40 +69,37 @@ class TrainedTokenizer:
         self.start = control.get(SPECIALS[START], self.pad)
         self.mask: int | None = control.get(MASK)
         self.symbols = {number: token.content for number, token in added.items() if token.content not in SPECIALS}
-        numbers = {name: number for number, name in self.symbols.items()}
-        self.sentinels = [numbers[name] for place in range(len(numbers)) if (name := sentinel(place)) in numbers]
-        self._bytes = bytes_of(backend)
-        self._glue = " " if spaced(backend) else ""  # between symbols and words
+        ids = {name: number for number, name in self.symbols.items()}
+        self.sentinels = [ids[name] for place in range(len(ids)) if (name := sentinel(place)) in ids]
+        self._bytes = byte_values(backend)
+        self._separator = " " if splits_on_spaces(backend) else ""  # between symbols and words
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             return [one.ids for one in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-        except TypeError as error:  # what the library says to a text that UTF-8 cannot hold
-            halves = [text for text in texts if any("\ud800" <= letter <= "\udfff" for letter in text)]
-            if not halves:
-                raise
-            raise UserError(
-                f"{halves[0]!r} is not valid Unicode: it holds half a surrogate pair; mend the text"
-            ) from error
+        except TypeError:  # the library's error for a text that UTF-8 cannot represent
+            for text in texts:
+                refuse_surrogates(text)
+            raise
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return [self._glue.join(self._decoded(row)) for row in rows]
+        return [self._separator.join(self._decode_runs(row)) for row in rows]
 
-    def _decoded(self, row: Sequence[int]) -> Iterator[str]:
-        """Where letters stand for bytes, symbols are taken out first: the library would read `<café>` as bytes."""
+    def _decode_runs(self, row: Sequence[int]) -> Iterator[str]:
+        """Decode symbols apart where letters stand for bytes: the library would read `<café>` as bytes."""
         kept = [number for number in row if number not in (self.pad, self.start, self.end)]
         if not self._bytes:
             yield self.backend.decode(kept, skip_special_tokens=False)
             return
         for symbol, group in itertools.groupby(kept, key=self.symbols.get):
-            numbers = list(group)
+            run = list(group)
             if symbol is None:
-                yield self.backend.decode(numbers, skip_special_tokens=False)
+                yield self.backend.decode(run, skip_special_tokens=False)
             else:
-                yield self._glue.join([symbol] * len(numbers))
+                yield self._separator.join([symbol] * len(run))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One readable piece per id; spaces are shown as ▁, parts of a character as their bytes."""
+        """A readable token per id; ▁ is a space, and parts of a character are shown as bytes."""
         return [self._piece(number) for number in ids]
 
     def _piece(self, number: int) -> str:
@@ -122,77 +120,81 @@ class TrainedTokenizer:
 
 
 def sentinel(number: int) -> str:
-    """What T5 calls the mark that stands for the first, the second … span left out of a text."""
+    """T5's name of the token that replaces span `number` of a text."""
     return f"<extra_id_{number}>"
 
 
+def refuse_surrogates(text: str) -> None:
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; correct the text")
+
+
 def load_tokenizer(path: Path) -> Any:
-    """A tokenizer that `save` wrote: one of ours, or a borrowed one, which says what its control is."""
+    """A tokenizer that `save` wrote: a `TrainedTokenizer`, or an external one, whose file holds its control ids."""
     try:
         whole = json.loads(Path(path).read_text(encoding="utf-8"))
         if ROLES in whole:
-            from .external import restored
+            from .external import load_external
 
-            return restored(whole)
+            return load_external(whole)
         backend = Backend.from_str(json.dumps(whole))
     except UserError:
         raise
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
-    except Exception as error:  # the library raises nothing more special
-        raise UserError(f"{path} is not a whole tokenizer ({error}); it may have been cut off, restore it") from error
+    except Exception as error:  # the library raises nothing more specific
+        raise UserError(f"{path} is not a complete tokenizer ({error}); it may be truncated, restore it") from error
     if missing := [SPECIALS[number] for number in (PAD, END, UNK) if backend.token_to_id(SPECIALS[number]) is None]:
-        raise UserError(f"{path} is no tokenizer of this program: it has no {missing[0]}")
+        raise UserError(f"{path} is not a tokenizer of regard: it has no {missing[0]}; restore it")
     return TrainedTokenizer(backend)
 
 
-def unknown(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The characters or words of `text` that the tokenizer does not know, each once, in their order."""
+def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words or characters of `text` that encode to UNK, each once, in order."""
     if not isinstance(tokenizer, TrainedTokenizer) or tokenizer.unk not in tokenizer.encode([text])[0]:
         return []
-    found = tokenizer.backend.encode(text, add_special_tokens=False)
-    places = [place for number, place in zip(found.ids, found.offsets, strict=True) if number == tokenizer.unk]
-    names = [text[slice(*place)] for place in places]
+    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    spans = [span for number, span in zip(encoding.ids, encoding.offsets, strict=True) if number == tokenizer.unk]
+    names = [text[slice(*span)] for span in spans]
     return list(dict.fromkeys(name.strip() or name for name in names))
 
 
 def train_tokenizer(settings: TokenizerConfig, texts: Iterable[str], control: Sequence[str] = ()) -> TrainedTokenizer:
-    """A tokenizer made for these texts: the same texts give the same tokenizer, byte by byte. A sequence that is too
-    long is sampled; anything else is read from its beginning to its end.
+    """Train a tokenizer; the same texts give the same bytes. A sequence above SAMPLE texts is sampled evenly; any
+    other iterable is read completely.
 
-    `control` names what a task needs beyond the four, such as MASK; it has the last numbers, in this order.
+    `control` names the tokens that a task needs besides the four, such as MASK; they get the last ids, in this order.
     """
     symbols = tuple(dict.fromkeys(settings.symbols))
     vocab = settings.vocab - len(symbols) - len(control)
-    _refuse(settings, vocab, control)
-    backend = _blank(settings)
+    _check_settings(settings, vocab, control)
+    backend = _untrained_backend(settings)
     if settings.kind == "wordpiece":
-        backend = _in_pieces(backend, texts, symbols, vocab)
+        backend = _train_wordpiece(backend, texts, symbols, vocab)
     elif settings.kind != "byte":
         backend.train_from_iterator(_sample(texts, symbols), _trainer(settings.kind, vocab))
     if settings.kind == "unigram":
-        backend = _settled(backend)
+        backend = _round_scores(backend)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
     for symbol in symbols:
         if backend.token_to_id(symbol) is not None and not symbol.isascii():
             raise UserError(
-                f"tokenizer.symbols: {symbol!r} is the name of another piece; choose a longer one, such as <{symbol}>"
+                f"tokenizer.symbols: {symbol!r} is already a token; choose a longer one, such as <{symbol}>"
             )
     backend.add_tokens([AddedToken(symbol, special=False, normalized=False) for symbol in symbols])
     backend.add_tokens([AddedToken(name, special=not SENTINEL.fullmatch(name), normalized=False) for name in control])
     return TrainedTokenizer(backend)
 
 
-def _refuse(settings: TokenizerConfig, vocab: int, control: Sequence[str]) -> None:
+def _check_settings(settings: TokenizerConfig, vocab: int, control: Sequence[str]) -> None:
     for symbol in settings.symbols:
         if symbol in SPECIALS or symbol in control or not symbol.strip():
-            reason = "stands for control already" if symbol.strip() else "is empty"
+            reason = "is a control token already" if symbol.strip() else "is empty"
             raise UserError(f"tokenizer.symbols: {symbol!r} {reason}; choose another")
-    least = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "space": 1, "char": 1, "byte": 0}[
-        settings.kind
-    ]
+    minimum = {"bpe": BYTES, "unigram": BYTES + 1, "wordpiece": 2, "word": 1, "space": 1, "char": 1, "byte": 0}
+    least = minimum[settings.kind]
     if settings.kind != "byte" and vocab < least + len(SPECIALS):
-        parts = f"{least} pieces for the kind {settings.kind} and {len(SPECIALS) + len(control)} for control"
+        parts = f"{least} tokens of kind {settings.kind} and {len(SPECIALS) + len(control)} control tokens"
         if settings.symbols:
             parts += f", besides {len(set(settings.symbols))} symbols"
         raise UserError(
@@ -201,8 +203,8 @@ def _refuse(settings: TokenizerConfig, vocab: int, control: Sequence[str]) -> No
         )
 
 
-def _blank(settings: TokenizerConfig) -> Backend:
-    """The tokenizer before it has learnt: how text is cut up and put together again."""
+def _untrained_backend(settings: TokenizerConfig) -> Backend:
+    """The tokenizer before training: its normalizer, pre-tokenizer and decoder."""
     by_kind: dict[str, Callable[[], models.Model]] = {
         "bpe": models.BPE,
         "unigram": models.Unigram,
@@ -210,14 +212,14 @@ def _blank(settings: TokenizerConfig) -> Backend:
         "word": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "space": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
         "char": lambda: models.WordLevel(unk_token=SPECIALS[UNK]),
-        "byte": lambda: models.BPE({name: number for number, name in enumerate([*SPECIALS, *letters()])}, []),
+        "byte": lambda: models.BPE({name: number for number, name in enumerate([*SPECIALS, *byte_letters()])}, []),
     }
     backend = Backend(by_kind[settings.kind]())
     forms = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC, "lower": normalizers.Lowercase}
     steps = [forms[name]() for name in settings.normalize.split("+") if name != "none"]
-    if settings.kind == "word":  # a word brings the space before it along, also the first: one entry for both places
+    if settings.kind == "word":  # a word includes the space before it, also the first: one entry for both cases
         steps.append(normalizers.Prepend(" "))
-    if settings.kind == "wordpiece":  # control characters go, Chinese characters stand apart
+    if settings.kind == "wordpiece":  # removes control characters, separates Chinese characters
         steps.append(normalizers.BertNormalizer(lowercase=False, strip_accents=False))
     if steps:
         backend.normalizer = normalizers.Sequence(steps)
@@ -230,7 +232,7 @@ def _blank(settings: TokenizerConfig) -> Backend:
         backend.decoder = decoders.Fuse()
         return backend
     bare = pre_tokenizers.ByteLevel(add_prefix_space=settings.kind == "space", use_regex=False)
-    if settings.kind == "space":  # a word brings one space along, so that `</s>` in a text is not the control symbol
+    if settings.kind == "space":  # a word includes one space, so that `</s>` in a text is not the control token
         backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bare])
     else:
         backend.pre_tokenizer = bare if settings.kind == "byte" else pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -244,20 +246,23 @@ def _blank(settings: TokenizerConfig) -> Backend:
 def _trainer(kind: str, vocab: int) -> trainers.Trainer:
     common: dict[str, Any] = {"vocab_size": vocab, "special_tokens": list(SPECIALS), "show_progress": False}
     if kind == "bpe":
-        return trainers.BpeTrainer(initial_alphabet=letters(), **common)
+        return trainers.BpeTrainer(initial_alphabet=byte_letters(), **common)
     if kind == "unigram":
-        return trainers.UnigramTrainer(initial_alphabet=letters(), unk_token=SPECIALS[UNK], **common)
+        return trainers.UnigramTrainer(initial_alphabet=byte_letters(), unk_token=SPECIALS[UNK], **common)
     return trainers.WordLevelTrainer(**common)
 
 
-def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
-    """Learn wordpieces. The library numbers the letters inside words in the order of a hash table that differs in every
-    process, and with them the pieces: so they are numbered here, like control, and then made pieces like any others."""
+def _train_wordpiece(backend: Backend, texts: Iterable[str], symbols: Sequence[str], vocab: int) -> Backend:
+    """Train wordpieces reproducibly.
+
+    The library numbers the letters inside words in the order of a hash table that differs in every process. So these
+    letters are numbered here, as special tokens, and then made ordinary tokens.
+    """
     texts = texts if isinstance(texts, Sequence) else list(texts)  # they are read twice
-    known = _letters_in(backend, texts, symbols)[: min(LETTERS, (vocab - len(SPECIALS)) // 2)]
+    known = _frequent_letters(backend, texts, symbols)[: min(MAX_LETTERS, (vocab - len(SPECIALS)) // 2)]
     assert backend.normalizer is not None and backend.pre_tokenizer is not None
-    tidy, cut = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
-    inside = [f"##{letter}" for letter in sorted(known) if len(cut(tidy(f"a{letter}"))) == 1]
+    normalize, split = backend.normalizer.normalize_str, backend.pre_tokenizer.pre_tokenize_str
+    inside = [f"##{letter}" for letter in sorted(known) if len(split(normalize(f"a{letter}"))) == 1]
     alphabet: dict[str, Any] = {"initial_alphabet": known, "limit_alphabet": len(known)}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
@@ -268,58 +273,60 @@ def _in_pieces(backend: Backend, texts: Iterable[str], symbols: Sequence[str], v
     return Backend.from_str(json.dumps(whole))
 
 
-def _letters_in(backend: Backend, texts: Iterable[str], symbols: Sequence[str]) -> list[str]:
-    """What words are made of, the most frequent first."""
+def _frequent_letters(backend: Backend, texts: Iterable[str], symbols: Sequence[str]) -> list[str]:
+    """The letters of all words, the most frequent first."""
+    assert backend.normalizer is not None
     counts = Counter[str]()
     for some in _sample(texts, symbols):
-        counts.update(backend.normalizer.normalize_str("\n".join(some)))  # type: ignore[union-attr]
+        counts.update(backend.normalizer.normalize_str("\n".join(some)))
     return sorted((each for each in counts if not each.isspace()), key=lambda letter: (-counts[letter], letter))
 
 
 def _sample(texts: Iterable[str], symbols: Sequence[str]) -> Iterator[list[str]]:
-    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not to be learnt from."""
-    cut = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
+    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on."""
+    separators = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
     if not isinstance(texts, Sequence):
-        yield from (cut.split(text) for text in texts)
+        yield from (separators.split(text) for text in texts)
         return
     count = min(len(texts), SAMPLE)
     for first in range(0, count, 1000):
         places = range(first, min(first + 1000, count))
-        yield [part for place in places for part in cut.split(texts[place * len(texts) // count])]
+        yield [part for place in places for part in separators.split(texts[place * len(texts) // count])]
 
 
-def _settled(backend: Backend) -> Backend:
-    """Take the chance out of a unigram model. The library sums in the order of a hash table that differs in every
-    process, so scores differ in their last digits, and bytes it hardly saw get the least score plus 0.0001, 0.0002 …"""
+def _round_scores(backend: Backend) -> Backend:
+    """Make the scores of a unigram model reproducible.
+
+    The library sums in the order of a hash table that differs in every process, so scores differ in their last digits.
+    Bytes that are hardly ever seen get the lowest score plus 0.0001, 0.0002 …
+    """
     whole = json.loads(backend.to_str())
-    vocab = [
-        (name, score or 0.0) for name, score in whole["model"]["vocab"]
-    ]  # nothing: there was no text to learn from
-    specials, learnt = vocab[: len(SPECIALS)], vocab[len(SPECIALS) :]
-    lowest = min(score for _, score in learnt)
+    vocab = [(name, score or 0.0) for name, score in whole["model"]["vocab"]]  # None: there was no text to train on
+    specials, trained = vocab[: len(SPECIALS)], vocab[len(SPECIALS) :]
+    lowest = min(score for _, score in trained)
     unseen = lowest + 0.0001 * (BYTES + 1)
-    settled = [(name, round(lowest if len(name) == 1 and score < unseen else score, 4)) for name, score in learnt]
-    whole["model"]["vocab"] = specials + sorted(settled, key=lambda piece: (-piece[1], piece[0]))
+    rounded = [(name, round(lowest if len(name) == 1 and score < unseen else score, 4)) for name, score in trained]
+    whole["model"]["vocab"] = specials + sorted(rounded, key=lambda entry: (-entry[1], entry[0]))
     return Backend.from_str(json.dumps(whole))
 
 
-def letters() -> list[str]:
-    """The letter that stands for each byte in byte-level tokens (GPT-2's table)."""
+def byte_letters() -> list[str]:
+    """The letter that represents each byte in byte-level tokens (GPT-2's table)."""
     seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
     unseen = iter(range(BYTES, 2 * BYTES))
     return [chr(byte if byte in seen else next(unseen)) for byte in range(BYTES)]
 
 
-def spaced(backend: Backend) -> bool:
-    """Is this the kind `space`?"""
-    cuts = backend.pre_tokenizer
-    if not isinstance(cuts, pre_tokenizers.Sequence):
+def splits_on_spaces(backend: Backend) -> bool:
+    """True for the kind `space`."""
+    steps = backend.pre_tokenizer
+    if not isinstance(steps, pre_tokenizers.Sequence):
         return False
-    return isinstance(cuts[0], pre_tokenizers.WhitespaceSplit) and isinstance(cuts[1], pre_tokenizers.ByteLevel)
+    return isinstance(steps[0], pre_tokenizers.WhitespaceSplit) and isinstance(steps[1], pre_tokenizers.ByteLevel)
 
 
-def bytes_of(backend: Backend) -> dict[str, int]:
-    """The byte of each letter, if the tokens of this tokenizer are made of such letters."""
-    if not spaced(backend) and not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+def byte_values(backend: Backend) -> dict[str, int]:
+    """The byte that each letter represents; empty if the tokens are not byte-level."""
+    if not splits_on_spaces(backend) and not isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
         return {}
-    return {letter: byte for byte, letter in enumerate(letters())}
+    return {letter: byte for byte, letter in enumerate(byte_letters())}

@@ -1,59 +1,66 @@
-"""Embedded data for classification: in which language is a date written? Many of them are close relatives."""
+"""Embedded data for classification: the language in which a date is written. Many languages are closely related."""
 
 import datetime
 import random
 from collections import Counter
 from collections.abc import Sequence
 
+from ..data.examples import InMemoryExamples
 from ..errors import UserError
-from .dates import Form, InMemoryExamples, SourceFormats, days, locale, some_time
+from .dates import DateFormat, SourceFormats, dates_by_split, locale, random_time
 
 LOCALES = (
     "da", "nb", "sv", "is", "de", "nl", "af", "lb", "en", "es", "pt", "gl", "ca", "it", "fr", "ro",
     "cs", "sk", "pl", "sl", "hr", "et", "fi", "hu", "tr", "az", "id", "ms",
 )  # fmt: skip
 
-Kinds = dict[tuple[int, int], list[Form]]  # (weekday, month) -> the forms that say which language it is
+DistinctiveFormats = dict[tuple[int, int], list[DateFormat]]  # (weekday, month) -> formats of one language only
 
 
 def make_phrases(locales: Sequence[str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
-    """Phrases and their languages, for train, valid and test. No date is in two of them, and no language is written
-    like another: the phrase alone decides it."""
+    """Phrases and their languages, for train, valid and test. No date is in two splits.
+
+    No phrase could be of two languages: the label is a function of the phrase.
+    """
     locales = locales or LOCALES
     if len(set(locales)) < 2:
-        raise UserError(
-            f"data.locales={','.join(locales)} names one language, and two or more are needed to tell apart"
-        )
+        raise UserError(f"data.locales={','.join(locales)} names one language; expected two or more to tell apart")
     sources = {name: SourceFormats(locale(name)) for name in dict.fromkeys(locales)}
-    kinds = {name: own for name, own in telling(sources).items() if own}
-    if silent := [name for name in sources if name not in kinds]:
-        raise UserError(f"data.locales: {silent[0]} writes every date like another language of these; leave it out")
-    made = {}
-    for part, some in days(examples, seed).items():
-        chance = random.Random(f"phrases {part} {seed if part == 'train' else 0}")
-        made[part] = InMemoryExamples(f"embedded {part} phrases", [phrase(chance, day, sources, kinds) for day in some])
-    return made
+    formats = {name: own for name, own in distinctive_formats(sources).items() if own}
+    if missing := [name for name in sources if name not in formats]:
+        raise UserError(f"data.locales: {missing[0]} writes every date like another language of these; leave it out")
+    splits = {}
+    for split, dates in dates_by_split(examples, seed).items():
+        rng = random.Random(f"phrases {split} {seed if split == 'train' else 0}")
+        phrases = [make_phrase(rng, day, sources, formats) for day in dates]
+        splits[split] = InMemoryExamples(f"embedded {split} phrases", phrases)
+    return splits
 
 
-def phrase(
-    chance: random.Random, day: datetime.date, sources: dict[str, SourceFormats], kinds: dict[str, Kinds]
+def make_phrase(
+    rng: random.Random,
+    day: datetime.date,
+    sources: dict[str, SourceFormats],
+    formats: dict[str, DistinctiveFormats],
 ) -> tuple[str, str]:
-    """A language that can be told on this day, and the day in it."""
-    able = [name for name in kinds if (day.weekday(), day.month) in kinds[name]]
-    name = chance.choice(able)
-    form = chance.choice(kinds[name][day.weekday(), day.month])
-    return sources[name].spell(chance, some_time(chance, day), form)[0], name
+    """The day in a random language among those that write it distinctively, and this language."""
+    able = [name for name in formats if (day.weekday(), day.month) in formats[name]]
+    name = rng.choice(able)
+    date_format = rng.choice(formats[name][day.weekday(), day.month])
+    return sources[name].write(rng, random_time(rng, day), date_format)[0], name
 
 
-def telling(sources: dict[str, SourceFormats]) -> dict[str, Kinds]:
-    """The forms in which a date of some weekday and month looks like that of no other language, in any case. The day of
-    the month has two digits here, where they look most alike, and the same ones everywhere."""
-    found: dict[str, Kinds] = {name: {} for name in sources}
+def distinctive_formats(sources: dict[str, SourceFormats]) -> dict[str, DistinctiveFormats]:
+    """The formats that write a date of some weekday and month like no other language, in any case.
+
+    They are compared on days of two digits, where languages look most alike.
+    """
+    formats: dict[str, DistinctiveFormats] = {name: {} for name in sources}
     for day in (datetime.datetime(2021, month, first) for month in range(1, 13) for first in range(15, 22)):
-        looks = {name: [form(day).casefold() for form, _ in source.dates] for name, source in sources.items()}
-        among = Counter(look for own in looks.values() for look in set(own))
+        looks = {name: [write(day).casefold() for write, _ in source.dates] for name, source in sources.items()}
+        languages = Counter(look for own in looks.values() for look in set(own))
         for name, source in sources.items():
-            forms = [form for (form, _), look in zip(source.dates, looks[name], strict=True) if among[look] == 1]
-            if forms:
-                found[name][day.weekday(), day.month] = forms
-    return found
+            own = [write for (write, _), look in zip(source.dates, looks[name], strict=True) if languages[look] == 1]
+            if own:
+                formats[name][day.weekday(), day.month] = own
+    return formats

@@ -1,9 +1,9 @@
-"""Embedded data for long texts: among noise stand two marks far apart; do they belong together?
+"""Embedded data for long texts: two marks far apart in noise; the label says whether they match.
 
-Near its beginning a text has a mark of one of eight kinds, (A to (H, near its end another, A) to H); each is a stretch
-of the same word, so that a text of any length has as much of it. Kinds are drawn so that every one of these words comes
-as often in texts of either label: no count of a word tells anything, nor does any weighted sum of counts. Only who
-brings the two ends together can know.
+A text has a mark of one of eight kinds near its beginning, (A to (H, and another near its end, A) to H). Each is a run
+of the same word, in proportion to the length of the text. Kinds are drawn so that every word is equally frequent in
+texts of either label: neither counts of words nor a weighted sum of counts predict the label. Only a model that
+combines both ends can.
 """
 
 import hashlib
@@ -14,25 +14,27 @@ import numpy as np
 
 from ..data.examples import Examples, SideTexts
 from ..errors import UserError
-from .dates import HELD
+from .dates import HELD_OUT
 
 KINDS = 8
 OPENING, CLOSING = ([form.format(letter) for letter in string.ascii_uppercase[:KINDS]] for form in ("({}", "{})"))
 NOISE = string.ascii_lowercase[:16]
 WORDS = np.array([*OPENING, *CLOSING, *NOISE])
 LABELS = ("different", "equal")
-LEAST = 32  # words of a text: shorter ones have no far ends
-SAMPLE = 200  # texts that hold every word there is
+MIN_WORDS = 32  # of a text: in shorter ones, the marks are not far apart
+VOCABULARY_TEXTS = 200  # enough texts to contain every word
 
 
 class MatchingExamples(Examples):
-    """Texts of so many words, made when they are asked for; every other one has equal marks."""
+    """Texts of `words` words, generated on access; every other one has equal marks."""
 
-    def __init__(self, part: str, words: int, examples: int, seed: int) -> None:
-        if words < LEAST:
-            raise UserError(f"data.max_tokens={words + 2} leaves {words} words for the marks; use at least {LEAST + 2}")
-        self.name, self.words, self.examples = f"embedded {part} marks", words, examples
-        self.key = [{"train": 0, "valid": 1, "test": 2}[part], seed if part == "train" else 0, words]
+    def __init__(self, split: str, words: int, examples: int, seed: int) -> None:
+        if words < MIN_WORDS:
+            raise UserError(
+                f"data.max_tokens={words + 2} leaves {words} words for the marks; use at least {MIN_WORDS + 2}"
+            )
+        self.name, self.words, self.examples = f"embedded {split} marks", words, examples
+        self.key = [{"train": 0, "valid": 1, "test": 2}[split], seed if split == "train" else 0, words]
         self.counts = {"examples": examples}
 
     def __len__(self) -> int:
@@ -45,32 +47,32 @@ class MatchingExamples(Examples):
         return LABELS[index % 2] if side else " ".join(WORDS[self.row(index)].tolist())
 
     def row(self, index: int) -> np.ndarray:
-        """The words' numbers. The marks stand within the first and the last quarter, and are half as long as that."""
-        chance, size = np.random.default_rng([*self.key, index]), self.words
-        row = chance.integers(2 * KINDS, len(WORDS), size)
-        kind, shift = chance.integers(KINDS), chance.integers(1, KINDS)
+        """Indices into WORDS. The marks are within the first and the last quarter, and half as long as that."""
+        rng, size = np.random.default_rng([*self.key, index]), self.words
+        row = rng.integers(2 * KINDS, len(WORDS), size)
+        kind, shift = rng.integers(KINDS), rng.integers(1, KINDS)
         other = kind if index % 2 else (kind + shift) % KINDS
-        stretch, room = size // 8, size // 4 - size // 8 + 1
-        first, last = chance.integers(room), size - size // 4 + chance.integers(room)
-        row[first : first + stretch], row[last : last + stretch] = kind, KINDS + other
+        length, starts = size // 8, size // 4 - size // 8 + 1
+        first, last = rng.integers(starts), size - size // 4 + rng.integers(starts)
+        row[first : first + length], row[last : last + length] = kind, KINDS + other
         return row
 
     def location(self, index: int) -> str:
         return f"{self.name}, example {index + 1}"
 
     def fingerprint(self) -> str:
-        """By what they are made from, and the first of them; there are too many to look at all."""
+        """A hash of the generator's settings and of the first texts; hashing all would take too long."""
         some = "\0".join([*map(str, [*self.key, len(self)]), *self.texts(0)])
         return hashlib.blake2b(some.encode("utf-8"), digest_size=16).hexdigest()
 
     def texts(self, *sides: int) -> SideTexts:
-        """Of the first ones; a vocabulary needs no more."""
+        """The first texts only; a vocabulary needs no more."""
         few = copy(self)
-        few.examples = min(len(self), SAMPLE)
+        few.examples = min(len(self), VOCABULARY_TEXTS)
         return SideTexts(few, sides)
 
 
 def make_matching(words: int, examples: int, seed: int) -> dict[str, MatchingExamples]:
-    """For train, valid and test; the last two are the same for every seed."""
-    sizes = {"train": examples, "valid": HELD, "test": HELD}
-    return {part: MatchingExamples(part, words, size, seed) for part, size in sizes.items()}
+    """Train, valid and test; the last two are the same for every seed."""
+    sizes = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
+    return {split: MatchingExamples(split, words, size, seed) for split, size in sizes.items()}

@@ -8,7 +8,7 @@ import torch
 from ..config.run import Run, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.masking import lines
+from ..data.masking import line_examples
 from ..data.sampler import Step, StepSampler
 from ..errors import UserError
 from ..synthetic.language_id import make_phrases
@@ -64,7 +64,7 @@ def open_lines(run: Run, name: str, sides: Sides | None = None) -> Examples:
     """A part of the data of tasks that read lines of text; the embedded ones are phrases."""
     data = run.data
     made = lambda: make_phrases(data.locales, data.examples, seed=1)[name]  # noqa: E731
-    return open_split(run, name, sides, lambda some: lines(some, data), made, "test.txt")
+    return open_split(run, name, sides, lambda some: line_examples(some, data), made, "test.txt")
 
 
 def with_model_settings(run: Run, **settings: Any) -> Run:

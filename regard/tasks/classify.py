@@ -11,12 +11,14 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.collate import TokenRows
 from ..data.examples import Examples
-from ..data.labeled import collect_labels, labeled_texts
-from ..data.rows import LabeledTextSampler, TokenRows
+from ..data.labeled import labeled_texts
+from ..data.rows import LabeledTextSampler
 from ..errors import UserError
 from ..metrics.labels import label_metrics
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
+from ..processors.labels import collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
@@ -53,10 +55,10 @@ class ClassifyPredictor(LabelPredictor):
         if targets is None or len(texts) != len(targets):
             raise UserError("score takes as many labels as texts")
         for label in targets:
-            if label not in self.labels.numbers:
+            if label not in self.labels.ids:
                 raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
         logprobs = self._logprobs(texts)
-        values = [float(row[self.labels.numbers[label]]) for row, label in zip(logprobs, targets, strict=True)]
+        values = [float(row[self.labels.ids[label]]) for row, label in zip(logprobs, targets, strict=True)]
         return [{"score": value} for value in values] if details else values
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
@@ -74,10 +76,10 @@ class ClassifyPredictor(LabelPredictor):
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
         """Nats per text, with the labels found and the right ones; examples with an unseen label are left out."""
-        known = [each for each in examples if each[1] in self.labels.numbers]
+        known = [each for each in examples if each[1] in self.labels.ids]
         right = [label for _, label in known]
         logprobs = torch.stack(self._logprobs([text for text, _ in known])) if known else torch.zeros(0, 1)
-        wanted = torch.tensor([self.labels.numbers[label] for label in right], dtype=torch.long)
+        wanted = torch.tensor([self.labels.ids[label] for label in right], dtype=torch.long)
         nats = -float(logprobs.gather(1, wanted[:, None]).sum())
         return nats / max(len(right), 1), self.best(logprobs), right
 
@@ -106,7 +108,7 @@ class ClassifyObjective(Objective):
         batch = batch.to(self.system.device)
         assert batch.labels is not None
         agree, smoothing = self.run.data.rdrop, self.run.train.smoothing
-        found = [model.label_logits(states(model, batch), batch.real) for _ in range(2 if agree else 1)]
+        found = [model.label_logits(states(model, batch), batch.valid) for _ in range(2 if agree else 1)]
         loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in found]).mean()
         return loss + agree * rdrop_divergence(*found) if agree else loss
 
@@ -126,7 +128,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Classi
     parts = open_splits(run, part)
     labels = collect_labels(parts["train"])
     if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
-        labels.refuse_unseen(parts["valid"], "data.valid")
+        labels.require_known(parts["valid"], "data.valid")
     tokenizer = tokenizer_of(run, folder, parts["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))
     system = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import EncoderDecode
+from ..data.collate import Ids, TokenRows, pad_rows, valid_mask
 from ..data.examples import Examples
-from ..data.labeled import LabelSet
-from ..data.rows import TokenRows, between, pad_rows, room, valid_mask
-from ..data.sampler import Ids, sorted_batches
+from ..data.rows import add_start_end, max_text_tokens
+from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
 from ..parts import Mask
 from ..parts.pooling import pooled
+from ..processors.labels import LabelSet
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
 from .base import build_model, with_model_settings
 
@@ -42,7 +43,7 @@ class EncoderPredictor:
     @property
     def room(self) -> int:
         """Tokens of a text that are read; a tuned model may have fewer places."""
-        return room(self.model.context, self.run.data)
+        return max_text_tokens(self.model.context, self.run.data)
 
     # --- what people ask ---------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ class EncoderPredictor:
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.real, how.pooling, how.normalize))
+        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.valid, how.pooling, how.normalize))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
@@ -106,7 +107,7 @@ class EncoderPredictor:
                 "(data.max_tokens, and what the model has positions for)",
                 stacklevel=3,
             )
-        return [between(self.tokenizer, ids[: self.room]) for ids in found]
+        return [add_start_end(self.tokenizer, ids[: self.room]) for ids in found]
 
     def rows(self, rows: Sequence[Ids]) -> TokenRows:
         return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows)).to(self.device)
@@ -158,7 +159,9 @@ class LabelPredictor(EncoderPredictor):
 
     def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-        return self.asked(rows, lambda states, rows: self.model.label_logits(states, rows.real).float().log_softmax(-1))
+        return self.asked(
+            rows, lambda states, rows: self.model.label_logits(states, rows.valid).float().log_softmax(-1)
+        )
 
     def best(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each, (…, labels)."""
@@ -180,7 +183,7 @@ class LabelPredictor(EncoderPredictor):
 
     def unseen(self, right: Sequence[str]) -> dict[str, str]:
         """A figure that names the right labels which nobody could say; nothing where there is none."""
-        counts = Counter(label for label in right if label not in self.labels.numbers)
+        counts = Counter(label for label in right if label not in self.labels.ids)
         told = ", ".join(f"{label} ({count})" for label, count in counts.items())
         return {"unseen labels": told} if told else {}
 
@@ -188,7 +191,7 @@ class LabelPredictor(EncoderPredictor):
 def states(model: Model, rows: TokenRows) -> Tensor:
     """(batch, tokens, width)"""
     token_types = {} if rows.token_types is None else {"token_types": rows.token_types}  # not every family has them
-    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.real), **token_types)
+    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.valid), **token_types)
     return found
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..config.run import Run
-from ..config.schema import Sides
-from ..data.corpus import ContiguousSampler, Corpus, TextWindow, WindowSampler, corpus
-from ..data.documents import documents
+from ..config.schema import Sides, TextData
+from ..data.corpus import ContiguousSampler, Corpus, TextWindow, WindowSampler
+from ..data.documents import Documents, open_documents
 from ..data.sampler import Step
 from ..decode import Ensemble, Filter, Suppress
 from ..errors import UserError
@@ -21,6 +21,7 @@ from ..look import SelfAttentionView, record_attention
 from ..parts import Cache
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from ..synthetic.stdlib import stdlib_documents
 from .base import build_model, with_head, with_model_settings
 from .lm_scoring import corpus_nll, lm_metrics, logprobs, states
 from .prompt_generator import Continuation, PromptGenerator
@@ -212,11 +213,11 @@ class LanguageObjective:
     # What is carried from update to update: a resumed run needs it, too.
 
     def _memory(self, batch: TextWindow) -> Cache | None:
-        if batch.fresh is None:
+        if batch.reset is None:
             return None
-        if batch.first not in self.memories:
-            self.memories[batch.first] = self.model.new_memory(len(batch.tokens))
-        return self.memories[batch.first]
+        if batch.first_row not in self.memories:
+            self.memories[batch.first_row] = self.model.new_memory(len(batch.tokens))
+        return self.memories[batch.first_row]
 
     def state(self) -> dict[str, Tensor]:
         held = ((first, memory.state()) for first, memory in self.memories.items())
@@ -244,7 +245,7 @@ def prepare(
     tokenizer = (
         load_tokenizer(folder / NAME)
         if folder
-        else train_tokenizer(run.tokenizer, documents(run.data, "train").sample())
+        else train_tokenizer(run.tokenizer, split_documents(run.data, "train").sample())
     )
     run = _with_vocab(run, max(tokenizer.size, run.model.vocab if run.start else 0))  # a borrowed model may have more
     writer = LanguagePredictor(run, build_model(run), tokenizer, device)
@@ -266,7 +267,14 @@ def sized(run: Run) -> Run:
 
 def part(run: Run, name: str, tokenizer: Tokenizer, folder: Path | None, sides: Sides | None = None) -> Corpus:
     """A part of the data, encoded: the files named for it, else the embedded source texts."""
-    return corpus(documents(run.data, name, sides), tokenizer, folder / "cache" if folder else None)
+    return Corpus(split_documents(run.data, name, sides), tokenizer, folder / "cache" if folder else None)
+
+
+def split_documents(data: TextData, split: str, sides: Sides | None = None) -> Documents:
+    """The documents of a split, or of the files in `sides`; without any training files, the standard library."""
+    if sides is None and not getattr(data, split) and not data.train:
+        return stdlib_documents(data, split)
+    return open_documents(data, split, sides)
 
 
 def _with_vocab(run: Run, vocab: int) -> Run:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config.schema import TextData
-from ..data.corpus import Corpus, TextWindow, evaluation, recalled
+from ..data.corpus import Corpus, TextWindow, evaluation_windows, memory_windows
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.ensemble import mean
@@ -23,19 +23,19 @@ TOKENS = 2**14  # that are read at once, at most
 def states(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
     if memory is not None:
-        assert batch.fresh is not None
-        memory.reset(batch.fresh)
+        assert batch.reset is not None
+        memory.reset(batch.reset)
         return model.decode(batch.tokens, memory.next_mask(batch.tokens), memory)
-    mask = Mask() if batch.segments is None else Mask(positions=batch.at, segments=batch.segments)
+    mask = Mask() if batch.segments is None else Mask(positions=batch.positions, segments=batch.segments)
     return model.decode(batch.tokens, mask)
 
 
 def token_logprobs(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
     """The log-probability of every real target, one after the other; of an ensemble, that of the mean probability."""
     members = model.members if isinstance(model, Ensemble) else [model]
-    scores = [member.logits(states(member, batch, memory)[batch.real]).float() for member in members]
+    scores = [member.logits(states(member, batch, memory)[batch.valid]).float() for member in members]
     whole = scores[0] if len(scores) == 1 else mean(scores)  # (real, vocab)
-    return whole.gather(-1, batch.targets[batch.real][:, None])[:, 0] - whole.logsumexp(-1)
+    return whole.gather(-1, batch.targets[batch.valid][:, None])[:, 0] - whole.logsumexp(-1)
 
 
 # --- single texts ----------------------------------------------------------------------------------------------------
@@ -106,11 +106,11 @@ def corpus_nll(
     began, width, stride = time.monotonic(), data.max_tokens, data.stride
     memory = None if stride or isinstance(model, Ensemble) else model.new_memory(rows)
     if memory is not None:
-        policy, windows = f"{memory.layers[0].policy}, segments of {width}", recalled(texts, width, rows)
+        policy, windows = f"{memory.layers[0].policy}, segments of {width}", memory_windows(texts, width, rows)
     else:
         policy = f"stride {stride} of {width}" if 0 < stride < width else f"non-overlapping {width}"
         most = min(TOKENS // width, LOGITS // vocab // (stride or width))
-        windows = evaluation(texts, width, stride, max(most, 1))
+        windows = evaluation_windows(texts, width, stride, max(most, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for window in windows:
         nats -= token_logprobs(model, window.to(device), memory).sum(dtype=torch.float64)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.collate import IGNORED, Ids, TokenRows
 from ..data.examples import Examples
 from ..data.masking import MaskedSampler, Masker
-from ..data.rows import IGNORED, TokenRows, between
-from ..data.sampler import Ids, sorted_batches
+from ..data.rows import add_start_end
+from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import TrainedTokenizer
@@ -62,7 +63,7 @@ class MaskedPredictor(EncoderPredictor):
         """Nats per masked piece, and the share that is guessed; with data.next_sentence also of the pairs."""
         data, train = self.run.data, self.run.train
         batcher = MaskedSampler(examples, Masker(self.tokenizer, data), data, train, self.model.context)
-        items = batcher.every(np.random.default_rng(1))
+        items = batcher.encode_all(np.random.default_rng(1))
         nats, hits, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
             rows = batcher.collate([items[i] for i in batch]).to(self.device)
@@ -86,7 +87,7 @@ class MaskedPredictor(EncoderPredictor):
         ids = [piece for part in parts for piece in [mask, *part]][1:]
         if len(ids) > self.room:
             warnings.warn(f"a text has more than {self.room} tokens and was cut there (data.max_tokens)", stacklevel=4)
-        return between(self.tokenizer, ids[: self.room])
+        return add_start_end(self.tokenizer, ids[: self.room])
 
     def _filled(self, text: str, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
         places = np.flatnonzero(row == mask)

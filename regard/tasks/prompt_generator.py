@@ -18,7 +18,7 @@ from ..decode.sample import sampling_settings
 from ..decode.stop_strings import cut, held
 from ..decode.texts import added
 from ..errors import UserError
-from ..processors.tokenizers import Tokenizer, unknown
+from ..processors.tokenizers import Tokenizer, unknown_words
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class PromptGenerator:
         found = self.tokenizer.encode(list(texts))
         for text, ids in zip(texts, found, strict=True):
             if self.run.tokenizer.kind == "char" and self.tokenizer.unk in ids:
-                strange = ", ".join(map(repr, unknown(self.tokenizer, text)[:5]))
+                strange = ", ".join(map(repr, unknown_words(self.tokenizer, text)[:5]))
                 raise UserError(
                     f"the run's vocabulary of characters lacks {strange}; leave it out, or train with another tokenizer"
                 )

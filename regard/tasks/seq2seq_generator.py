@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from ..config.run import Run
 from ..config.schema import Seq2SeqDecode
-from ..data.sampler import PairBatch, collate_pairs, sorted_batches
+from ..data.collate import PairBatch, collate_pairs
+from ..data.sampler import sorted_batches
 from ..decode import Filter, Hypothesis, SearchSettings, search
 from ..decode.beam import ROUND
 from ..decode.constraints import ROUNDS, ConstraintRequest, Constraints, ConstraintTokenizer, filters, phrases, prompts
@@ -127,14 +128,14 @@ class Seq2SeqGenerator:
         """On a GPU with room for so many tokens, in rounded shapes: a step can then be recorded, and used again.
         Elsewhere a cache that grows looks at fewer keys."""
         if self.device.type != "cuda":
-            return self.model.start(batch.source, Mask(key_valid=batch.source_real))
+            return self.model.start(batch.source, Mask(key_valid=batch.source_valid))
         tokens = batch.source.size(1)
         more = min(-tokens % ROUND, (self.context or tokens + ROUND) - tokens)
-        source, real = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_real, (0, more))
+        source, real = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_valid, (0, more))
         return self.model.start(source, Mask(key_valid=real), (room // ROUND + 2) * ROUND)
 
     def _limits(self, batch: PairBatch, how: Seq2SeqDecode, wishes: list[Constraints] | None) -> Tensor:
-        lengths = batch.source_real.sum(1)
+        lengths = batch.source_valid.sum(1)
         extra = torch.tensor([wish.tokens for wish in wishes], device=self.device) if wishes else 0
         limits = torch.full_like(lengths, how.max_tokens) if how.max_tokens else 2 * lengths + 16 + extra
         if (context := self.context) is None:

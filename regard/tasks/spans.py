@@ -39,7 +39,7 @@ class SpanPredictor(TranslatePredictor):
         """Nats per target token, sentinels and END counted."""
         corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
         batcher = SpanSampler(examples, corruptor, run.data, run.train, self.context)
-        logprobs = self.logprobs(*batcher.every(np.random.default_rng(1)))
+        logprobs = self.logprobs(*batcher.encode_all(np.random.default_rng(1)))
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 

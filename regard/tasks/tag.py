@@ -13,12 +13,14 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.collate import IGNORED, TokenRows
 from ..data.examples import Examples
-from ..data.rows import IGNORED, TaggedSampler, TokenRows, sentence, word_pieces
-from ..data.tagged import SentenceBlock, TagFormat, beginning, collect_tags, format_of, tagged_sentences
+from ..data.rows import TaggedSampler, encode_sentence, encode_words
+from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
 from ..errors import UserError
 from ..metrics.labels import label_metrics, span_metrics
 from ..parts.losses import smoothed_cross_entropy
+from ..processors.labels import collect_tags
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Objective, build_model, open_split, open_splits
@@ -49,15 +51,15 @@ class TagPredictor(LabelPredictor):
         if how.top:
             warnings.warn("the likeliest tags of each word (decode.top) are told with details alone", stacklevel=2)
         return [
-            format.written(each.split("\n"), tags) if format else tags
+            format.with_tags(each.split("\n"), tags) if format else tags
             for each, (format, _), tags in zip(sentences, cut, best, strict=True)
         ]
 
     def blocks(self, lines: Iterable[str]) -> Iterator[str]:
         """The sentences of a stream of lines, each as `predict` takes it; the first lines tell their format."""
         lines = iter(lines)
-        if head := beginning(lines):
-            yield from format_of(head, self.run.data).blocks(chain(head, lines))
+        if head := read_head(lines):
+            yield from detect_format(head, self.run.data).blocks(chain(head, lines))
 
     def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
         """Figures over tagged sentences; without `sides`, over the run's test part."""
@@ -84,19 +86,19 @@ class TagPredictor(LabelPredictor):
         """Nats per word, with the tags found and the right ones; an unseen tag counts in the tags only."""
         right = [tags for _, tags in examples]
         logprobs = self._logprobs([words for words, _ in examples])
-        wanted = torch.tensor([self.labels.numbers.get(tag, IGNORED) for tags in right for tag in tags])
+        wanted = torch.tensor([self.labels.ids.get(tag, IGNORED) for tags in right for tag in tags])
         nats = -torch.cat(logprobs).gather(1, wanted.clamp(min=0)[:, None])[wanted != IGNORED].sum()
         return float(nats) / max(int((wanted != IGNORED).sum()), 1), [self.best(rows) for rows in logprobs], right
 
     def _logprobs(self, sentences: Sequence[Words]) -> list[Tensor]:
         """(words, labels) of each sentence, whatever its length."""
-        pieces = word_pieces(self.tokenizer, sentences)
-        made = [sentence(self.tokenizer, each, self.room, self.run.data.overlap) for each in pieces]
+        pieces = encode_words(self.tokenizer, sentences)
+        made = [encode_sentence(self.tokenizer, each, self.room, self.run.data.overlap) for each in pieces]
         found = iter(self.logprobs_of([row for each in made for row in each.rows]))
         all_of = []
         for each in made:
             rows = [next(found) for _ in each.rows]
-            words = [rows[row][column] for row, column in each.places]
+            words = [rows[row][column] for row, column in each.word_positions]
             all_of.append(torch.stack(words) if words else torch.zeros(0, len(self.labels)))
         return all_of
 
@@ -105,10 +107,10 @@ class TagPredictor(LabelPredictor):
         if not isinstance(given, str):
             return None, list(given)
         lines, which = given.split("\n"), f"sentence {number + 1}"
-        format = format_of(beginning(iter(lines)), self.run.data)
+        format = detect_format(read_head(iter(lines)), self.run.data)
         if isinstance(given, SentenceBlock):
-            format, which = given.written_as, f"the sentence at line {given.line}"
-        if len(lines) > 1 and not format.lined:
+            format, which = given.tag_format, f"the sentence at line {given.line}"
+        if len(lines) > 1 and not format.word_per_line:
             raise UserError(
                 f"{which} has several lines and looks like {format.name}, where a sentence is one line; "
                 "give each on its own, or say how they are written (data.format)"
@@ -174,7 +176,7 @@ class TagObjective(Objective):
         batch = batch.to(self.system.device)
         assert batch.labels is not None
         asked = batch.labels != IGNORED
-        found = model.label_logits(states(model, batch), batch.real)[asked]
+        found = model.label_logits(states(model, batch), batch.valid)[asked]
         return smoothed_cross_entropy(found, batch.labels[asked], smoothing=self.run.train.smoothing)
 
     def validate(self, model: Model) -> dict[str, float]:
@@ -195,7 +197,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagObj
     parts = open_splits(run, part)
     labels = collect_tags(parts["train"])
     if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
-        labels.refuse_unseen(parts["valid"], "data.valid")
+        labels.require_known(parts["valid"], "data.valid")
     if run.train.metric == "spans" and not labels.spans:
         raise UserError(
             f"train.metric is spans and the tags draw none, such as {labels.names[0]}; spans are for tags like B-PER, "

@@ -8,9 +8,10 @@ import torch
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.mixture import Mixture, made, mixture
+from ..data.mixture import Mixture, open_mixture
 from ..metrics.text import text_metrics
 from ..processors.tokenizers import TrainedTokenizer
+from ..synthetic.mixture import make_mixture
 from . import translate
 from .base import open_split
 from .translate import VERBS, TranslateObjective, TranslatePredictor, sized
@@ -23,15 +24,15 @@ class Text2TextPredictor(TranslatePredictor):
 
     @staticmethod
     def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-        read = lambda some: mixture(some, run.data, references=name != "train")  # noqa: E731
-        return open_split(run, name, sides, read, lambda: made(run.data, name), "test.tsv")
+        read = lambda some: open_mixture(some, run.data, references=name != "train")  # noqa: E731
+        return open_split(run, name, sides, read, lambda: make_mixture(run.data, name), "test.tsv")
 
     def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
         """As in translation, and for each task by itself."""
         figures, found, right = super().examine(sides)
         examples = self.part(self.run, "test", sides)
-        if isinstance(examples, Mixture) and len(examples.sets) > 1:
-            bounds = zip(examples.prefixes, examples.firsts, examples.firsts[1:], strict=False)
+        if isinstance(examples, Mixture) and len(examples.datasets) > 1:
+            bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
             figures["tasks"] = MetricsByTask(
                 {name: text_metrics(found[a:b], right[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
             )

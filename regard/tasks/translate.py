@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
+from ..data.collate import PairBatch
 from ..data.examples import Examples
-from ..data.readers import pairs, references
-from ..data.sampler import PairBatch, PairSampler, sorted_batches
+from ..data.pairs import open_pairs, split_references
+from ..data.sampler import PairSampler, sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.ensemble import mean
@@ -120,7 +121,7 @@ class TranslatePredictor(Seq2SeqGenerator):
         """What `evaluate` says, with the translations and the right answers that it says it of."""
         examples = self.part(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
+        sources, right = [each[0] for each in examples], [split_references(each[1]) for each in examples]
         found = self.predict(sources, nbest=1)
         figures: dict[str, Any] = {"examples": len(examples)}
         figures |= text_metrics(found, right, ("bleu", "chrf", "ter", "exact"))
@@ -169,7 +170,7 @@ class TranslatePredictor(Seq2SeqGenerator):
         """The log-probabilities of the known targets."""
         scores = logits(self.model, pieces).float().log_softmax(-1)
         chosen = scores.gather(-1, pieces.target_out[..., None])[..., 0].tolist()  # (batch, tokens)
-        return [row[:real] for row, real in zip(chosen, pieces.target_real.sum(1).tolist(), strict=True)]
+        return [row[:real] for row, real in zip(chosen, pieces.target_valid.sum(1).tolist(), strict=True)]
 
     def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """Nats per target token, END counted, unsmoothed."""
@@ -247,11 +248,11 @@ def logits(model: Model, batch: PairBatch) -> Tensor:
 def states(model: Model, batch: PairBatch) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
     if batch.source_segments is None:
-        mask = Mask(key_valid=batch.source_real)
+        mask = Mask(key_valid=batch.source_valid)
         return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), mask))
-    mask = Mask(positions=batch.source_at, segments=batch.source_segments)
+    mask = Mask(positions=batch.source_positions, segments=batch.source_segments)
     cross = Mask(segments=batch.target_segments, key_segments=batch.source_segments)
-    own = Mask(positions=batch.target_at, segments=batch.target_segments)
+    own = Mask(positions=batch.target_positions, segments=batch.target_segments)
     return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), cross), own)
 
 
@@ -268,16 +269,16 @@ class TranslateObjective(Objective):
         source, target, run = translator.source, translator.target, self.run
         self.batcher = PairSampler(parts["train"], source, target, run.data, run.train, translator.context)
         if "valid" in parts and translator.context is not None:  # better now than when it is first measured
-            sides = [each[0] for each in parts["valid"]], [references(each[1])[0] for each in parts["valid"]]
+            sides = [each[0] for each in parts["valid"]], [split_references(each[1])[0] for each in parts["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):
                 translator.refuse_long(tokenizer.encode(texts), "a text of data.valid")
 
     def loss(self, model: Model, batch: PairBatch) -> Tensor:
         """Summed over the real target tokens. Of padded rows only they meet the vocabulary; packed rows are full."""
         batch = batch.to(self.translator.device)
-        found, targets, real = states(model, batch), batch.target_out, batch.target_real
-        if batch.target_places is not None:
-            found, targets = found.flatten(0, 1)[batch.target_places], targets.flatten()[batch.target_places]
+        found, targets, real = states(model, batch), batch.target_out, batch.target_valid
+        if batch.target_index is not None:
+            found, targets = found.flatten(0, 1)[batch.target_index], targets.flatten()[batch.target_index]
             return smoothed_cross_entropy(model.logits(found), targets, smoothing=self.run.train.smoothing)
         return smoothed_cross_entropy(model.logits(found), targets, real, self.run.train.smoothing)
 
@@ -285,7 +286,7 @@ class TranslateObjective(Objective):
         if "valid" not in self.parts:
             return {}
         examples = self.parts["valid"]
-        sources, right = [each[0] for each in examples], [references(each[1]) for each in examples]
+        sources, right = [each[0] for each in examples], [split_references(each[1]) for each in examples]
         loss = self.translator.loss_over(sources, [among[0] for among in right])
         figures = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in figures:
@@ -339,7 +340,7 @@ def sized(run: Run) -> Run:
 def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
     """A part of the data; the embedded ones are dates. Test data may hold several references."""
     data = run.data
-    read = lambda some: pairs(some, data, references=name != "train")  # noqa: E731
+    read = lambda some: open_pairs(some, data, references=name != "train")  # noqa: E731
     return open_split(
         run, name, sides, read, lambda: make_dates(data.locales, data.examples, seed=1)[name], "test.en,test.de"
     )

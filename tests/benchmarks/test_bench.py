@@ -209,7 +209,7 @@ def test_groups_are_those_of_the_trainer():
         lengths = [len(encoded.sources[i]) for i in order]
         assert lengths == sorted(lengths, reverse=True)
     batch = updates[7].micro_batches[0]
-    assert batch.source_real.sum(1).tolist() == [len(encoded.sources[i]) + 1 for i in updates[7].examples]
+    assert batch.source_valid.sum(1).tolist() == [len(encoded.sources[i]) + 1 for i in updates[7].examples]
     assert updates[7].count == sum(len(encoded.targets[i]) + 1 for i in updates[7].examples)
     some = sentences.spread(updates, 5)
     assert len(some) == 5 and len({update.examples[0] for update in some}) == 5
@@ -223,8 +223,8 @@ def test_padding_up_to_a_multiple_changes_no_loss():
     plain, wide = (sentences.Encoded(examples, text, multiple).update([3, 5, 8]) for multiple in (1, 8))
     assert wide.micro_batches[0].source.size(1) % 8 == wide.micro_batches[0].target_out.size(1) % 8 == 0
     batch = wide.micro_batches[0]
-    assert batch.target_out.flatten()[batch.target_places].equal(batch.target_out[batch.target_real])
-    assert len(batch.target_places) == wide.count
+    assert batch.target_out.flatten()[batch.target_index].equal(batch.target_out[batch.target_valid])
+    assert len(batch.target_index) == wide.count
     assert sentences.real([plain]) == sentences.real([wide]) and sentences.padding([plain]) < sentences.padding([wide])
     lesson = training.lesson(plan, examples, sentences.Encoded(examples, text), CPU)
     losses = [lesson.loss(lesson.model.eval(), each.micro_batches[0]).item() for each in (plain, wide)]

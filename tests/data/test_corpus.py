@@ -23,12 +23,13 @@ from regard.config import run as config
 from regard.config import schema
 from regard.data import documents as reading
 from regard.data import split_points, token_cache
-from regard.data.corpus import ContiguousSampler, WindowSampler, corpus, evaluation, recalled
-from regard.data.documents import Documents, documents
+from regard.data.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
+from regard.data.documents import Documents, open_documents
 from regard.data.split_points import CachedEncoder, TextPart
 from regard.errors import UserError
-from regard.processors.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown
+from regard.processors.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown_words
 from regard.synthetic import stdlib
+from regard.tasks.language import split_documents
 
 TEXTS = [
     "The animal didn't cross the street,  because it was too tired (or 'tis said: don't).\n\n\tself.x = f(a1, b_2)\n",
@@ -108,7 +109,7 @@ def units(texts: Documents) -> list[str]:
 
 @pytest.fixture(params=[5, 16, 1 << 18], ids=lambda size: f"block{size}")
 def block(request, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", request.param)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
 
 
 # --- seams -----------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Blocks(Documents):
 def test_blocks_do_not_show(kind, more, blocks):
     tokenizer = LEARNT[kind, more]
     encoder = CachedEncoder(tokenizer)
-    parts = list(Blocks(blocks).parts(encoder.seams.place))
+    parts = list(Blocks(blocks).parts(encoder.rules.last_split))
     assert "".join(part.text for part in parts) == "".join(blocks)
     found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
     assert found.tolist() == tokenizer.encode(["".join(blocks)])[0]
@@ -143,11 +144,11 @@ def test_blocks_do_not_show(kind, more, blocks):
 
 def test_the_tests_of_blocks_do_cut():
     for tokenizer in LEARNT.values():
-        assert len(list(Blocks(TEXTS * 3).parts(split_points.split_rules(tokenizer).place))) > 5
+        assert len(list(Blocks(TEXTS * 3).parts(split_points.split_rules(tokenizer).last_split))) > 5
 
 
 def test_words_are_forgotten_and_found_again(monkeypatch):
-    monkeypatch.setattr(split_points, "KNOWN", 3)
+    monkeypatch.setattr(split_points, "CACHED_WORDS", 3)
     tokenizer = LEARNT["bpe", "{}"]
     encoder = CachedEncoder(tokenizer)
     for text in TEXTS * 3:
@@ -159,7 +160,9 @@ def test_words_are_forgotten_and_found_again(monkeypatch):
     monkeypatch.setattr(tokenizer, "encode", lambda texts: asked.extend(texts) or encode(texts))
     fresh = CachedEncoder(tokenizer)
     fresh.encode([TextPart("one two one", False, True), TextPart(" two four", True, True)])
-    assert fresh.encode([TextPart("one two three", False, True)]) == [b"".join(fresh._plain(["one", " two", " three"]))]
+    assert fresh.encode([TextPart("one two three", False, True)]) == [
+        b"".join(fresh._encode_texts(["one", " two", " three"]))
+    ]
     assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
 
 
@@ -175,32 +178,32 @@ def test_threads_share_an_encoder():
 
         def get(self, word):
             found = super().get(word)
-            self[word] = encoder._plain([word])[0]
+            self[word] = encoder._encode_texts([word])[0]
             return found
 
-    encoder._old = Late()
+    encoder._older = Late()
     row = encoder.encode([TextPart("one two three two", False, True)])[0]
     assert np.frombuffer(row, np.uint16).tolist() == tokenizer.encode(["one two three two"])[0]
 
 
 @pytest.mark.parametrize("text", ["ab12(cd)ef,gh" * 9, "你好。早上好！" * 20])
 def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
-    monkeypatch.setattr(split_points, "LIMIT", 40)
+    monkeypatch.setattr(split_points, "MAX_UNSPLIT", 40)
     for kind in ("bpe", "unigram", "char", "byte"):
         tokenizer = LEARNT[kind, "{}"]
         encoder = CachedEncoder(tokenizer)
-        parts = list(Blocks([text[i : i + 11] for i in range(0, len(text), 11)]).parts(encoder.seams.place))
+        parts = list(Blocks([text[i : i + 11] for i in range(0, len(text), 11)]).parts(encoder.rules.last_split))
         assert len(parts) > 2 and max(len(part.text) for part in parts) < 60
         found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
         assert found.tolist() == tokenizer.encode([text])[0]
 
 
 def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
-    monkeypatch.setattr(split_points, "LIMIT", 40)
+    monkeypatch.setattr(split_points, "MAX_UNSPLIT", 40)
     for kind in ("bpe", "unigram", "word", "space"):
         tokenizer = LEARNT[kind, "{}"]
         encoder = CachedEncoder(tokenizer)
-        parts = list(Blocks(["a" * 30] * 9).parts(encoder.seams.place))
+        parts = list(Blocks(["a" * 30] * 9).parts(encoder.rules.last_split))
         assert len(parts) > 3 and "".join(part.text for part in parts) == "a" * 270
         found = np.frombuffer(b"".join(encoder.encode(parts)), np.uint16)
         if kind in ("word", "space"):
@@ -227,7 +230,7 @@ def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
             return ["x" for _ in ids]
 
     assert split_points.split_rules(Alien()) is None
-    found = corpus(documents(data(tmp_path, train=write(tmp_path / "a", "ab cd " * 10)), "train"), Alien())
+    found = Corpus(open_documents(data(tmp_path, train=write(tmp_path / "a", "ab cd " * 10)), "train"), Alien())
     assert found.ids.tolist() == [69_999, 60, END] and found.ids.dtype == np.uint32
 
 
@@ -248,9 +251,9 @@ PLAIN = MIXED.replace("\r\n", "\n")
 )
 def test_documents_of_a_file(tmp_path, block, document, expected):
     settings = data(tmp_path, train=write(tmp_path / "a.txt", "\ufeff" + MIXED), document=document)
-    assert units(documents(settings, "train")) == expected
+    assert units(open_documents(settings, "train")) == expected
     ended = data(tmp_path, train=write(tmp_path / "b.txt", MIXED + "\n"), document=document)
-    assert units(documents(ended, "train")) == ([PLAIN + "\n"] if document == "file" else expected)
+    assert units(open_documents(ended, "train")) == ([PLAIN + "\n"] if document == "file" else expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -271,20 +274,20 @@ def test_blocks_of_bytes_do_not_show(tmp_path_factory, text, size):
     expected["blank"] = [one for one in expected["blank"] if one]
     path = write(folder / "a", text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK", size)
+        patch.setattr(reading, "BLOCK_BYTES", size)
         for document, wanted in expected.items():
-            assert units(documents(data(folder, train=path, document=document), "train")) == wanted
+            assert units(open_documents(data(folder, train=path, document=document), "train")) == wanted
 
 
 @pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
 def test_long_lines_come_in_parts(tmp_path, monkeypatch, document):
-    monkeypatch.setattr(reading, "BLOCK", 16)
-    monkeypatch.setattr(split_points, "LIMIT", 100)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(split_points, "MAX_UNSPLIT", 100)
     path = write(tmp_path / "a", "many short words in one line " * 20 + "x" * 500)
-    texts = documents(data(tmp_path, train=path, document=document), "train")
-    parts = list(texts.parts(split_points.ANY.place))
+    texts = open_documents(data(tmp_path, train=path, document=document), "train")
+    parts = list(texts.parts(split_points.WHITESPACE_RULES.last_split))
     assert max(len(part.text) for part in parts) < 150 and len(parts) > 20
-    found = corpus(texts, BYTES)
+    found = Corpus(texts, BYTES)
     assert found.words - (document == "stream") == 121 and BYTES.decode([found.ids.tolist()]) == [
         Path(path).read_text()
     ]
@@ -294,35 +297,35 @@ def test_jsonl_records(tmp_path, block):
     rows = [{"text": "one\ntwo"}, {"text": "  "}, {"id": 3, "text": "three é"}]
     content = "\n".join(map(json.dumps, rows)) + "\n\n"
     for name in ("a.jsonl", "b.ndjson"):
-        assert units(documents(data(tmp_path, train=write(tmp_path / name, content)), "train")) == [
+        assert units(open_documents(data(tmp_path, train=write(tmp_path / name, content)), "train")) == [
             "one\ntwo",
             "three é",
         ]
     packed = write(tmp_path / "c.jsonl.gz", gzip.compress(content.encode()))
-    assert units(documents(data(tmp_path, train=packed), "train")) == ["one\ntwo", "three é"]
+    assert units(open_documents(data(tmp_path, train=packed), "train")) == ["one\ntwo", "three é"]
     plain = data(tmp_path, train=str(tmp_path / "a.jsonl"), format="text")
-    assert units(documents(plain, "train")) == [content]
+    assert units(open_documents(plain, "train")) == [content]
 
 
 @pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress), (".XZ", lzma.compress)])
 def test_archives(tmp_path, block, suffix, pack):
     path = write(tmp_path / f"a.txt{suffix}", pack(MIXED.encode()))
-    assert units(documents(data(tmp_path, train=path), "train")) == [PLAIN]
+    assert units(open_documents(data(tmp_path, train=path), "train")) == [PLAIN]
     whole = Path(path).read_bytes()
     write(Path(path), whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=f"a.txt{suffix} is not a whole {suffix} archive"):
-        units(documents(data(tmp_path, train=path), "train"))
+    with pytest.raises(UserError, match=f"a.txt{suffix} is not a complete {suffix} archive"):
+        units(open_documents(data(tmp_path, train=path), "train"))
 
 
 def test_folders_and_globs(tmp_path):
     for name in ("b/two.txt", "b/.hidden", ".git/config", "a.txt", "c.jsonl"):
         write(tmp_path / "in" / name, json.dumps({"text": name}) if name.endswith("jsonl") else name)
     write(tmp_path / "in/empty.txt", "")
-    texts = documents(data(tmp_path, train=str(tmp_path / "in")), "train")
+    texts = open_documents(data(tmp_path, train=str(tmp_path / "in")), "train")
     assert units(texts) == ["a.txt", "b/two.txt", "c.jsonl"] and texts.counts["empty"] == 1
     assert texts.name == f"{tmp_path / 'in/a.txt'} (and 3 more)"
     for pattern in (f"{tmp_path}/in/*.txt,{tmp_path}/in/b", [[f"{tmp_path}/in/a.txt", f"{tmp_path}/in/b*"]]):
-        assert units(documents(data(tmp_path, train=pattern), "train")) == ["a.txt", "b/two.txt"]
+        assert units(open_documents(data(tmp_path, train=pattern), "train")) == ["a.txt", "b/two.txt"]
 
 
 @pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
@@ -338,7 +341,7 @@ def test_folders_and_globs(tmp_path):
 def test_what_is_no_text_is_refused_with_its_place(tmp_path, block, document, content, line, words):
     path = write(tmp_path / "a.bin", content)
     with pytest.raises(UserError, match=words) as caught:
-        units(documents(data(tmp_path, train=path, document=document), "train"))
+        units(open_documents(data(tmp_path, train=path, document=document), "train"))
     assert str(caught.value).startswith(f"{path}:{line}: ") and "data.invalid=skip" in str(caught.value)
 
 
@@ -346,13 +349,13 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
     write(tmp_path / "in/a", b"one\ntwo \xff\nthree\r\n\0\nfour")
     write(tmp_path / "in/b", b"five\n")
     write(tmp_path / "in/c.jsonl", b'{"text": "six"}\n{"text": 7}\n\xff\n[8]\n{"te\n{"text": "nine"}')
-    lines = documents(data(tmp_path, train=str(tmp_path / "in"), document="line", invalid="skip"), "train")
+    lines = open_documents(data(tmp_path, train=str(tmp_path / "in"), document="line", invalid="skip"), "train")
     assert units(lines) == ["one", "three", "four", "five", "six", "nine"] and lines.counts["lines"] == 6
-    files = documents(data(tmp_path, train=str(tmp_path / "in"), invalid="skip"), "train")
+    files = open_documents(data(tmp_path, train=str(tmp_path / "in"), invalid="skip"), "train")
     assert units(files) == ["five\n", "six", "nine"] and files.counts["files"] == 1
-    found = corpus(lines, BYTES)
+    found = Corpus(lines, BYTES)
     assert found.report() == [
-        "6 lines left out because they are not valid (data.invalid=skip)", "1 lines ended in CRLF; the CR was taken off",
+        "6 lines left out because they are not valid (data.invalid=skip)", "1 lines ended in CRLF; the CR was removed",
     ]  # fmt: skip
 
 
@@ -371,7 +374,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
 def test_jsonl_mistakes(tmp_path, row, words):
     path = write(tmp_path / "a.jsonl", '{"text": "fine"}\n\n' + row)
     with pytest.raises(UserError) as caught:
-        units(documents(data(tmp_path, train=path), "train"))
+        units(open_documents(data(tmp_path, train=path), "train"))
     assert str(caught.value).startswith(f"{path}:3: ") and words in str(caught.value)
 
 
@@ -383,15 +386,15 @@ def test_files_that_are_not_there(tmp_path):
         ("empty", "empty holds no text file"),
     ):
         with pytest.raises(UserError, match=words):
-            documents(data(tmp_path, train=str(tmp_path / name)), "train")
+            open_documents(data(tmp_path, train=str(tmp_path / name)), "train")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe is no ordinary file, and text is read more than once"):
-        documents(data(tmp_path, train=str(tmp_path / "pipe")), "train")
+    with pytest.raises(UserError, match="pipe is not a regular file, and text is read more than once"):
+        open_documents(data(tmp_path, train=str(tmp_path / "pipe")), "train")
     some = data(tmp_path, train=write(tmp_path / "a", "a"))
     with pytest.raises(UserError, match="no test data; name some, such as data.test=folder$"):
-        documents(some, "test")
+        open_documents(some, "test")
     with pytest.raises(UserError, match="no valid data; .*or hold out a share of data.train .data.holdout"):
-        documents(some, "valid")
+        open_documents(some, "valid")
 
 
 @pytest.mark.parametrize(
@@ -399,54 +402,54 @@ def test_files_that_are_not_there(tmp_path):
     [("", "file", "1 texts left out because they are empty"), (" \n\n", "file", "there are only spaces"), ("\n \n", "stream", "only")],
 )  # fmt: skip
 def test_texts_without_a_word_are_refused(tmp_path, content, document, why):
-    texts = documents(data(tmp_path, train=write(tmp_path / "void.txt", content), document=document), "train")
+    texts = open_documents(data(tmp_path, train=write(tmp_path / "void.txt", content), document=document), "train")
     tokenizer = train_tokenizer(config.TokenizerConfig(kind="byte"), texts.sample())
     with pytest.raises(UserError, match=f"void.txt holds no text .*{why}"):
-        corpus(texts, tokenizer)
+        Corpus(texts, tokenizer)
 
 
 @pytest.mark.parametrize("document", ["file", "line", "stream", "blank"])
 def test_holding_out(tmp_path, block, document):
     content = "".join(f"line {i}\n" + "\n" * (i % 3 == 0) for i in range(40))
     some = data(tmp_path, train=write(tmp_path / "a", content), document=document, holdout=0.1)
-    train, valid = (units(documents(some, part)) for part in ("train", "valid"))
-    whole = units(documents(data(tmp_path, train=some.train, document=document), "train"))
+    train, valid = (units(open_documents(some, part)) for part in ("train", "valid"))
+    whole = units(open_documents(data(tmp_path, train=some.train, document=document), "train"))
     if document == "file":  # as long as all there is, so it is cut: at nine tenths of its characters
         assert train == [content[: int(len(content) * 0.9)]] and train[0] + valid[0] == content
     else:
         assert train + valid == whole
         held = sum(map(len, valid)) / sum(map(len, whole))
         assert 0.1 <= held < 0.2
-    assert documents(some, "valid").name == f"the last 10 % of {tmp_path / 'a'}"
-    assert documents(some, "train").name == f"all but the last 10 % of {tmp_path / 'a'}"
+    assert open_documents(some, "valid").name == f"the last 10 % of {tmp_path / 'a'}"
+    assert open_documents(some, "train").name == f"all but the last 10 % of {tmp_path / 'a'}"
     named = data(tmp_path, train=some.train, valid=write(tmp_path / "v", "v"), document="file", holdout=0.1)
-    assert units(documents(named, "train")) == [content] and units(documents(named, "valid")) == ["v"]
-    assert units(documents(some, "valid", sides=named.valid)) == ["v"]
+    assert units(open_documents(named, "train")) == [content] and units(open_documents(named, "valid")) == ["v"]
+    assert units(open_documents(some, "valid", sides=named.valid)) == ["v"]
     with pytest.raises(UserError, match="no test data"):
-        documents(some, "test")
+        open_documents(some, "test")
 
 
 def test_a_small_document_is_not_cut_by_holding_out(tmp_path):
     for name, size in (("a", 500), ("b", 450), ("c", 50)):
         write(tmp_path / "in" / name, name * size)
     some = data(tmp_path, train=str(tmp_path / "in"), holdout=0.1)
-    assert units(documents(some, "train")) == ["a" * 500, "b" * 400]
-    assert units(documents(some, "valid")) == ["b" * 50, "c" * 50]
+    assert units(open_documents(some, "train")) == ["a" * 500, "b" * 400]
+    assert units(open_documents(some, "valid")) == ["b" * 50, "c" * 50]
     write(tmp_path / "in/b", "b" * 70)
-    assert units(documents(some, "train")) == ["a" * 500, "b" * 58]
-    assert units(documents(some, "valid")) == ["b" * 12, "c" * 50]
+    assert units(open_documents(some, "train")) == ["a" * 500, "b" * 58]
+    assert units(open_documents(some, "valid")) == ["b" * 12, "c" * 50]
     write(tmp_path / "in/b", "b" * 49)
     write(tmp_path / "in/c", "c" * 20)
-    assert units(documents(some, "train")) == ["a" * 500] and units(documents(some, "valid"))[0] == "b" * 49
+    assert units(open_documents(some, "train")) == ["a" * 500] and units(open_documents(some, "valid"))[0] == "b" * 49
     most = data(tmp_path, train=str(tmp_path / "in"), holdout=0.9)  # something is always left
-    assert units(documents(most, "train")) == ["a" * 56]
+    assert units(open_documents(most, "train")) == ["a" * 56]
 
 
 def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "".join(f"word{i} \n" for i in range(1000)))
-    some = documents(data(tmp_path, train=path, document="line"), "train")
+    some = open_documents(data(tmp_path, train=path, document="line"), "train")
     whole = "".join(some.sample())
-    monkeypatch.setattr(reading, "SAMPLE", 1000)
+    monkeypatch.setattr(reading, "SAMPLE_CHARACTERS", 1000)
     sample = list(some.sample())
     assert 700 < sum(map(len, sample)) <= 1000 and sample[1] != "word1 " and sample[-1] in whole
     assert int(sample[-1][4:]) > 950  # to the very end
@@ -463,7 +466,7 @@ def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
     for number, text in enumerate(texts):
         write(tmp_path / f"in/{number}", text)
     for tokenizer in (LEARNT["bpe", "{}"], CHARS, BYTES):
-        found = corpus(documents(data(tmp_path, train=str(tmp_path / "in")), "train"), tokenizer)
+        found = Corpus(open_documents(data(tmp_path, train=str(tmp_path / "in")), "train"), tokenizer)
         rows = [[*row, END] for row in tokenizer.encode(texts)]
         assert found.ids.tolist() == [number for row in rows for number in row] and found.ids.dtype == np.uint16
         assert found.ends.tolist() == np.cumsum([len(row) for row in rows]).tolist()
@@ -474,9 +477,9 @@ def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
 def test_a_stream_ends_its_lines(tmp_path):
     content = " \n = Title = \n \n the <unk> @-@ cat </s> sat . \n"
     path = write(tmp_path / "a", content)
-    texts = documents(data(tmp_path, train=path, document="stream"), "train")
+    texts = open_documents(data(tmp_path, train=path, document="stream"), "train")
     words = train_tokenizer(config.TokenizerConfig(kind="space", vocab=50), texts.sample())
-    found = corpus(texts, words)
+    found = Corpus(texts, words)
     kinds = {word: words.encode([word])[0][0] for word in content.split()}
     assert words.size == 4 + 9 and sorted(kinds.values()) == list(range(4, 13))  # a text's <unk> and </s> are words
     title, line = ([kinds[word] for word in content.split("\n")[number].split()] for number in (1, 3))
@@ -488,10 +491,10 @@ def test_a_stream_ends_its_lines(tmp_path):
 
 def test_encoded_once(tmp_path, monkeypatch):
     some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
-    first = corpus(documents(some, "train"), BYTES)
+    first = Corpus(open_documents(some, "train"), BYTES)
     (file,) = (tmp_path / "cache").iterdir()
-    monkeypatch.setattr(token_cache, "write", None)
-    again = corpus(documents(some, "train"), BYTES)
+    monkeypatch.setattr(token_cache, "write_token_file", None)
+    again = Corpus(open_documents(some, "train"), BYTES)
     assert again.ids.tolist() == first.ids.tolist() and again.report() == []
     assert again.fingerprint() == first.fingerprint() and again.counts == first.counts
     from safetensors import safe_open
@@ -505,18 +508,18 @@ def test_another_request_has_another_file(tmp_path):
     path = write(tmp_path / "a", "text\n" * 4)
     asks = [{}, {"document": "line"}, {"invalid": "skip"}, {"verify": True}, {"format": "text"}, {"holdout": 0.5}]
     for count, ask in enumerate(asks, 1):
-        corpus(documents(data(tmp_path, train=path, **ask), "train"), BYTES)
+        Corpus(open_documents(data(tmp_path, train=path, **ask), "train"), BYTES)
         assert len(list((tmp_path / "cache").iterdir())) == count
-    corpus(documents(data(tmp_path, train=path, holdout=0.5), "valid"), BYTES)
-    corpus(documents(data(tmp_path, train=path), "train"), CHARS)
-    corpus(documents(data(tmp_path, train=write(tmp_path / "b", "text\n" * 4)), "train"), BYTES)
+    Corpus(open_documents(data(tmp_path, train=path, holdout=0.5), "valid"), BYTES)
+    Corpus(open_documents(data(tmp_path, train=path), "train"), CHARS)
+    Corpus(open_documents(data(tmp_path, train=write(tmp_path / "b", "text\n" * 4)), "train"), BYTES)
     assert len(list((tmp_path / "cache").iterdir())) == len(asks) + 3
 
 
 def test_fingerprints_stand_for_content(tmp_path):
     def fingerprint(name, content, **more):
-        return corpus(
-            documents(data(tmp_path, train=write(tmp_path / name, content), **more), "train"), BYTES
+        return Corpus(
+            open_documents(data(tmp_path, train=write(tmp_path / name, content), **more), "train"), BYTES
         ).fingerprint()
 
     same = fingerprint("a.txt", "one\ntwo\n")
@@ -526,74 +529,74 @@ def test_fingerprints_stand_for_content(tmp_path):
     assert len(others) == 4
 
 
-CHANGED = "the files have changed since they were last encoded; they were encoded anew"
+CHANGED = "the files have changed since they were last encoded; they were encoded again"
 
 
 def test_changed_files_are_encoded_anew(tmp_path):
     path = Path(write(tmp_path / "a", "abc " * 10))
     some = data(tmp_path, train=str(path))
-    before = corpus(documents(some, "train"), BYTES)
+    before = Corpus(open_documents(some, "train"), BYTES)
     held = before.ids.tolist()
     times = path.stat()
     write(path, "abd " * 10)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # only what is looked at tells them apart
-    after = corpus(documents(some, "train"), BYTES)
+    after = Corpus(open_documents(some, "train"), BYTES)
     assert after.report() == [CHANGED] and BYTES.decode([after.ids.tolist()]) == ["abd " * 10]
     assert before.ids.tolist() == held and after.fingerprint() != before.fingerprint()
-    assert corpus(documents(some, "train"), BYTES).report() == []
+    assert Corpus(open_documents(some, "train"), BYTES).report() == []
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-    assert corpus(documents(some, "train"), BYTES).report() == [CHANGED]
+    assert Corpus(open_documents(some, "train"), BYTES).report() == [CHANGED]
     write(path, "abd " * 11)
-    assert corpus(documents(some, "train"), BYTES).report() == [CHANGED]
+    assert Corpus(open_documents(some, "train"), BYTES).report() == [CHANGED]
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_verifying_looks_at_everything(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "LOOK", 4)
+    monkeypatch.setattr(reading, "PROBE_BYTES", 4)
     path = Path(write(tmp_path / "a", "abcdefgh" * 100))
     quick, sure = (data(tmp_path, train=str(path), verify=verify) for verify in (False, True))
     for some in (quick, sure):
-        assert corpus(documents(some, "train"), BYTES).report() == []
+        assert Corpus(open_documents(some, "train"), BYTES).report() == []
     times = path.stat()
     content = bytearray(path.read_bytes())
     content[20] = ord("!")
     write(path, bytes(content))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert corpus(documents(quick, "train"), BYTES).report() == []
-    assert corpus(documents(sure, "train"), BYTES).report() == [CHANGED]
-    assert corpus(documents(sure, "train"), BYTES).report() == []
+    assert Corpus(open_documents(quick, "train"), BYTES).report() == []
+    assert Corpus(open_documents(sure, "train"), BYTES).report() == [CHANGED]
+    assert Corpus(open_documents(sure, "train"), BYTES).report() == []
     for file in (tmp_path / "cache").iterdir():
         content = bytearray(file.read_bytes())
         content[token_cache.HEAD + 50] ^= 1
         file.write_bytes(content)
-    assert corpus(documents(quick, "train"), BYTES).report() == []
-    assert "was damaged or cut off" in corpus(documents(sure, "train"), BYTES).report()[0]
+    assert Corpus(open_documents(quick, "train"), BYTES).report() == []
+    assert "was damaged or truncated" in Corpus(open_documents(sure, "train"), BYTES).report()[0]
 
 
 @pytest.mark.parametrize("keep", [0, 100, token_cache.HEAD - 1, token_cache.HEAD + 100, -1])
 def test_a_cut_off_cache_is_made_anew(tmp_path, keep):
     some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
-    whole = corpus(documents(some, "train"), BYTES).ids.tolist()
+    whole = Corpus(open_documents(some, "train"), BYTES).ids.tolist()
     (file,) = (tmp_path / "cache").iterdir()
     content = file.read_bytes()
     file.write_bytes(content[:keep])
-    found = corpus(documents(some, "train"), BYTES)
-    assert found.report() == [f"{file} was damaged or cut off; its texts were encoded anew"]
+    found = Corpus(open_documents(some, "train"), BYTES)
+    assert found.report() == [f"{file} was damaged or truncated; its texts were encoded again"]
     assert found.ids.tolist() == whole and file.read_bytes() == content
-    assert corpus(documents(some, "train"), BYTES).report() == []
+    assert Corpus(open_documents(some, "train"), BYTES).report() == []
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     write(tmp_path / "file", "")
     some = schema.TextData(train=write(tmp_path / "a", "text"), cache=str(tmp_path / "file/cache"))
-    found = corpus(documents(some, "train"), BYTES, tmp_path / "run")
+    found = Corpus(open_documents(some, "train"), BYTES, tmp_path / "run")
     (told,) = found.report()
     assert "file/cache cannot be written (Not a directory; data.cache); encoded texts are in" in told and "run" in told
     assert len(list((tmp_path / "run").iterdir())) == 1
-    monkeypatch.setattr(token_cache, "write", None)
-    assert corpus(documents(some, "train"), BYTES, tmp_path / "run").report() == []
+    monkeypatch.setattr(token_cache, "write_token_file", None)
+    assert Corpus(open_documents(some, "train"), BYTES, tmp_path / "run").report() == []
     monkeypatch.undo()
-    alone = corpus(documents(some, "train"), BYTES)
+    alone = Corpus(open_documents(some, "train"), BYTES)
     assert "texts are encoded again in every run" in alone.report()[0]
     assert alone.ids.tolist() == found.ids.tolist()
     here = Path(alone.ids.filename).parent
@@ -604,26 +607,28 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
 
 def test_the_cache_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    corpus(documents(schema.TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
+    Corpus(open_documents(schema.TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
     assert len(list((tmp_path / "xdg/regard").iterdir())) == 1
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert token_cache.folder_of("") == tmp_path / ".cache/regard" and token_cache.folder_of("~/x") == tmp_path / "x"
+    assert (
+        token_cache.cache_folder("") == tmp_path / ".cache/regard" and token_cache.cache_folder("~/x") == tmp_path / "x"
+    )
 
 
 def test_files_that_change_while_they_are_read(tmp_path, monkeypatch):
     some = data(tmp_path, train=write(tmp_path / "a", "text"))
-    encode = token_cache._batch
+    encode = token_cache._encode_job
 
     def meanwhile(*args):
         write(tmp_path / "a", "other text")
         return encode(*args)
 
-    monkeypatch.setattr(token_cache, "_batch", meanwhile)
+    monkeypatch.setattr(token_cache, "_encode_job", meanwhile)
     with pytest.raises(UserError, match="was changed while it was being read"):
-        corpus(documents(some, "train"), BYTES)
+        Corpus(open_documents(some, "train"), BYTES)
     monkeypatch.undo()
-    found = corpus(documents(some, "train"), BYTES)
+    found = Corpus(open_documents(some, "train"), BYTES)
     assert BYTES.decode([found.ids.tolist()]) == ["other text"]
 
 
@@ -632,15 +637,15 @@ import sys
 from pathlib import Path
 from regard.config import schema
 from regard.data import token_cache
-from regard.data.corpus import corpus
-from regard.data.documents import documents
+from regard.data.corpus import Corpus
+from regard.data.documents import open_documents
 from regard.processors.tokenizers import load_tokenizer
 folder = Path(sys.argv[1])
 for turn in range(3):
     some = schema.TextData(train=str(folder / "a.txt"), cache=str(folder / "cache"), stride=turn)
     (folder / "a.txt").touch()  # the other must encode again, too
     try:
-        found = corpus(documents(some, "train"), load_tokenizer(folder / "t.json"))
+        found = Corpus(open_documents(some, "train"), load_tokenizer(folder / "t.json"))
     except token_cache.UserError as error:
         assert "was changed while" in str(error)
     else:
@@ -661,15 +666,15 @@ def test_two_processes_at_once(tmp_path):
 
 def test_what_is_unknown_is_named(tmp_path):
     some = data(tmp_path, test=write(tmp_path / "a", "abc\tabβ\nγβ " * 3), train=write(tmp_path / "b", "a b\nc "))
-    letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), documents(some, "train").sample())
+    letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), open_documents(some, "train").sample())
     assert letters.size == 4 + 5  # a newline is a character of its own
-    found = corpus(documents(some, "test"), letters)
+    found = Corpus(open_documents(some, "test"), letters)
     assert found.report() == ["12 of 34 tokens are unknown to the tokenizer, such as '\\t', 'β', 'γ'"]
-    assert corpus(documents(some, "test"), letters).report() == found.report()
-    assert unknown(letters, "ab\tcβa β") == ["\t", "β"] and unknown(letters, "a\nb") == []
+    assert Corpus(open_documents(some, "test"), letters).report() == found.report()
+    assert unknown_words(letters, "ab\tcβa β") == ["\t", "β"] and unknown_words(letters, "a\nb") == []
     words = train_tokenizer(config.TokenizerConfig(kind="word", vocab=50), ["the cat"])
-    assert unknown(words, "the dog and the dog's cat") == ["dog", "and", "'s"]
-    assert unknown(LEARNT["bpe", "{}"], "β") == []
+    assert unknown_words(words, "the dog and the dog's cat") == ["dog", "and", "'s"]
+    assert unknown_words(LEARNT["bpe", "{}"], "β") == []
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -678,7 +683,7 @@ def test_what_is_unknown_is_named(tmp_path):
 def made(tmp_path, *texts: str, **more):
     """A corpus of these documents, as bytes."""
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    return corpus(documents(data(tmp_path, train=write(tmp_path / "made.jsonl", content), **more), "train"), BYTES)
+    return Corpus(open_documents(data(tmp_path, train=write(tmp_path / "made.jsonl", content), **more), "train"), BYTES)
 
 
 def train(**changes) -> schema.Train:
@@ -694,8 +699,8 @@ def test_what_is_read_is_what_came_before(tmp_path):
     heads = {0, *found.ends.tolist()}
     for update in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
         (piece,) = update.micro_batches
-        assert update.tokens == update.count == piece.count == 64 and piece.full and len(update.examples) == 4
-        assert piece.tokens.dtype == piece.targets.dtype == torch.int64 and piece.real.all() and piece.fresh is None
+        assert update.tokens == update.count == piece.count == 64 and piece.all_valid and len(update.examples) == 4
+        assert piece.tokens.dtype == piece.targets.dtype == torch.int64 and piece.valid.all() and piece.reset is None
         for begin, row, target in zip(update.examples, piece.tokens.tolist(), piece.targets.tolist(), strict=True):
             assert target == found.ids[begin : begin + 16].tolist()
             for place, token in enumerate(row, begin):
@@ -713,17 +718,20 @@ def test_tokens_never_see_another_document(tmp_path):
             pieces = piece.segments[row].numpy()
             assert ((documents[:, None] == documents) == (pieces[:, None] == pieces)).all()
             starts = np.array([np.flatnonzero(documents == one)[0] for one in documents])
-            assert piece.at[row].tolist() == (np.arange(32) - starts).tolist()
+            assert piece.positions[row].tolist() == (np.arange(32) - starts).tolist()
 
 
 def test_a_row_without_a_border_has_nothing_to_say(tmp_path):
     long = made(tmp_path, "x" * 500)
-    lines = documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
-    for found in (long, corpus(lines, BYTES)):
+    lines = open_documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
+    for found in (long, Corpus(lines, BYTES)):
         for update in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
-            assert update.micro_batches[0].segments is None and update.micro_batches[0].at is None
+            assert update.micro_batches[0].segments is None and update.micro_batches[0].positions is None
     assert END in update.micro_batches[0].tokens  # in a stream it is read like any token
-    assert next(evaluation(found, 8)).tokens[0, 0] == END and next(evaluation(long, 8)).tokens[0, 0] == START
+    assert (
+        next(evaluation_windows(found, 8)).tokens[0, 0] == END
+        and next(evaluation_windows(long, 8)).tokens[0, 0] == START
+    )
 
 
 def test_every_token_comes_in_every_epoch(tmp_path):
@@ -755,12 +763,10 @@ def test_going_on_where_an_update_ended(tmp_path, way):
         assert [one.examples for one in rest] == [one.examples for one in whole[number + 1 :]]
         if rest:
             for piece, other in zip(rest[0].micro_batches, whole[number + 1].micro_batches, strict=True):
-                assert torch.equal(piece.tokens, other.tokens) and piece.first == other.first
-                assert piece.fresh is None or torch.equal(piece.fresh, other.fresh)
+                assert torch.equal(piece.tokens, other.tokens) and piece.first_row == other.first_row
+                assert piece.reset is None or torch.equal(piece.reset, other.reset)
     for index in (1, whole[-1].index + 3):
-        with pytest.raises(
-            UserError, match=f"no update ends after {index} windows of the epoch: the data, train.tokens"
-        ):
+        with pytest.raises(UserError, match=f"no step ends after {index} windows of the epoch: the data, train.tokens"):
             list(cut.steps(5, index))
 
 
@@ -773,7 +779,7 @@ def test_pieces_of_an_update(tmp_path):
         assert torch.equal(
             torch.cat([piece.targets for piece in update.micro_batches]), _rows(found, update.examples, 20)
         )
-        assert [piece.first for piece in update.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
+        assert [piece.first_row for piece in update.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
 def _rows(found, begins, width):
@@ -789,8 +795,8 @@ def test_a_text_shorter_than_a_window(tmp_path, way):
         assert update.micro_batches[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
         found = made(tmp_path, "ab", verify=True)
     for context, rows in ((20, 4), (2, 4), (1, 1)):
-        assert sum(piece.count for piece in evaluation(found, context, rows=rows)) == 3
-        assert sum(piece.count for piece in recalled(found, context, rows=rows)) == 3
+        assert sum(piece.count for piece in evaluation_windows(found, context, rows=rows)) == 3
+        assert sum(piece.count for piece in memory_windows(found, context, rows=rows)) == 3
 
 
 def test_rows_go_on_with_their_own_text(tmp_path):
@@ -801,8 +807,8 @@ def test_rows_go_on_with_their_own_text(tmp_path):
         )
         assert len(updates) == len(found) // 4 // 20
         for number, update in enumerate(updates):
-            assert [piece.fresh.tolist() for piece in update.micro_batches] == [[number == 0] * 2] * 2
-            assert [piece.first for piece in update.micro_batches] == [0, 2] and update.micro_batches[
+            assert [piece.reset.tolist() for piece in update.micro_batches] == [[number == 0] * 2] * 2
+            assert [piece.first_row for piece in update.micro_batches] == [0, 2] and update.micro_batches[
                 0
             ].segments is None
             assert update.index == 4 * (number + 1)
@@ -823,11 +829,11 @@ def test_rows_go_on_with_their_own_text(tmp_path):
 def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
     found = made(tmp_path, *LONG)
     predicted, contexts = [], []
-    for piece in evaluation(found, context, stride, rows):
-        assert piece.count == piece.real.sum() and len(piece.tokens) <= (rows or len(piece.tokens))
+    for piece in evaluation_windows(found, context, stride, rows):
+        assert piece.count == piece.valid.sum() and len(piece.tokens) <= (rows or len(piece.tokens))
         for row in range(len(piece.tokens)):
-            predicted += piece.targets[row][piece.real[row]].tolist()
-            contexts += piece.real[row].nonzero()[:, 0].tolist()
+            predicted += piece.targets[row][piece.valid[row]].tolist()
+            contexts += piece.valid[row].nonzero()[:, 0].tolist()
     assert predicted == found.ids.tolist()
     if stride and stride < context < len(found):
         assert min(contexts[context:]) == context - stride
@@ -835,14 +841,23 @@ def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
 
 def test_what_is_behind_the_end_is_padding(tmp_path):
     found = made(tmp_path, "a", "b" * 9)  # twelve tokens
-    first, second = evaluation(found, 8, rows=1)
+    first, second = evaluation_windows(found, 8, rows=1)
     assert (
         second.targets[0].tolist() == [*found.ids[8:].tolist(), 0, 0, 0, 0] and second.tokens[0, 4:].tolist() == [0] * 4
     )
-    assert second.real[0].tolist() == [True] * 4 + [False] * 4 and not second.full and first.full
-    assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.at[0].tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert second.valid[0].tolist() == [True] * 4 + [False] * 4 and not second.all_valid and first.all_valid
+    assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.positions[0].tolist() == [
+        0,
+        1,
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert second.segments is None  # what is not shown is no border
-    (both,) = evaluation(found, 8, rows=2)
+    (both,) = evaluation_windows(found, 8, rows=2)
     assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
 
 
@@ -852,13 +867,13 @@ def test_memory_reads_in_the_order_of_the_text(tmp_path, rows, stream):
     found = made(tmp_path, *LONG)
     if stream:
         path = write(tmp_path / "s", "\n".join(LONG))
-        found = corpus(documents(data(tmp_path, train=path, document="stream"), "train"), BYTES)
+        found = Corpus(open_documents(data(tmp_path, train=path, document="stream"), "train"), BYTES)
     texts: list[list[int]] = []
     open_rows: dict[int, list[int]] = {}
-    for piece in recalled(found, 16, rows):
+    for piece in memory_windows(found, 16, rows):
         for row in range(len(piece.tokens)):
-            own = piece.targets[row][piece.real[row]].tolist()
-            if piece.fresh[row] and own:
+            own = piece.targets[row][piece.valid[row]].tolist()
+            if piece.reset[row] and own:
                 texts.append([])
                 open_rows[row] = texts[-1]
                 assert stream or piece.tokens[row, 0] == START
@@ -873,8 +888,8 @@ def test_memory_reads_in_the_order_of_the_text(tmp_path, rows, stream):
 def test_windows_move_to_a_device(tmp_path):
     piece = next(ContiguousSampler(made(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)).micro_batches[0]
     moved = piece.to("meta")
-    assert moved.tokens.is_meta and moved.real.is_meta and moved.fresh.is_meta and moved.at is None
-    assert (moved.first, moved.count, moved.full) == (piece.first, piece.count, piece.full)
+    assert moved.tokens.is_meta and moved.valid.is_meta and moved.reset.is_meta and moved.positions is None
+    assert (moved.first_row, moved.count, moved.all_valid) == (piece.first_row, piece.count, piece.all_valid)
 
 
 def test_a_stride_must_not_pass_over_tokens():
@@ -886,7 +901,7 @@ def test_a_stride_must_not_pass_over_tokens():
 
 
 def test_the_standard_library_is_the_embedded_text(tmp_path):
-    parts = {part: stdlib.files(part) for part in ("train", "valid", "test")}
+    parts = {part: stdlib.stdlib_files(part) for part in ("train", "valid", "test")}
     names = {part: {path.name for path in files} for part, files in parts.items()}
     every = [path for files in parts.values() for path in files]
     assert len(set(every)) == len(every) > 300 and parts["train"] == sorted(
@@ -897,11 +912,11 @@ def test_the_standard_library_is_the_embedded_text(tmp_path):
     outside = {"test", "tests", "site-packages", "idle_test", "encodings"}
     root = Path(os.__file__).parent
     assert all(outside.isdisjoint(path.relative_to(root).parts) for path in every)
-    texts = documents(data(tmp_path, document="line", holdout=0.5, invalid="refuse"), "valid")
+    texts = split_documents(data(tmp_path, document="line", holdout=0.5, invalid="refuse"), "valid")
     assert texts.files == parts["valid"] and texts.name.startswith(
         "the valid part of the standard library of Python 3."
     )
-    found = corpus(texts, BYTES)
+    found = Corpus(texts, BYTES)
     assert len(found.ends) == len(texts.files) - texts.counts["empty"] - texts.counts["files"]
     assert BYTES.decode([found.ids[: found.ends[0]].tolist()])[0] == parts["valid"][0].read_text()
 
@@ -909,7 +924,7 @@ def test_the_standard_library_is_the_embedded_text(tmp_path):
 def test_without_a_standard_library(tmp_path, monkeypatch):
     monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="the source of Python's standard library is not at .*name text files"):
-        documents(data(tmp_path), "train")
+        split_documents(data(tmp_path), "train")
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------

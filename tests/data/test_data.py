@@ -18,13 +18,16 @@ from hypothesis import strategies as st
 
 from regard.config import run as config
 from regard.config import schema
-from regard.data import readers, sampler
-from regard.data.readers import TextLines, pairs, references
-from regard.data.sampler import PairSampler, collate_pairs, group_by_budget, pack, sorted_batches, split_evenly
+from regard.data import sampler, text_lines
+from regard.data.collate import collate_pairs, pack
+from regard.data.examples import InMemoryExamples
+from regard.data.pairs import open_pairs, split_references
+from regard.data.sampler import PairSampler, group_by_budget, sorted_batches, split_evenly
+from regard.data.text_lines import TextLines
 from regard.errors import UserError
 from regard.processors import tokenizers
 from regard.processors.tokenizers import END, MASK, PAD, START, UNK, load_tokenizer, train_tokenizer
-from regard.synthetic.dates import InMemoryExamples, make_dates
+from regard.synthetic.dates import make_dates
 
 HARD = [
     "Hello  world", "a\u00a0b\u202fPM", "e\u0301 Å ﬁ Ⅳ", "你好，世界", "שלום עולם", "😀👩\u200d👩\u200d👧 ok",
@@ -64,12 +67,12 @@ def test_only_newlines_split_lines(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 3, 7, 1 << 20])
 def test_blocks_do_not_show(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(readers, "BLOCK", block)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
     content = "\ufeffäöü\r\n\r\n😀 long line here\n\nend\r\n"
     lines = TextLines([write(tmp_path / "a", content)])
     assert list(lines) == ["äöü", "", "😀 long line here", "", "end"]
     assert lines.counts == {"crlf": 3, "bom": 1}
-    assert lines.marks.tolist() == [0, 1, 0, 1, 0]
+    assert lines.statuses.tolist() == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("pack_it, suffix", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (gzip.compress, ".GZ")])
@@ -91,12 +94,12 @@ def test_a_pipe_can_be_read(tmp_path):
 
 
 def test_more_files_than_handles(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "HANDLES", 2)
+    monkeypatch.setattr(text_lines, "MAX_OPEN_FILES", 2)
     for i in range(9):
         write(tmp_path / f"{i}.txt", f"{i}\n")
     lines = TextLines([str(tmp_path / "*.txt")])
     assert [lines[i] for i in (8, 0, 5, 8, 3)] == ["8", "0", "5", "8", "3"]
-    assert len(lines._open) == 2
+    assert len(lines._handles) == 2
 
 
 def test_threads_can_read_together(tmp_path):
@@ -137,9 +140,9 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, word
     ids=["cut", "plain", "no check"],  # the bytes hold the time
 )
 def test_a_broken_archive_is_refused(tmp_path, content):
-    with pytest.raises(UserError, match="a.gz is not a whole .gz archive"):
+    with pytest.raises(UserError, match="a.gz is not a complete .gz archive"):
         TextLines([write(tmp_path / "a.gz", content)])
-    with pytest.raises(UserError, match="a.xz is not a whole .xz archive"):
+    with pytest.raises(UserError, match="a.xz is not a complete .xz archive"):
         TextLines([write(tmp_path / "a.xz", lzma.compress(b"text" * 99)[:-20])])
 
 
@@ -147,7 +150,7 @@ def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(readers.shutil, "copyfileobj", full)
+    monkeypatch.setattr(text_lines.shutil, "copyfileobj", full)
     with pytest.raises(UserError, match="cannot be unpacked into .*No space left.*TMPDIR"):
         TextLines([write(tmp_path / "a.gz", gzip.compress(b"x"))])
 
@@ -178,7 +181,7 @@ def test_a_file_that_cannot_be_opened_is_said(tmp_path, monkeypatch):
 
     path = write(tmp_path / "a", "x")
     monkeypatch.setattr("builtins.open", locked)
-    with pytest.raises(UserError, match="cannot be read .Permission denied."):
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
         TextLines([path])
 
 
@@ -190,7 +193,7 @@ def two(tmp_path: Path, source: str | bytes, target: str | bytes) -> list[list[s
 
 
 def test_text_pairs_leave_out_and_count(tmp_path):
-    found = pairs(two(tmp_path, "a\r\n\nc\n \u3000\ne\n", "A\nB\nC\nD\n\u00a0\n"), data())
+    found = open_pairs(two(tmp_path, "a\r\n\nc\n \u3000\ne\n", "A\nB\nC\nD\n\u00a0\n"), data())
     assert list(found) == [("a", "A"), ("c", "C")]
     assert found.counts == {"examples": 2, "empty": 3, "invalid": 0, "crlf": 1, "bom": 0}
     assert found.location(1) == f"{tmp_path}/x.en:3, {tmp_path}/x.de:3"
@@ -200,73 +203,73 @@ def test_text_pairs_leave_out_and_count(tmp_path):
 
 def test_invalid_lines_take_their_pair_along(tmp_path):
     sides = two(tmp_path, b"a\n\xff\n\nd\n", b"A\nB\n\0\nD\n")
-    found = pairs(sides, data(invalid="skip"))
+    found = open_pairs(sides, data(invalid="skip"))
     assert list(found) == [("a", "A"), ("d", "D")]
     assert found.counts["invalid"] == 2 and found.counts["empty"] == 0  # no example is counted twice
     assert found.lines[0][1] == ""
     assert "2 examples left out because a line is not valid" in found.report()[0]
     with pytest.raises(UserError, match="x.en:2: "):
-        pairs(sides, data())
+        open_pairs(sides, data())
 
 
 def test_nothing_to_report_when_all_is_well(tmp_path):
-    assert pairs(two(tmp_path, "a\n", "A\n"), data()).report() == []
+    assert open_pairs(two(tmp_path, "a\n", "A\n"), data()).report() == []
 
 
 def test_sides_of_different_length_name_both(tmp_path):
     with pytest.raises(UserError, match=r"x.en has 2 lines and .*x.de has 3"):
-        pairs(two(tmp_path, "a\nb\n", "A\nB\nC\n"), data())
+        open_pairs(two(tmp_path, "a\nb\n", "A\nB\nC\n"), data())
 
 
 def test_wrong_numbers_of_sides(tmp_path):
     one = write(tmp_path / "x.en", "a\n")
     table = write(tmp_path / "x.tsv", "a\tA\n")
     with pytest.raises(UserError, match=r"two sides.*not 1.*data.train=a,b"):
-        pairs([[one]], data())
+        open_pairs([[one]], data())
     with pytest.raises(UserError, match="two sides.*not 3"):
-        pairs([[one]] * 3, data())
+        open_pairs([[one]] * 3, data())
     with pytest.raises(UserError, match="tsv data hold both sides in one file, and 2 sides"):
-        pairs([[table], [table]], data())
+        open_pairs([[table], [table]], data())
     with pytest.raises(UserError, match="no data file is named"):
-        pairs([], data())
+        open_pairs([], data())
 
 
 def test_an_empty_set_is_refused_when_some_are_needed(tmp_path):
-    found = pairs(two(tmp_path, "\n\n", "A\nB\n"), data())
+    found = open_pairs(two(tmp_path, "\n\n", "A\nB\n"), data())
     with pytest.raises(UserError, match=r"data.train: .*x.en.* holds no example \(2 examples left out because a side"):
         found.require_nonempty("data.train")
     with pytest.raises(UserError, match="it has no line"):
-        pairs(two(tmp_path, "", ""), data()).require_nonempty("data.train")
-    pairs(two(tmp_path, "a\n", "A\n"), data()).require_nonempty("data.train")
+        open_pairs(two(tmp_path, "", ""), data()).require_nonempty("data.train")
+    open_pairs(two(tmp_path, "a\n", "A\n"), data()).require_nonempty("data.train")
 
 
 def test_tsv_by_number_and_by_name(tmp_path):
     table = [[write(tmp_path / "x.tsv.gz", gzip.compress(b"a\tA\tone\r\n\nb\t\ttwo\nc\tC\n"))]]
-    found = pairs(table, data())
+    found = open_pairs(table, data())
     assert list(found) == [("a", "A"), ("c", "C")] and found.counts["empty"] == 2 and found.counts["crlf"] == 1
     named = [[write(tmp_path / "1.tsv", "id\ten\tde\n1\ta\tA\n"), write(tmp_path / "2.tsv", "de\ten\nB\tb\n")]]
-    found = pairs(named, data(columns=("en", "de")))
+    found = open_pairs(named, data(columns=("en", "de")))
     assert list(found) == [("a", "A"), ("b", "B")] and found.location(1).endswith("2.tsv:2")
     assert list(found.texts(1)) == ["A", "B"]
-    assert list(pairs(table, data(columns=("2", "1"))))[0] == ("A", "a")
+    assert list(open_pairs(table, data(columns=("2", "1"))))[0] == ("A", "a")
 
 
 def test_tsv_mistakes(tmp_path):
     table = [[write(tmp_path / "x.tsv", "a\tA\nb\n")]]
-    with pytest.raises(UserError, match="x.tsv:2: 1 columns, and column 2 is needed"):
-        pairs(table, data())
-    assert pairs(table, data(invalid="skip")).counts["invalid"] == 1
+    with pytest.raises(UserError, match="x.tsv:2: 1 columns, expected at least 2"):
+        open_pairs(table, data())
+    assert open_pairs(table, data(invalid="skip")).counts["invalid"] == 1
     with pytest.raises(UserError, match="x.tsv:1: the header has no column 'en'.*it has a, A"):
-        pairs(table, data(columns=("en", "de")))
+        open_pairs(table, data(columns=("en", "de")))
     with pytest.raises(UserError, match="columns=1 names one column"):
-        pairs(table, data(columns=("1",)))
+        open_pairs(table, data(columns=("1",)))
     with pytest.raises(UserError, match="holds 0"):
-        pairs(table, data(columns=("0", "1")))
+        open_pairs(table, data(columns=("0", "1")))
 
 
 def test_a_tsv_whose_header_is_skipped_still_ends_in_a_sentence(tmp_path):
     table = [[write(tmp_path / "x.tsv", b"\xff\nen\tde\na\tA\n")]]
-    assert list(pairs(table, data(invalid="skip", columns=("en", "de")))) == [("a", "A")]
+    assert list(open_pairs(table, data(invalid="skip", columns=("en", "de")))) == [("a", "A")]
 
 
 def test_jsonl(tmp_path):
@@ -276,10 +279,10 @@ def test_jsonl(tmp_path):
         {"source": "c", "target": "C"},
     ]
     content = "".join(json.dumps(row) + "\n" for row in rows)
-    found = pairs([[write(tmp_path / "x.jsonl.xz", lzma.compress(content.encode()))]], data())
+    found = open_pairs([[write(tmp_path / "x.jsonl.xz", lzma.compress(content.encode()))]], data())
     assert list(found) == [("a\n", "A\u2028"), ("c", "C")] and found.counts["empty"] == 1
     named = [[write(tmp_path / "x.json", '{"en": "a", "de": "A"}\n\n')]]
-    assert list(pairs(named, data(columns=("en", "de")))) == [("a", "A")]
+    assert list(open_pairs(named, data(columns=("en", "de")))) == [("a", "A")]
 
 
 @pytest.mark.parametrize(
@@ -297,30 +300,30 @@ def test_jsonl(tmp_path):
 def test_jsonl_mistakes(tmp_path, row, words):
     path = write(tmp_path / "x.jsonl", '{"source": "a", "target": "A"}\n' + row + "\n")
     with pytest.raises(UserError, match=words) as caught:
-        pairs([[path]], data())
+        open_pairs([[path]], data())
     assert "x.jsonl:2: " in str(caught.value)
-    assert len(pairs([[path]], data(invalid="skip"))) == 1
+    assert len(open_pairs([[path]], data(invalid="skip"))) == 1
 
 
 def test_references_for_evaluation(tmp_path):
-    assert references("one\ttwo\t \tthree") == ["one", "two", "three"]
-    assert references("one") == ["one"] and references("") == [""]
+    assert split_references("one\ttwo\t \tthree") == ["one", "two", "three"]
+    assert split_references("one") == ["one"] and split_references("") == [""]
     table = [[write(tmp_path / "x.tsv", "a\tA1\tA2\nb\tB1\nc\tC1\t\n")]]
     asked = data(columns=("1", "2", "3"))
-    assert [references(y) for _, y in pairs(table, asked, references=True)] == [["A1", "A2"], ["B1"], ["C1"]]
-    assert [y for _, y in pairs(table, asked)] == ["A1", "B1", "C1"]  # training reads the first only
-    assert [y for _, y in pairs(table, data(), references=True)] == ["A1", "B1", "C1"]
+    assert [split_references(y) for _, y in open_pairs(table, asked, references=True)] == [["A1", "A2"], ["B1"], ["C1"]]
+    assert [y for _, y in open_pairs(table, asked)] == ["A1", "B1", "C1"]  # training reads the first only
+    assert [y for _, y in open_pairs(table, data(), references=True)] == ["A1", "B1", "C1"]
 
 
 def test_fingerprints_tell_content_not_places(tmp_path):
-    first = pairs(two(tmp_path, "a\nb\n", "A\nB\n"), data()).fingerprint()
+    first = open_pairs(two(tmp_path, "a\nb\n", "A\nB\n"), data()).fingerprint()
     (tmp_path / "moved").mkdir()
     packed = [[write(tmp_path / "moved/y.gz", gzip.compress(b"a\nb\n"))], [write(tmp_path / "moved/z", "A\nB\n")]]
-    assert pairs(packed, data()).fingerprint() == first
-    assert pairs(packed[::-1], data()).fingerprint() != first
-    assert pairs(two(tmp_path, "a\nc\n", "A\nB\n"), data()).fingerprint() != first
+    assert open_pairs(packed, data()).fingerprint() == first
+    assert open_pairs(packed[::-1], data()).fingerprint() != first
+    assert open_pairs(two(tmp_path, "a\nc\n", "A\nB\n"), data()).fingerprint() != first
     table = [[write(tmp_path / "x.tsv", "a\tA\tO\n")]]
-    assert pairs(table, data()).fingerprint() != pairs(table, data(columns=("1", "3"))).fingerprint()
+    assert open_pairs(table, data()).fingerprint() != open_pairs(table, data(columns=("1", "3"))).fingerprint()
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------
@@ -422,7 +425,7 @@ def test_pieces_are_readable():
 def test_bytes_are_in_their_order():
     assert LEARNT["byte"].encode(["aé"]) == [[4 + byte for byte in "aé".encode()]]
     letters = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    assert set(tokenizers.letters()) == letters
+    assert set(tokenizers.byte_letters()) == letters
 
 
 def test_the_vocabulary_is_kept_to():
@@ -460,7 +463,7 @@ def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
     small = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=10), texts)
     assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
     assert small.pieces(small.encode(["aab c"])[0])[-1] in ("c", "cc")
-    monkeypatch.setattr(tokenizers, "LETTERS", 2)
+    monkeypatch.setattr(tokenizers, "MAX_LETTERS", 2)
     few = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=500), texts)
     assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
 
@@ -548,15 +551,15 @@ def test_a_fork_brings_no_warning():
         ({"vocab": 260, "kind": "unigram"}, "at least 261"),
         ({"vocab": 5, "kind": "wordpiece"}, "at least 6"),
         ({"vocab": 261, "symbols": SYMBOLS}, "besides 2 symbols: at least 262"),
-        ({"symbols": ("</s>",)}, "'</s>' stands for control already"),
+        ({"symbols": ("</s>",)}, "'</s>' is a control token already"),
         ({"symbols": (" ",)}, "' ' is empty"),
-        ({"symbols": ("é",)}, "'é' is the name of another piece.*<é>"),
+        ({"symbols": ("é",)}, "'é' is already a token.*<é>"),
     ],
 )
 def test_tokenizer_mistakes(asked, words):
     with pytest.raises(UserError, match=words):
         train_tokenizer(config.TokenizerConfig(**asked), ["some text"])
-    with pytest.raises(UserError, match="'<mask>' stands for control already"):
+    with pytest.raises(UserError, match="'<mask>' is a control token already"):
         train_tokenizer(config.TokenizerConfig(symbols=(MASK,)), ["some text"], control=(MASK,))
 
 
@@ -568,13 +571,13 @@ def test_damaged_tokenizers_are_refused(tmp_path):
     whole = path.read_text()
     assert str(tmp_path) not in whole
     path.write_text(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="not a whole tokenizer"):
+    with pytest.raises(UserError, match="not a complete tokenizer"):
         load_tokenizer(path)
     path.write_text(whole.replace('"<pad>"', '"<nil>"'))
-    with pytest.raises(UserError, match="no tokenizer of this program"):
+    with pytest.raises(UserError, match="not a tokenizer of regard"):
         load_tokenizer(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not a whole tokenizer"):
+    with pytest.raises(UserError, match="not a complete tokenizer"):
         load_tokenizer(path)
 
 
@@ -591,15 +594,15 @@ BYTE = LEARNT["byte"]
 
 
 def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
-    chance = np.random.default_rng(seed)
-    words = [("a" * int(x), "b" * int(y)) for x, y in chance.integers(1, longest, (count, 2))]
+    rng = np.random.default_rng(seed)
+    words = [("a" * int(x), "b" * int(y)) for x, y in rng.integers(1, longest, (count, 2))]
     return InMemoryExamples("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
 
 
 def batcher(examples, seed: int = 1, **changes) -> PairSampler:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
     made = PairSampler(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
-    made.pool = 1000  # so that few examples make several
+    made.pool_size = 1000  # so that few examples make several
     return made
 
 
@@ -610,7 +613,7 @@ def texts(update) -> list[tuple[str, str]]:
         for row in range(len(piece.source)):
             segments = [0] if piece.source_segments is None else range(int(piece.source_segments[row].max()) + 1)
             for segment in segments:
-                read, written = piece.source_real[row], piece.target_real[row]
+                read, written = piece.source_valid[row], piece.target_valid[row]
                 if piece.source_segments is not None:
                     read, written = piece.source_segments[row] == segment, piece.target_segments[row] == segment
                 x, y, z = piece.source[row][read], piece.target_out[row][written], piece.target_in[row][written]
@@ -632,12 +635,12 @@ def same(one, other) -> bool:
 def test_pair_shifts_and_pads():
     made = collate_pairs([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
     assert made.source.tolist() == [[5, 6, END], [7, END, PAD]]
-    assert made.source_real.tolist() == [[True, True, True], [True, True, False]]
+    assert made.source_valid.tolist() == [[True, True, True], [True, True, False]]
     assert made.target_in.tolist() == [[START, 8, PAD, PAD], [START, 9, 10, 11]]
     assert made.target_out.tolist() == [[8, END, PAD, PAD], [9, 10, 11, END]]
-    assert made.target_real.sum(1).tolist() == [2, 4]
+    assert made.target_valid.sum(1).tolist() == [2, 4]
     assert made.source.dtype == torch.long and made.source_segments is None
-    assert made.to("meta").target_in.device.type == "meta" and made.to("cpu").target_at is None
+    assert made.to("meta").target_in.device.type == "meta" and made.to("cpu").target_positions is None
 
 
 def test_pair_obeys_the_tokenizers_own_control():
@@ -655,16 +658,16 @@ def test_pair_packs():
     assert made.target_out.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
     assert made.target_segments.tolist() == [[0, 0, 0, 0, 1, -1], [0, 0, -1, -1, -1, -1]]
     assert made.source_segments.max() == 1 and made.target_segments.shape == made.target_in.shape
-    assert torch.equal(made.source_segments >= 0, made.source_real)
-    assert torch.equal(made.target_segments >= 0, made.target_real)
+    assert torch.equal(made.source_segments >= 0, made.source_valid)
+    assert torch.equal(made.target_segments >= 0, made.target_valid)
     assert made.source.shape[1] <= 6 and made.target_in.shape[1] <= 6
-    for at, segments in ((made.source_at, made.source_segments), (made.target_at, made.target_segments)):
+    for at, segments in ((made.source_positions, made.source_segments), (made.target_positions, made.target_segments)):
         for row in range(len(at)):
             for segment in range(int(segments[row].max()) + 1):
                 places = at[row][segments[row] == segment]
                 assert places.tolist() == list(range(len(places)))
     moved = made.to("meta")
-    assert moved.target_at.device.type == moved.source_segments.device.type == "meta"
+    assert moved.target_positions.device.type == moved.source_segments.device.type == "meta"
 
 
 @settings(max_examples=40, deadline=None)
@@ -692,7 +695,7 @@ def test_an_epoch_holds_every_example_once(packed, accumulate):
         assert sorted(texts(update)) == sorted(inside)
         assert update.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
         assert update.count == sum(len(y) + 1 for _, y in inside)
-        assert update.count == sum(int(piece.target_real.sum()) for piece in update.micro_batches)
+        assert update.count == sum(int(piece.target_valid.sum()) for piece in update.micro_batches)
         assert len(update.micro_batches) == min(accumulate, len(inside))
         assert all(len(piece.source) and piece.source.shape[1] <= 64 for piece in update.micro_batches)
     assert [update.index for update in made] == np.cumsum([len(update.examples) for update in made]).tolist()
@@ -732,7 +735,7 @@ def test_going_on_from_any_place_is_the_same(changes):
 def test_a_place_of_other_settings_is_refused():
     wanted = {update.index for update in batcher(some(900), batch=7).steps(0)}
     assert 10 not in wanted
-    with pytest.raises(UserError, match="no update ends after 10 examples.*train.batch"):
+    with pytest.raises(UserError, match="no step ends after 10 examples.*train.batch"):
         next(batcher(some(900), batch=7).steps(0, 10))
 
 
@@ -741,7 +744,7 @@ def test_long_examples_are_counted_never_lost_silently():
     longer = {i for i, (x, y) in enumerate(examples) if max(len(x), len(y)) + 1 > 25}
     made = batcher(examples, tokens=300, max_tokens=25)
     seen = {i for update in made.steps(0) for i in update.examples}
-    assert 500 < len(longer) < 1800 and made.long == longer and seen == set(range(2300)) - longer
+    assert 500 < len(longer) < 1800 and made.too_long == longer and seen == set(range(2300)) - longer
     assert made.report() == [
         f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
         f"such as made up, example {min(longer) + 1}"
@@ -768,7 +771,7 @@ def test_small_data_are_encoded_once_large_data_anew(monkeypatch):
     made = batcher(examples)
     first = [list(made.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400
-    monkeypatch.setattr(sampler, "CACHED_TOKENS", 1000)
+    monkeypatch.setattr(sampler, "CACHED_EXAMPLES", 1000)
     anew = batcher(examples)
     second = [list(anew.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400 + 4800
@@ -788,7 +791,7 @@ def test_threads_change_nothing_and_end():
 
 
 def test_a_mistake_in_a_thread_reaches_the_caller(tmp_path):
-    found = pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
+    found = open_pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
     write(tmp_path / "x.en", "")
     with pytest.raises(UserError, match="was changed while"):
         list(batcher(found, workers=2).steps(0))
@@ -827,7 +830,7 @@ def test_sorted_batches():
 
 def test_a_pool_is_never_smaller_than_an_update():
     def pool(**train):
-        return PairSampler(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool
+        return PairSampler(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool_size
 
     assert pool(tokens=4096) == pool(batch=900) == 50_000
     assert pool(tokens=10_000_000) == 4 * 10_000_000 // 32
@@ -840,4 +843,4 @@ def test_little_is_padding():
     made = PairSampler(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).steps(0)
     found = [piece for update in made for piece in update.micro_batches]
     cells = sum(piece.source.numel() + piece.target_in.numel() for piece in found)
-    assert sum(int(piece.source_real.sum() + piece.target_real.sum()) for piece in found) / cells > 0.97
+    assert sum(int(piece.source_valid.sum() + piece.target_valid.sum()) for piece in found) / cells > 0.97

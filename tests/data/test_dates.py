@@ -11,7 +11,7 @@ from babel import dates
 
 from regard.errors import UserError
 from regard.synthetic import dates as room
-from regard.synthetic.dates import SourceFormats, locale, make_dates, part_of
+from regard.synthetic.dates import SourceFormats, locale, make_dates, split_of
 
 LOCALES = [("en", "de"), ("fr", "es"), ("ja", "en"), ("ar", "en"), ("de", "sv"), ("zh-Hant", "hi")]
 
@@ -61,7 +61,7 @@ def test_no_date_is_in_two_parts():
         and not found["train"] & found["valid"]
         and not found["valid"] & found["test"]
     )
-    assert all(part_of(day) == name for name, days in found.items() for day in days)
+    assert all(split_of(day) == name for name, days in found.items() for day in days)
     assert min(found["train"]).year < 1905 and max(found["train"]).year > 2094
 
 
@@ -136,7 +136,7 @@ def test_forms_that_can_be_misread_are_left_out(monkeypatch):
     spelt = [form(moment) for form, _ in SourceFormats(place).dates]
     assert "05/03/2021" in spelt and "5 March 2021" in spelt
     assert not {"03/05/2021", "5 Mar 21", "5 M 2021"} & set(spelt)
-    no_period = room.clear([dates.parse_pattern("h:mm")], place, room.probes_of_times())
+    no_period = room.unambiguous([dates.parse_pattern("h:mm")], place, room.time_probes())
     assert no_period == []
 
 
@@ -149,7 +149,7 @@ def test_it_is_known_which_forms_name_the_weekday(name):
 
 
 def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
-    monkeypatch.setattr(room, "clear", lambda *_: [])
+    monkeypatch.setattr(room, "unambiguous", lambda *_: [])
     source = SourceFormats(locale("en"))
     moment = datetime.datetime(2021, 3, 5, 15, 4)
     assert [form(moment) for form, _ in source.dates] == ["2021-03-05"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from regard.config.schema import LabelData, TagData
-from regard.data.labeled import LabelSet, collect_labels, in_order, labeled_texts
-from regard.data.tagged import Columns, Conllu, PlainText, Records, beginning, format_of, tagged_sentences
-from regard.data.tagged import collect_tags as learnt_tags
+from regard.data.labeled import labeled_texts
+from regard.data.tagged import Columns, Conllu, PlainText, Records, detect_format, read_head, tagged_sentences
 from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
+from regard.processors.labels import LabelSet, collect_labels, sorted_labels
+from regard.processors.labels import collect_tags as learnt_tags
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -95,7 +96,7 @@ def wide(count: int, labels: int) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "data", "words"),
     [
-        ("a.tsv", "a\tx\nb\n", {}, "a.tsv:2: 1 columns, and column 2 is needed (data.columns); put it right"),
+        ("a.tsv", "a\tx\nb\n", {}, "a.tsv:2: 1 columns, expected at least 2 (data.columns); correct it"),
         ("a.tsv", "a\tb\n", {"columns": "c,d"}, "a.tsv:1: the header has no column 'c' (data.columns), it has a, b"),
         ("a.tsv", "a\tb\n", {"columns": "0,1"}, "holds 0; columns are counted from 1"),
         ("a.tsv", "a\tb\n", {"columns": "a,b,c"}, "data.columns=a,b,c is not clear; expected two"),
@@ -103,9 +104,9 @@ def wide(count: int, labels: int) -> str:
         ("a.csv", "", {}, "a.csv:1: the header has no column 'text', it has nothing"),
         ("a.csv", "a,b\n1,2\n", {"columns": "1,3"}, "a.csv:1: the header has no column '3', it has a, b"),
         ("a.csv", "a,b\n1,2\n", {"columns": "0,1"}, "a.csv:1: the header has no column '0', it has a, b"),
-        ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; put it right"),
-        ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is no CSV"),
-        ("a.csv", 'text,label\n"a,2\n', {}, "this is no CSV"),
+        ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; correct it"),
+        ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is not CSV"),
+        ("a.csv", 'text,label\n"a,2\n', {}, "this is not CSV"),
         ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: no text under 'label'; there is text (data.columns)"),
         ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text'"),
         ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
@@ -140,14 +141,16 @@ def test_a_csv_that_is_no_text(tmp_path):
 def test_a_csv_in_a_broken_archive(tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(UserError, match=rf"{name} is not a whole .{name[-2:]} archive \(.*\); fetch or pack it again"):
+    with pytest.raises(
+        UserError, match=rf"{name} is not a complete .{name[-2:]} archive \(.*\); download or compress it again"
+    ):
         texts(path)
 
 
 def test_two_files_are_not_two_sides():
-    with pytest.raises(UserError, match="texts and labels stand in one file, and 2 were given"):
+    with pytest.raises(UserError, match="texts and labels are in one file, but 2 were given"):
         labeled_texts((("a",), ("b",)), LabelData())
-    with pytest.raises(UserError, match="words and tags stand in one file, and 2 were given"):
+    with pytest.raises(UserError, match="words and tags are in one file, but 2 were given"):
         tagged_sentences((("a",), ("b",)), TagData())
 
 
@@ -156,7 +159,7 @@ def test_two_files_are_not_two_sides():
     [
         (wide(3, 3), "has 3 labels in 3 lines, such as 'label 2': perhaps the columns are swapped; set data.columns"),
         (wide(3000, 1001), "has 1,001 labels in 3,000 lines"),
-        (wide(3, 1), "is 'label 0', and at least two are needed"),
+        (wide(3, 1), "is 'label 0', expected at least two"),
     ],
 )
 def test_what_can_hardly_be_labels(tmp_path, text, words):
@@ -171,11 +174,11 @@ def test_a_thousand_labels_are_fine(tmp_path):
 
 
 def test_an_unseen_label_is_named(tmp_path):
-    labels = in_order({"pos": 3, "neg": 4})
+    labels = sorted_labels({"pos": 3, "neg": 4})
     valid = labeled_texts(((str(file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
     with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'neutral', which data\.train never has; "
                                       r"expected neg, pos\. .*data\.invalid=skip"):  # fmt: skip
-        labels.refuse_unseen(valid, "data.valid")
+        labels.require_known(valid, "data.valid")
 
 
 def test_labels_are_kept(tmp_path):
@@ -270,7 +273,7 @@ def test_tagged_jsonl(tmp_path):
         ("a.conllu", CONLLU, {"column": "pos"}, "data.column is 'pos'; expected one of id, form"),
         ("a.conllu", CONLLU, {"column": "11"}, "data.column is '11'; expected one of id, form"),
         ("a.txt", COLUMNS.replace("Blackburn NNP ", "Blackburn "), {}, "a.txt:7: 3 columns, and the lines before have 4"),
-        ("a.txt", COLUMNS, {"column": "5"}, "a.txt:3: 4 columns, and column 5 is needed (data.column)"),
+        ("a.txt", COLUMNS, {"column": "5"}, "a.txt:3: 4 columns, expected at least 5 (data.column)"),
         ("a.txt", COLUMNS, {"column": "ner"}, "data.column is 'ner' and these columns have no names; give a number"),
         ("a.txt", COLUMNS, {"column": "1"}, "data.column is '1' and these columns"),
         ("a.txt", "a\nb\n", {}, "a.txt:1: one column; expected a word and its tag"),
@@ -283,7 +286,7 @@ def test_tagged_jsonl(tmp_path):
         ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
         ("a.jsonl", "{", {}, "a.jsonl:1: not one JSON object"),
         ("a.jsonl", "3", {}, "a.jsonl:1: not a JSON object"),
-        ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags to learn or to measure by"),
+        ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags for training or evaluation"),
     ],
 )  # fmt: skip
 def test_tags_that_cannot_be_read(tmp_path, name, text, data, words):
@@ -302,7 +305,7 @@ def test_a_sentence_with_a_bad_line_is_skipped_whole(tmp_path):
 
 
 def test_one_tag_is_none(tmp_path):
-    with pytest.raises(UserError, match=r"every tag of .* is '_', and at least two are needed; choose the column"):
+    with pytest.raises(UserError, match=r"every tag of .* is '_', expected at least two; choose the column"):
         learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU), column="deps"))
     assert learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU))).counts["PRON"] == 1
 
@@ -311,7 +314,7 @@ def test_what_is_written_is_what_was_read():
     """Comments, ranges and empty nodes stay; only the tags are other ones."""
     blocks = list(Conllu("").blocks(CONLLU.splitlines()))
     assert "\n".join(blocks) == CONLLU + ("" if CONLLU.endswith("\n\n") else "") and len(blocks) == 2
-    written = Conllu("upos").written(blocks[0].split("\n"), list("ABCDE"))
+    written = Conllu("upos").with_tags(blocks[0].split("\n"), list("ABCDE"))
     assert (
         written.count("\t") == blocks[0].count("\t")
         and "2-3\twon't\t_\t_" in written
@@ -320,50 +323,54 @@ def test_what_is_written_is_what_was_read():
     assert [
         line.split("\t")[3] for line in written.splitlines() if line[0].isdecimal() and line.split("\t")[0].isdecimal()
     ] == list("ABCDE")
-    again = Conllu("").written(blocks[0].split("\n"), WORDS[0][1])
+    again = Conllu("").with_tags(blocks[0].split("\n"), WORDS[0][1])
     assert again == blocks[0]
 
 
 def test_columns_are_written():
     lines = COLUMNS.split("\n")[2:4]
-    assert Columns("").written(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"
-    assert Columns("2").written(lines, ["X", "Y"]) == "EU X B-NP B-ORG\nrejects Y B-VP O"
-    assert Columns("").written(["EU", "rejects"], ["X", "Y"]) == "EU X\nrejects Y"
-    assert Columns("3").written(["a\tb"], ["X"]) == "a\tb\tX"
-    assert Columns("").written(["-DOCSTART- -X- O"], []) == "-DOCSTART- -X- O"
+    assert Columns("").with_tags(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"
+    assert Columns("2").with_tags(lines, ["X", "Y"]) == "EU X B-NP B-ORG\nrejects Y B-VP O"
+    assert Columns("").with_tags(["EU", "rejects"], ["X", "Y"]) == "EU X\nrejects Y"
+    assert Columns("3").with_tags(["a\tb"], ["X"]) == "a\tb\tX"
+    assert Columns("").with_tags(["-DOCSTART- -X- O"], []) == "-DOCSTART- -X- O"
 
 
 def test_records_and_plain_words_are_written():
-    assert json.loads(Records("").written(['{"id": 3, "tokens": ["a", "ü"]}'], ["X", "Y"])) == {
+    assert json.loads(Records("").with_tags(['{"id": 3, "tokens": ["a", "ü"]}'], ["X", "Y"])) == {
         "id": 3,
         "tokens": ["a", "ü"],
         "tags": ["X", "Y"],
     }
-    assert PlainText().written(["a  b"], ["X", "Y"]) == "a/X b/Y"
+    assert PlainText().with_tags(["a  b"], ["X", "Y"]) == "a/X b/Y"
 
 
 def test_the_first_lines_tell_the_format():
     conllu, columns = TagData(train="a.conllu", column="xpos"), TagData(train="a.txt")
     lines = CONLLU.splitlines()
-    assert format_of(lines[:3], conllu).column == 4
-    assert format_of(lines[:3], columns).column == 3 and isinstance(format_of(lines[:3], columns), Conllu)
-    assert isinstance(format_of([lines[2]], TagData()), Conllu)
-    assert isinstance(format_of(["# text", "1\tragged"], conllu), Conllu)
-    assert isinstance(format_of(["a b"], columns), Columns) and isinstance(format_of(["a b"], conllu), PlainText)
-    assert isinstance(format_of(["a\tb"], conllu), Columns) and isinstance(format_of(['{"tokens"'], columns), Records)
-    assert isinstance(format_of(["{"], TagData(format="text")), PlainText)
-    assert isinstance(format_of(["a b"], TagData(format="columns")), Columns)
+    assert detect_format(lines[:3], conllu).column == 4
+    assert detect_format(lines[:3], columns).column == 3 and isinstance(detect_format(lines[:3], columns), Conllu)
+    assert isinstance(detect_format([lines[2]], TagData()), Conllu)
+    assert isinstance(detect_format(["# text", "1\tragged"], conllu), Conllu)
+    assert isinstance(detect_format(["a b"], columns), Columns) and isinstance(
+        detect_format(["a b"], conllu), PlainText
+    )
+    assert isinstance(detect_format(["a\tb"], conllu), Columns) and isinstance(
+        detect_format(['{"tokens"'], columns), Records
+    )
+    assert isinstance(detect_format(["{"], TagData(format="text")), PlainText)
+    assert isinstance(detect_format(["a b"], TagData(format="columns")), Columns)
 
 
 def test_a_hash_is_a_comment_before_conllu_alone():
     conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
-    assert isinstance(format_of(["#1 in sales"], conllu), PlainText)
-    assert isinstance(format_of(["", "#1 in sales", "a b"], conllu), PlainText)
-    assert isinstance(format_of(["", "1\tO"], conllu), Columns)
-    assert isinstance(format_of(["#\tSYM", "1\tCD"], columns), Columns)
+    assert isinstance(detect_format(["#1 in sales"], conllu), PlainText)
+    assert isinstance(detect_format(["", "#1 in sales", "a b"], conllu), PlainText)
+    assert isinstance(detect_format(["", "1\tO"], conllu), Columns)
+    assert isinstance(detect_format(["#\tSYM", "1\tCD"], columns), Columns)
     lines = iter(["", "# a", " ", "b", "c"])
-    assert beginning(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
-    assert beginning(iter(["# a"])) == ["# a"] and beginning(iter([])) == []
+    assert read_head(lines) == ["", "# a", " ", "b"] and list(lines) == ["c"]
+    assert read_head(iter(["# a"])) == ["# a"] and read_head(iter([])) == []
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -426,18 +433,18 @@ def test_spans_as_seqeval_reads_them():
 def test_spans_are_seqevals():
     from seqeval.metrics import sequence_labeling as theirs
 
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]
     for _ in range(2000):
-        some = chance.choice(tags, chance.integers(1, 9)).tolist()
+        some = rng.choice(tags, rng.integers(1, 9)).tolist()
         assert spans(some) == [(first, last + 1, kind) for kind, first, last in theirs.get_entities(some)]
 
 
 def test_paired_bootstrap():
-    chance = np.random.default_rng(1)
-    right = chance.integers(2, size=400).tolist()
-    poor = [each if chance.random() < 0.6 else 1 - each for each in right]
-    good = [each if chance.random() < 0.9 else 1 - each for each in right]
+    rng = np.random.default_rng(1)
+    right = rng.integers(2, size=400).tolist()
+    poor = [each if rng.random() < 0.6 else 1 - each for each in right]
+    good = [each if rng.random() < 0.9 else 1 - each for each in right]
     signatures, results = paired_bootstrap([poor, good, list(poor)], right)
     assert "examples:400" in signatures["accuracy"]
     assert (

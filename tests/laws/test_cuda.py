@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.config.run import family_of
-from regard.data.sampler import collate_pairs
+from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.processors.tokenizers import TrainedTokenizer

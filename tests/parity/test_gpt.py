@@ -122,7 +122,7 @@ def test_tokens_are_those_of_transformers(tmp_path):
     assert ours.encode(TEXTS) == theirs(TEXTS, split_special_tokens=True).input_ids
     assert ours.decode(ours.encode(TEXTS)) == TEXTS
     assert ours.encode(TEXTS[:4]) == theirs(TEXTS[:4]).input_ids
-    assert (ours.pad, ours.start, ours.end, ours.opens, ours.size) == (0, 0, 0, False, 300)
+    assert (ours.pad, ours.start, ours.end, ours.adds_start, ours.size) == (0, 0, 0, False, 300)
     assert ours.decode([[0, *ours.encode(["the cat"])[0], 0, 0]]) == ["the cat"]
     assert "".join(ours.pieces(ours.encode(["the old ü"])[0])).startswith("the▁old▁")
     assert ours.pieces([0, 299, 5000])[::2] == [END, "<5000>"] and ours.pieces(ours.encode(["日"])[0])[0] == "<e6>"
@@ -141,10 +141,10 @@ def test_a_tokenizer_that_opens_a_text(tmp_path):
     path, _ = causal.llama(tmp_path / "llama")
     ours, theirs = tokenizer(path, {}), hf.AutoTokenizer.from_pretrained(path)
     assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
-    assert (ours.start, ours.end, ours.pad, ours.opens) == (0, 1, 1, True)
+    assert (ours.start, ours.end, ours.pad, ours.adds_start) == (0, 1, 1, True)
     assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
-    other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
-    assert not other.opens
+    other = tokenizer(causal.llama(tmp_path / "other", adds_start=False)[0], {})
+    assert not other.adds_start
     with pytest.raises(UserError, match="half a surrogate pair"):
         ours.encode(["a", "\ud800"])
 

@@ -18,10 +18,10 @@ from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import LabelData, TokenizerConfig, Train
 from regard.data import rows
-from regard.data.rows import LabeledTextSampler, room
+from regard.data.examples import InMemoryExamples
+from regard.data.rows import LabeledTextSampler, max_text_tokens
 from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
-from regard.synthetic.dates import InMemoryExamples
 from regard.synthetic.language_id import LOCALES, make_phrases
 from regard.tasks import classify
 from regard.tasks.encoder import states
@@ -190,8 +190,8 @@ def test_labels_that_training_never_saw(run, system, tmp_path):
         ({"data.columns": "2,1"}, "labels in 300 lines"),
         ({"data.columns": "text,sort"}, "the header has no column 'text'"),
         ({"train.metric": "bleu"}, 'train.metric is "bleu"; expected one of loss, accuracy, f1'),
-        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no room for a text between START and END; raise it"),
-        ({"model.positions.tokens": 2}, "the model has 2 positions, which leaves no room for a text; raise model.positions.tokens"),
+        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no room for text between START and END; raise it"),
+        ({"model.positions.tokens": 2}, "the model has 2 positions, which leaves no room for text; raise model.positions.tokens"),
         ({"model.family": "transformer", "model.heads": 2}, "model.family=transformer cannot be used for the task classify; expected one of bert"),
         ({"data.test": "x.tsv", "data.train": "none.tsv"}, "there is no file none.tsv"),
     ],
@@ -230,7 +230,7 @@ def test_updates_hold_every_text_once_and_go_on_where_they_stopped():
     assert all(update.count == len(update.examples) and update.tokens <= 60 for update in all_of)
     for update in all_of:
         (piece,) = update.micro_batches
-        for row, real, label, i in zip(piece.tokens, piece.real, piece.labels, update.examples, strict=True):
+        for row, real, label, i in zip(piece.tokens, piece.valid, piece.labels, update.examples, strict=True):
             text, name = examples[i]
             assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
             assert (row[~real] == 0).all()
@@ -242,9 +242,9 @@ def test_updates_hold_every_text_once_and_go_on_where_they_stopped():
 def test_long_texts_are_cut_counted_and_told():
     made = updates([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
     (update,) = made.steps(0)
-    assert max(piece.tokens.size(1) for piece in update.micro_batches) == 11 and made.cut == {2}
+    assert max(piece.tokens.size(1) for piece in update.micro_batches) == 11 and made.truncated == {2}
     assert made.report() == [
-        "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and what the model has positions for), "
+        "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and the positions of the model), "
         "such as made, example 3"
     ]  # fmt: skip
     assert updates([("a", "x"), ("b", "y")]).report() == []
@@ -256,7 +256,7 @@ def test_pieces_are_hidden_anew_in_every_epoch():
     mask, epochs = made.mask, []
     for epoch in range(2):
         found = {i: row[real].tolist() for update in made.steps(epoch) for row, real, i in
-                 zip(update.micro_batches[0].tokens, update.micro_batches[0].real, update.examples, strict=True)}  # fmt: skip
+                 zip(update.micro_batches[0].tokens, update.micro_batches[0].valid, update.examples, strict=True)}  # fmt: skip
         for i, row in found.items():
             own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
             assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
@@ -266,9 +266,9 @@ def test_pieces_are_hidden_anew_in_every_epoch():
         epochs.append(found)
     assert epochs[0] != epochs[1]
     again = {i: row[real].tolist() for update in updates(texts, token_masking=0.25).steps(1) for row, real, i in
-             zip(update.micro_batches[0].tokens, update.micro_batches[0].real, update.examples, strict=True)}  # fmt: skip
+             zip(update.micro_batches[0].tokens, update.micro_batches[0].valid, update.examples, strict=True)}  # fmt: skip
     assert again == epochs[1]  # by seed and epoch alone, so a resumed run agrees
-    with pytest.raises(UserError, match="data.token_masking puts pieces behind <mask> and the tokenizer has none"):
+    with pytest.raises(UserError, match="needs a tokenizer with <mask>, which this one has not"):
         LabeledTextSampler(
             made.examples, train_tokenizer(TokenizerConfig(kind="byte"), []), made.labels, made.data, made.train, None
         )
@@ -288,7 +288,7 @@ def test_two_readings_are_to_agree(run):
         torch.manual_seed(5)
         losses[weight] = float(lesson.loss(model.train(), piece).detach())
         torch.manual_seed(5)
-        one, other = (model.label_logits(states(model, piece), piece.real).detach() for _ in range(2))
+        one, other = (model.label_logits(states(model, piece), piece.valid).detach() for _ in range(2))
         if not weight:
             assert losses[0.0] == pytest.approx(float(usual(one)), rel=1e-4)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
@@ -296,13 +296,13 @@ def test_two_readings_are_to_agree(run):
     assert both > 1e-4
     assert losses[3.0] == pytest.approx(float(usual(one) + usual(other)) / 2 + 3 * float(both), rel=1e-4)
     model.eval()  # without dropout nothing is apart
-    plain = usual(model.label_logits(states(model, piece), piece.real))
+    plain = usual(model.label_logits(states(model, piece), piece.valid))
     assert float(lesson.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
 
 
 def test_the_room_is_the_smaller_of_both():
-    assert room(None, LabelData(max_tokens=50)) == 48 and room(20, LabelData(max_tokens=50)) == 18
-    assert room(512, LabelData(max_tokens=50), control=3) == 47
+    assert max_text_tokens(None, LabelData(max_tokens=50)) == 48 and max_text_tokens(20, LabelData(max_tokens=50)) == 18
+    assert max_text_tokens(512, LabelData(max_tokens=50), control=3) == 47
 
 
 def test_accumulation_gives_the_gradients_of_one_batch(run):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.config.run import change_settings, resolve
-from regard.data.corpus import Corpus, evaluation
+from regard.data.corpus import Corpus, evaluation_windows
 from regard.errors import UserError
 from regard.tasks.language import LanguageObjective, LanguagePredictor, part, prepare
 from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
@@ -375,9 +375,9 @@ def test_memory_is_used_and_a_stride_does_without(lessons):
     parts = corpus_nll(lesson.model, corpus, data, 300, torch.device("cpu"))
     blind = corpus_nll(lesson.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
     assert blind.policy == "non-overlapping 24" and blind.tokens == parts.tokens == whole.tokens
-    rows = list(evaluation(corpus, 24, 0, 1))
+    rows = list(evaluation_windows(corpus, 24, 0, 1))
     naive = -sum(
-        float(lesson.model(row.tokens).log_softmax(-1).gather(-1, row.targets[..., None])[..., 0][row.real].sum())
+        float(lesson.model(row.tokens).log_softmax(-1).gather(-1, row.targets[..., None])[..., 0][row.valid].sum())
         for row in rows
     )
     assert blind.nats == pytest.approx(naive, rel=1e-5) and abs(parts.nats - blind.nats) > 1e-2

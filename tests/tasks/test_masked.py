@@ -16,11 +16,11 @@ from regard.api import compare
 from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import MaskData, TokenizerConfig, Train
-from regard.data.masking import FOLLOWS, STRANGE, MaskedSampler, Masker, lines, neighbours, shared
-from regard.data.rows import IGNORED
+from regard.data.collate import IGNORED
+from regard.data.examples import InMemoryExamples
+from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedSampler, Masker, are_adjacent, fit_lengths, line_examples
 from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
-from regard.synthetic.dates import InMemoryExamples
 from regard.tasks import masked
 
 
@@ -57,7 +57,7 @@ def test_eighty_ten_ten():
     ids = np.arange(4, 244, dtype=np.int32)
     fates = Counter()
     for _ in range(100):
-        shown, hidden = masker.hide([(ids, np.arange(240))], chance)
+        shown, hidden = masker.mask_texts([(ids, np.arange(240))], chance)
         chosen = hidden != IGNORED
         assert chosen.sum() == 48 and (hidden[chosen] == ids[chosen]).all() and (shown[~chosen] == ids[~chosen]).all()
         fates["mask"] += int((shown[chosen] == BYTES.mask).sum())
@@ -76,25 +76,25 @@ def pieces(length: int) -> tuple[np.ndarray, np.ndarray]:
 def test_fifteen_percent_of_a_line_and_at_least_one_piece():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
     for length, wanted in ((1, 1), (3, 1), (10, 2), (100, 15)):
-        assert (masker.hide([pieces(length)], chance)[1] != IGNORED).sum() == wanted
-    assert [len(each) for each in masker.hide([pieces(0)], chance)] == [0, 0]
-    _, hidden = masker.hide([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
+        assert (masker.mask_texts([pieces(length)], chance)[1] != IGNORED).sum() == wanted
+    assert [len(each) for each in masker.mask_texts([pieces(0)], chance)] == [0, 0]
+    _, hidden = masker.mask_texts([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
     shares = [int((part != IGNORED).sum()) for part in np.split(hidden, [1, 11, 111])]
     assert shares == [1, 2, 15, 1]  # each text has its own share, whatever comes before and after it
 
 
 def test_every_place_is_masked_as_often():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
-    _, hidden = masker.hide([pieces(20)] * 2000, chance)
+    _, hidden = masker.mask_texts([pieces(20)] * 2000, chance)
     hits = (hidden.reshape(2000, 20) != IGNORED).sum(0)
     assert hits.min() > 240 and hits.max() < 360  # 300 in the mean
 
 
 def test_whole_words_go_together():
     masker, chance = Masker(BYTES, MaskData(whole_words=True, masked=0.3)), np.random.default_rng(1)
-    ((ids, groups),) = masker.grouped(["the cat sees some houses and finds a day"])
+    ((ids, groups),) = masker.encode_groups(["the cat sees some houses and finds a day"])
     assert BYTES.decode([ids.tolist()]) == ["the cat sees some houses and finds a day"] and groups.max() == 8
-    _, hidden = masker.hide([(ids, groups)] * 50, chance)
+    _, hidden = masker.mask_texts([(ids, groups)] * 50, chance)
     for chosen in hidden.reshape(50, -1) != IGNORED:
         for word in range(9):
             assert len(set(chosen[groups == word])) == 1
@@ -103,11 +103,11 @@ def test_whole_words_go_together():
 
 def test_no_control_is_drawn():
     masker = Masker(BYTES, MaskData())
-    assert set(masker.ordinary) == set(range(4, BYTES.size)) - {BYTES.mask}
+    assert set(masker.ordinary_ids) == set(range(4, BYTES.size)) - {BYTES.mask}
 
 
 def test_a_tokenizer_without_mask_is_refused():
-    with pytest.raises(UserError, match="the tokenizer has no <mask> and masked words need one"):
+    with pytest.raises(UserError, match="the tokenizer has no <mask>, which task masked needs"):
         Masker(train_tokenizer(TokenizerConfig(kind="byte"), []), MaskData())
 
 
@@ -131,7 +131,7 @@ def test_every_epoch_is_masked_anew_and_can_be_taken_up():
         for update in updates().steps(epoch):
             (piece,) = update.micro_batches
             assert update.count == int((piece.labels != IGNORED).sum())
-            for i, row, labels, real in zip(update.examples, piece.tokens, piece.labels, piece.real, strict=True):
+            for i, row, labels, real in zip(update.examples, piece.tokens, piece.labels, piece.valid, strict=True):
                 whole = torch.where(labels != IGNORED, labels, row)[real][1:-1]
                 assert BYTES.decode([whole.tolist()]) == [TEXTS[i]]
                 assert (
@@ -172,7 +172,7 @@ def test_pairs_of_lines():
                 piece.tokens,
                 piece.labels,
                 piece.token_types,
-                piece.real,
+                piece.valid,
                 piece.next_sentence,
                 strict=True,
             ):
@@ -183,26 +183,30 @@ def test_pairs_of_lines():
                 assert (
                     first == texts[i] and (labels[: ends[0]] != IGNORED).any() and (labels[ends[0] :] != IGNORED).any()
                 )
-                if answer == FOLLOWS:
+                if answer == IS_NEXT:
                     assert second == texts[i + 1]
                 answers[int(answer), i == 39] += 1
-    assert answers[FOLLOWS, True] == 0 and answers[STRANGE, True] == 5  # nothing follows the last one
-    assert 70 < answers[FOLLOWS, False] < 125
+    assert answers[IS_NEXT, True] == 0 and answers[NOT_NEXT, True] == 5  # nothing follows the last one
+    assert 70 < answers[IS_NEXT, False] < 125
 
 
 def test_documents_end_at_a_blank_line_and_at_the_end_of_a_file(tmp_path):
     for name, text in (("a", "1\n2\n\n3\n"), ("b", "4\n5\n")):
         (tmp_path / name).write_text(text)
-    read = lines(((str(tmp_path / "?"),),), MaskData())
+    read = line_examples(((str(tmp_path / "?"),),), MaskData())
     assert [text for (text,) in read] == list("12345")
-    assert [neighbours(read, i) for i in range(4)] == [True, False, False, True]
-    with pytest.raises(UserError, match="text is one side, and 2 were given"):
-        lines((("a",), ("b",)), MaskData())
+    assert [are_adjacent(read, i) for i in range(4)] == [True, False, False, True]
+    with pytest.raises(UserError, match="text has one side, but 2 were given"):
+        line_examples((("a",), ("b",)), MaskData())
 
 
 def test_the_longer_text_gives_way():
-    assert shared([5, 5], 20) == [5, 5] and shared([30, 5], 20) == [15, 5] and sum(shared([30, 29], 20)) == 20
-    assert abs(np.subtract(*shared([30, 29], 20))) <= 1 and shared([30], 7) == [7]
+    assert (
+        fit_lengths([5, 5], 20) == [5, 5]
+        and fit_lengths([30, 5], 20) == [15, 5]
+        and sum(fit_lengths([30, 29], 20)) == 20
+    )
+    assert abs(np.subtract(*fit_lengths([30, 29], 20))) <= 1 and fit_lengths([30], 7) == [7]
 
 
 # --- the task --------------------------------------------------------------------------------------------------------

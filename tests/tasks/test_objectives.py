@@ -42,7 +42,7 @@ def test_accumulation_gives_the_gradients_of_one_big_batch(pieces):
 
 
 def test_packing_changes_nothing():
-    from regard.data.sampler import collate_pairs
+    from regard.data.collate import collate_pairs
 
     taught = lesson()
     translator = taught.translator
@@ -66,7 +66,7 @@ def test_packing_changes_nothing():
 @pytest.mark.parametrize("packed", [False, True])
 def test_compiled_code_serves_every_length(packed):
     """Whatever the lengths are, two graphs at most of each kind: one more than one where sides happened to be equal."""
-    from regard.data.sampler import collate_pairs
+    from regard.data.collate import collate_pairs
 
     taught = lesson()
     counter = torch._dynamo.testing.CompileCounter()

@@ -10,7 +10,7 @@ from helpers import marian, reads, small
 
 import regard
 from regard.config.run import family_of, resolve
-from regard.data.sampler import collate_pairs
+from regard.data.collate import collate_pairs
 from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.tokenizers import TrainedTokenizer
@@ -89,7 +89,7 @@ def test_packed_pairs_learn_as_padded_ones(family):
         batch = collate_pairs(texts[:12], texts[12:], TrainedTokenizer, TrainedTokenizer, width)
         assert (batch.source_segments is not None) == bool(width)
         model.zero_grad()
-        real = batch.target_real
+        real = batch.target_valid
         loss = smoothed_cross_entropy(model.logits(states(model, batch))[real], batch.target_out[real])
         loss.backward()
         found.append(torch.cat([loss.detach()[None], *(each.grad.flatten() for each in model.parameters())]))

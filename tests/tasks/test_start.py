@@ -143,7 +143,7 @@ def test_a_tokenizer_without_mask_cannot_guess_words(tmp_path, first):
     (run / "tokenizer.json").write_text(json.dumps(whole))
     for name in ("train", "valid"):
         shutil.copy(first.parent / f"{name}.txt", tmp_path)
-    with pytest.raises(UserError, match="the tokenizer has no <mask> and masked words need one"):
+    with pytest.raises(UserError, match="the tokenizer has no <mask>, which task masked needs"):
         begun("masked", run, tmp_path / "run")
 
 

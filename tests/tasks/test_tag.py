@@ -18,11 +18,12 @@ from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import TagData, TokenizerConfig, Train
 from regard.data import rows
-from regard.data.rows import IGNORED, TaggedSampler, sentence, windows, word_pieces
+from regard.data.collate import IGNORED
+from regard.data.examples import InMemoryExamples
+from regard.data.rows import TaggedSampler, encode_sentence, encode_words, word_windows
 from regard.errors import UserError
 from regard.processors.tokenizers import train_tokenizer
-from regard.synthetic.dates import InMemoryExamples
-from regard.synthetic.python_tags import make_python_tags, modules, named, sentences
+from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
 from regard.tasks import tag
 from regard.tasks.tag import MostFrequentTag
 
@@ -189,23 +190,28 @@ def test_words_are_cut_as_in_the_text(kind):
     texts = ["the cat sees some houses", "a cat a day", "some new words here"]
     tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab=300), texts)
     for text in texts:
-        pieces = word_pieces(tokenizer, [text.split()])[0]
+        pieces = encode_words(tokenizer, [text.split()])[0]
         assert [piece for word in pieces for piece in word] == tokenizer.encode([text])[0]
-    odd = word_pieces(tokenizer, [["\u200b", "a"], [], ["☃" * 3]])
+    odd = encode_words(tokenizer, [["\u200b", "a"], [], ["☃" * 3]])
     assert [len(each) for each in odd] == [2, 0, 1] and all(piece for each in odd for piece in each)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.integers(9, 30), st.integers(0, 12))
 def test_windows(sizes, most, overlap):
     """Each word is answered for once, in order, by a window that holds it; windows fit, and share no more than asked."""
-    found = windows(sizes, most, overlap)
-    assert [word for window in found for word in range(window.begin, window.end)] == list(range(len(sizes)))
+    found = word_windows(sizes, most, overlap)
+    assert [word for window in found for word in range(window.scored_first, window.scored_last)] == list(
+        range(len(sizes))
+    )
     for window in found:
-        assert window.first <= window.begin < window.end <= window.last or window.begin == window.end
+        assert (
+            window.first <= window.scored_first < window.scored_last <= window.last
+            or window.scored_first == window.scored_last
+        )
         assert sum(sizes[window.first : window.last]) <= most
     for one, other in zip(found, found[1:], strict=False):
         assert one.first < other.first <= one.last < other.last and sum(sizes[other.first : one.last]) <= overlap
-        assert one.end == other.begin == (other.first + one.last + 1) // 2
+        assert one.scored_last == other.scored_first == (other.first + one.last + 1) // 2
         # the window is full: the next word would not fit
         assert sum(sizes[one.first : one.last + 1]) > most
     if sum(sizes) <= most:
@@ -214,8 +220,8 @@ def test_windows(sizes, most, overlap):
 
 def test_a_word_of_more_pieces_than_there_is_room():
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
-    made = sentence(tokenizer, word_pieces(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
-    assert [len(row) for row in made.rows] == [12, 4] and made.places == [(0, 1), (1, 1)]
+    made = encode_sentence(tokenizer, encode_words(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
+    assert [len(row) for row in made.rows] == [12, 4] and made.word_positions == [(0, 1), (1, 1)]
 
 
 def updates(sentences, **data):
@@ -254,8 +260,8 @@ def test_long_sentences_are_rows_with_every_tag_once():
     ]
     assert sorted(chr(letter) for letter in asked) == sorted(set(words) - {"a"})
     assert sum(update.count for update in made.steps(0)) == 21
-    assert made.split == {0} and made.report()[0].startswith(
-        "1 of 2 sentences have more than 10 tokens and are read in windows that share 4"
+    assert made.windowed == {0} and made.report()[0].startswith(
+        "1 of 2 sentences have more than 10 tokens and are read in windows that overlap by 4"
     )
 
 
@@ -295,7 +301,7 @@ class Small(Base):
 
 @pytest.fixture
 def tokens(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.synthetic.python_tags.LEAST", 1)
+    monkeypatch.setattr("regard.synthetic.python_tags.MIN_TOKENS", 1)
     path = tmp_path / "a.py"
     path.write_text(SOURCE, encoding="utf-8")
     return [pair for words, tags in sentences(path) for pair in zip(words, tags, strict=True)]
@@ -329,10 +335,10 @@ def test_roles_by_hand(tokens):
 
 
 def test_names_that_their_line_decides():
-    assert named(["def"]) == "function" and named(["x", "=", "def"]) == "function" and named([]) == ""
-    assert named(["from"]) == "module" and named(["from", "a", "import"]) == "imported"
-    assert named(["from", "a", "import", "b", "as"]) == "alias" and named(["import", "a", "."]) == "module"
-    assert named(["except", "E", "as"]) == "target" and named(["with", "E", "as"]) == ""
+    assert role_after(["def"]) == "function" and role_after(["x", "=", "def"]) == "function" and role_after([]) == ""
+    assert role_after(["from"]) == "module" and role_after(["from", "a", "import"]) == "imported"
+    assert role_after(["from", "a", "import", "b", "as"]) == "alias" and role_after(["import", "a", "."]) == "module"
+    assert role_after(["except", "E", "as"]) == "target" and role_after(["with", "E", "as"]) == ""
 
 
 def test_no_module_is_in_two_parts(monkeypatch):
@@ -368,7 +374,7 @@ def test_roles_are_many_and_parts_apart(made):
 def test_a_python_without_source(monkeypatch, tmp_path):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="holds 0 modules, and the embedded data are made from the source"):
-        modules()
+        stdlib_modules()
 
 
 def test_what_cannot_be_parsed_is_passed_over(tmp_path):

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import regard
 from regard.config.schema import MixData, SpanData, TokenizerConfig, Train
-from regard.data.mixture import Mixture, made, mixture
-from regard.data.spans import SpanCorruptor, SpanSampler, parted
+from regard.data.examples import InMemoryExamples
+from regard.data.mixture import Mixture, open_mixture
+from regard.data.spans import SpanCorruptor, SpanSampler, random_composition
 from regard.errors import UserError
 from regard.processors.tokenizers import sentinel, train_tokenizer
-from regard.synthetic.dates import InMemoryExamples
+from regard.synthetic.mixture import make_mixture
 
 SMALL = {key: value for key, value in reads.TINY.items() if key not in ("model.heads", "tokenizer.vocab")} | {
     "model.heads": 2, "model.head_width": 16, "train.steps": 3, "train.eval_every": 3, "train.save_every": 3,
@@ -33,7 +34,7 @@ def pairs(folder: Path, name: str, count: int) -> Path:
 
 def mixed(folder: Path, **data) -> Mixture:
     files = [(str(pairs(folder, "a.tsv", 30)),), (str(pairs(folder, "b.tsv", 10)),)]
-    return mixture(files, MixData(prefixes=("one: ", "two: "), **data), references=False)
+    return open_mixture(files, MixData(prefixes=("one: ", "two: "), **data), references=False)
 
 
 def test_each_task_has_its_prefix(tmp_path):
@@ -41,7 +42,7 @@ def test_each_task_has_its_prefix(tmp_path):
     assert len(examples) == 40 and examples[0] == ("one: a0", "A0") and examples[30] == ("two: b0", "B0")
     assert examples.location(31).endswith("b.tsv:2") and examples.counts["examples"] == 40
     assert sorted(examples.order(np.random.default_rng(1))) == list(range(40))
-    other = mixture(
+    other = open_mixture(
         [(str(tmp_path / "b.tsv"),), (str(tmp_path / "a.tsv"),)], MixData(prefixes=("one: ", "two: ")), False
     )
     assert other.fingerprint() != examples.fingerprint() == mixed(tmp_path).fingerprint()
@@ -55,14 +56,14 @@ def test_weights_draw(tmp_path):
     once = Counter(orders[0].tolist())
     assert max(once[i] for i in range(30)) == 1 and {once[i] for i in range(30, 40)} <= {2, 3, 4}
     assert (examples.order(np.random.default_rng([1, 0])) == orders[0]).all()
-    few = Mixture([("x", examples.sets[0]), ("y", examples.sets[1])], (1e-9, 1))
+    few = Mixture([("x", examples.datasets[0]), ("y", examples.datasets[1])], (1e-9, 1))
     assert (few.order(np.random.default_rng(1)) >= 30).all()
 
 
 @pytest.mark.parametrize(
     ("data", "files", "words"),
     [
-        ({}, 2, "2 files are named and nothing tells their tasks apart; set data.prefixes"),
+        ({}, 2, "2 files are given without prefixes to tell their tasks apart; set data.prefixes"),
         ({"prefixes": "a: "}, 2, "data.prefixes has 1 entries and there are 2 files"),
         ({"prefixes": "a: ,b: ", "weights": (1, 2, 3)}, 2, "data.weights has 3 entries and there are 2 files"),
     ],
@@ -70,28 +71,28 @@ def test_weights_draw(tmp_path):
 def test_mixtures_that_are_not_clear(tmp_path, data, files, words):
     named = [(str(pairs(tmp_path, f"{letter}.tsv", 5)),) for letter in "ab"[:files]]
     with pytest.raises(UserError) as error:
-        mixture(named, MixData(**data), False)
+        open_mixture(named, MixData(**data), False)
     assert words in str(error.value)
 
 
 def test_one_task_needs_no_prefix_and_jsonl_is_read(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"source": "x", "target": "y"}\n')
-    assert mixture([(str(tmp_path / "a.jsonl"),)], MixData(), False)[0] == ("x", "y")
+    assert open_mixture([(str(tmp_path / "a.jsonl"),)], MixData(), False)[0] == ("x", "y")
     (tmp_path / "empty.tsv").write_text("\n")
     with pytest.raises(UserError, match="holds no example"):
-        mixture([(str(tmp_path / "empty.tsv"),)], MixData(), False)
+        open_mixture([(str(tmp_path / "empty.tsv"),)], MixData(), False)
 
 
 def test_the_embedded_tasks():
-    examples = made(MixData(examples=90), "train")
-    assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.sets] == [
+    examples = make_mixture(MixData(examples=90), "train")
+    assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.datasets] == [
         30,
         30,
         30,
     ]
     assert examples[0][0].startswith("to de: ") and len(examples[70][1]) == 2
     with pytest.raises(UserError, match="data.locales=en names one language"):
-        made(MixData(locales=("en",)), "train")
+        make_mixture(MixData(locales=("en",)), "train")
 
 
 def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
@@ -169,9 +170,9 @@ def test_the_mean_length_of_spans():
 
 def test_parts_of_a_number():
     chance = np.random.default_rng(1)
-    seen = Counter(tuple(parted(3, 2, chance)) for _ in range(4000))
+    seen = Counter(tuple(random_composition(3, 2, chance)) for _ in range(4000))
     assert set(seen) == {(0, 3), (1, 2), (2, 1), (3, 0)} and min(seen.values()) > 880
-    assert parted(5, 1, chance).tolist() == [5]
+    assert random_composition(5, 1, chance).tolist() == [5]
 
 
 def test_t5_without_its_sentinels_is_refused(tmp_path):
@@ -181,7 +182,7 @@ def test_t5_without_its_sentinels_is_refused(tmp_path):
     regard.train("text2text", {**SMALL, "data.train": files, "tokenizer.vocab": 300}, out=tmp_path / "t5")
     (tmp_path / "a.txt").write_text("some lines of text\n" * 5)
     with pytest.raises(
-        UserError, match="the tokenizer has 0 sentinels .* begin without `start`, or with a T5 that has them"
+        UserError, match="the tokenizer has 0 sentinels .* train without `start`, or from a T5 that has them"
     ):
         regard.train(
             "spans",
@@ -214,7 +215,7 @@ def test_every_epoch_leaves_out_other_spans():
     )
     assert all(piece.source.size(1) <= 20 and (piece.target_in[:, 0] == BYTES.start).all() for piece in first)
     assert made.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
-    sources, targets = made.every(np.random.default_rng(1))
+    sources, targets = made.encode_all(np.random.default_rng(1))
     assert len(sources) == 10 and all(target[0] == BYTES.sentinels[0] for target in targets)
 
 

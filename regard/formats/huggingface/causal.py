@@ -153,7 +153,7 @@ def language_predictor(
     generation = read_generation_config(path, config)
 
     def begun(said: Mapping[str, Any]) -> Run:
-        decode = saved_decode(config, said) or decode_from_generation(said) | {"add_start": text.opens}
+        decode = saved_decode(config, said) or decode_from_generation(said) | {"add_start": text.adds_start}
         return Run(task="language", model=ours, decode=decode)
 
     run = change_settings(parse_config(path, generation, begun, GENERATION_FILE), overrides)

@@ -95,6 +95,6 @@ def _compare_transformers(sample: CausalSample, draft: Path, hf: Any, tally: Mat
         for row in made[:, padded.size(1) :].tolist()
     ]
     ids = text(sample.texts).input_ids
-    if getattr(sample.text, "opens", False):  # a borrowed vocabulary may put START before every text
+    if getattr(sample.text, "adds_start", False):  # a borrowed vocabulary may put START before every text
         ids = [row[1:] if row[0] == sample.text.start else row for row in ids]
     return sample.compare("transformers", ids, logits, sample.token_texts(rows), tally)

@@ -12,7 +12,7 @@ from ...errors import UserError
 from ...families import transformer
 from ...files import read_json
 from ...processors import tokenizers as own
-from ...processors.external import MarianTokenizer, processor
+from ...processors.external import MarianTokenizer, sentencepiece_processor
 from ...processors.tokenizers import Tokenizer, TrainedTokenizer
 from .folder import (
     GENERATION_FILE,
@@ -37,7 +37,7 @@ def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokeni
         if not (path / name).is_file():
             raise UserError(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
         try:
-            return processor(model_file=str(path / name))
+            return sentencepiece_processor(model_file=str(path / name))
         except (RuntimeError, OSError) as error:
             raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 

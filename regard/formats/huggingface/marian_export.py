@@ -20,7 +20,7 @@ from ...config.schema import NEUTRAL_SAMPLING
 from ...families import transformer
 from ...files import write_json
 from ...parts import slots
-from ...processors.tokenizers import END, SPECIALS, TrainedTokenizer, bytes_of, letters
+from ...processors.tokenizers import END, SPECIALS, TrainedTokenizer, byte_letters, byte_values
 from .folder import generation_settings
 from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 from .weight_names import export_weights
@@ -190,14 +190,14 @@ def portable_tokenizer(text: TrainedTokenizer, ended: bool = True) -> Backend:
         backend.post_processor = processors.TemplateProcessing(
             single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, text.end)]
         )
-    if text.symbols and bytes_of(backend):
+    if text.symbols and byte_values(backend):
         backend.decoder = decode_around_symbols(backend.decoder, list(text.symbols.values()))
     return backend
 
 
 def decode_around_symbols(decoder: Any, symbols: list[str]) -> Any:
     """Decode what stands between symbols as a text of its own, as our tokenizers do."""
-    table = letters()
+    table = byte_letters()
     spelt = {symbol: "".join(table[byte] for byte in symbol.encode()) for symbol in symbols if not symbol.isascii()}
     before = [decoders.Replace(symbol, instead) for symbol, instead in spelt.items()]  # read as bytes, it comes back
     stripped = isinstance(decoder, decoders.Sequence)  # words: the space before the first is not of the text
