@@ -24,7 +24,7 @@ from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import bert
 from regard.formats.huggingface.bert_export import config, tensors
-from regard.parts.pooling import pooled
+from regard.parts.pooling import pool
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks.masked import MaskedPredictor
 from regard.training import optim as optim
@@ -164,7 +164,7 @@ class Bench:
             some = [rows[i] for i in batch]
             tokens, seen = pad_rows(some, self.text.pad).to(self.device), valid_mask(some).to(self.device)
             states = model(input_ids=tokens, attention_mask=seen.long()).last_hidden_state
-            vectors[batch] = pooled(states, seen, "mean", True).float().cpu()
+            vectors[batch] = pool(states, seen, "mean", True).float().cpu()
         return vectors
 
     def best(self, theirs: Callable[[Cut], Encoder]) -> tuple[Cut, str]:

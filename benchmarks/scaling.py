@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.device import resolve_device
 from regard.parts import FeedForward, Mask, Residual, slots
-from regard.parts.recurrent import convolved, recurrent
+from regard.parts.recurrent import standalone_convolution, standalone_recurrence
 from regard.training import optim as optim
 
 from .report import aligned
@@ -79,8 +79,8 @@ WAYS: dict[str, Way] = {
     "favor causal": Way(lambda plan, tokens: Looking(plan, slots.Favor(features=plan.features), True), "nmd"),
     "lowrank": Way(lambda plan, tokens: Looking(plan, slots.Lowrank(rank=plan.rank, tokens=tokens)), "nrd"),
     "blocks": Way(lambda plan, tokens: Looking(plan, slots.Blocks(size=plan.radius // 4)), "nbd"),
-    "rnn": Way(lambda plan, tokens: recurrent(plan.width), "nd²"),
-    "cnn": Way(lambda plan, tokens: convolved(plan.width), "knd²"),
+    "rnn": Way(lambda plan, tokens: standalone_recurrence(plan.width), "nd²"),
+    "cnn": Way(lambda plan, tokens: standalone_convolution(plan.width), "knd²"),
 }
 
 

@@ -56,13 +56,13 @@ class FusedQKVAttention(Attention):
 
     _fused: tuple[tuple[object, ...], Tensor, Tensor | None] | None = None  # weight versions, fused weight and bias
 
-    def project_all(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.query, self.key, self.value
         plain = all(isinstance(each, nn.Linear) and not each._forward_hooks for each in maps)  # no LoRA branches
         fusable = query is key and key is value and plain
         biases = [each.bias for each in maps if each.bias is not None]
         if not fusable or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
-            return super().project_all(query, key, value)
+            return super().project_qkv(query, key, value)
         version = (
             *((each.weight.data_ptr(), each.weight._version) for each in maps),
             *(each._version for each in biases),

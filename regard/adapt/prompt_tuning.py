@@ -88,7 +88,7 @@ def install(model: nn.Module, settings: Prompt, init_tokens: Sequence[int]) -> I
     """Put learned vectors before every text. They start as the embeddings of `init_tokens`."""
     has_encoder = hasattr(model, "encode")
     (check_has_stack if has_encoder else check_keeps_prefix)(model, "prompt")
-    if any(isinstance(each, GlobalAttention) and each.first for each in model.modules()):
+    if any(isinstance(each, GlobalAttention) and each.leading_globals for each in model.modules()):
         raise unsupported(
             "prompt", "its first token has global attention and predicts the class; a prompt would take its position"
         )

@@ -10,7 +10,7 @@ from torch import nn
 from ..config.merge import one_of
 from ..config.run import Run
 from ..errors import UserError
-from ..parts.layer import least_context
+from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
 from ..run_folder import read_run
 from . import tune
@@ -75,7 +75,7 @@ def _initial_tokens(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:
 
 def check_room(model: nn.Module, run: Run) -> None:
     """Check that the model has positions for tune.length virtual tokens and the texts of the run."""
-    length, context = getattr(run.tune, "length", 0), least_context(model)
+    length, context = getattr(run.tune, "length", 0), smallest_context(model)
     if length and getattr(run.data, "packed", False):
         raise UserError(
             f"tune.kind={run.tune.kind} goes before a text, but packed rows hold several; set data.packed=false"

@@ -20,7 +20,7 @@ from ..parts.cache.slots import DenseLayout
 from ..parts.masks import ANY_SEGMENT
 from .injection import Injection, unsupported
 
-STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "where")
+STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "position_terms")
 KeyValues = list[tuple[Tensor, Tensor]]  # keys and values of every layer, (1, heads, length, head_width)
 Method = Callable[..., Any]  # of a model class
 Arguments = dict[str, Any]  # of a method, by name

@@ -106,7 +106,7 @@ class CapturedGraph(NamedTuple):
 
 
 CAPTURED: MutableMapping[Any, dict[Any, CapturedGraph]] = WeakKeyDictionary()
-ANEW = "to", "empty", "put"  # what no step reads that it has not said itself
+ANEW = "target_slots", "at_prompt", "put"  # what no step reads that it has not said itself
 KEPT = 4  # recordings of a model, each with the memory of a cache
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
-from ..parts.init import as_built, initialize, normal, ones, zeros
+from ..parts.init import initialize, normal, ones, unchanged, zeros
 
 Attention = Annotated[
     slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Lowrank | slots.Additive,
@@ -51,8 +51,8 @@ class EncoderConfig(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
-        slots.refuse_uneven(self.width, self.heads, self.positions)
-        slots.refuse_layers(self.attention, self.layers)
+        slots.check_widths(self.width, self.heads, self.positions)
+        slots.check_layer_lists(self.attention, self.layers)
         return self
 
 
@@ -93,7 +93,7 @@ class Model(nn.Module):
         self.encoder = Stack(
             [
                 Layer(
-                    slots.in_layer(c.attention, number).build(c.width, c.heads),
+                    slots.for_layer(c.attention, number).build(c.width, c.heads),
                     c.feed.build(c.width, c.inner),
                     lambda: Residual(norm(), c.prenorm, c.dropout),
                 )
@@ -154,6 +154,6 @@ LABEL_MODULES = ("classes",)  # those whose rows are the labels of one data set
 INITIAL = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
-    r".*kernel\.(keys|values)\.weight": as_built,  # means over neighbors
+    r".*kernel\.(keys|values)\.weight": unchanged,  # means over neighbors
     r".*\.weight": normal(0.02),
 }

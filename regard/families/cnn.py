@@ -40,7 +40,7 @@ class Config(generic.BaseConfig):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads if self.head == "target" else 1, self.positions)
+        slots.check_widths(self.width, self.heads if self.head == "target" else 1, self.positions)
         return self
 
 
@@ -70,7 +70,7 @@ def decoder(c: Config, cross: bool) -> Stack:
 
 
 def residual(c: Config) -> Residual:
-    return Residual(nn.LayerNorm(c.width), first=True, dropout=c.dropout)
+    return Residual(nn.LayerNorm(c.width), norm_first=True, dropout=c.dropout)
 
 
 def initial(c: Config) -> dict[str, Rule]:

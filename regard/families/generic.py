@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Mask, Stack
 from ..parts.init import Rule, initialize
-from ..parts.pooling import Pooling, pooled
+from ..parts.pooling import Pooling, pool
 
 Head = Literal["target", "next", "class", "tag"]
 
@@ -163,7 +163,7 @@ class Classifier(nn.Module):
         return states  # (batch, tokens, width)
 
     def label_logits(self, states: Tensor, valid: Tensor) -> Tensor:
-        x = states if self.pooling is None else pooled(states, valid, self.pooling)
+        x = states if self.pooling is None else pool(states, valid, self.pooling)
         logits: Tensor = self.classes(self.dropout(x))
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 

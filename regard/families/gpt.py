@@ -41,9 +41,9 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
-        slots.refuse_unseemly(self.attention, self.positions)
-        slots.refuse_layers(self.attention, self.layers)
+        slots.check_widths(self.width, self.heads, self.positions, self.head_width)
+        slots.check_causal(self.attention, self.positions)
+        slots.check_layer_lists(self.attention, self.layers)
         if self.key_heads and self.heads % self.key_heads:
             raise ValueError(
                 f"{self.heads} heads cannot share {self.key_heads} key heads evenly; use a divisor (model.key_heads)"
@@ -74,9 +74,9 @@ class Model(nn.Module):
         shape = {"key_heads": c.key_heads, "head_width": c.head_width, "bias": c.biased}
         layers = [
             Layer(
-                slots.in_layer(c.attention, number).build(c.width, c.heads, **shape),
+                slots.for_layer(c.attention, number).build(c.width, c.heads, **shape),
                 c.feed.build(c.width, c.inner, bias=c.biased),
-                lambda: Residual(norm(), first=True, dropout=c.dropout),
+                lambda: Residual(norm(), norm_first=True, dropout=c.dropout),
             )
             for number in range(c.layers)
         ]

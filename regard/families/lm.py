@@ -30,9 +30,9 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
-        slots.refuse_unseemly(self.attention, slots.Sinusoid())
-        slots.refuse_layers(self.attention, self.layers)
+        slots.check_widths(self.width, self.heads, slots.Sinusoid())
+        slots.check_causal(self.attention, slots.Sinusoid())
+        slots.check_layer_lists(self.attention, self.layers)
         if isinstance(self.attention, slots.Dense) and self.attention.dropout:
             raise ValueError(
                 f"model.attention.dropout is {self.attention.dropout}, but in family lm model.dropout covers attention "
@@ -60,9 +60,9 @@ class Model(nn.Module):
         self.dropout = Dropout(c.dropout)
         layers = [
             Layer(
-                slots.in_layer(c.layer_attention(), number).build(c.width, c.heads),
+                slots.for_layer(c.layer_attention(), number).build(c.width, c.heads),
                 FeedForward(c.width, c.inner, "relu", dropout=c.dropout),
-                lambda: Residual(nn.LayerNorm(c.width), first=False, dropout=c.dropout),
+                lambda: Residual(nn.LayerNorm(c.width), norm_first=False, dropout=c.dropout),
             )
             for number in range(c.layers)
         ]

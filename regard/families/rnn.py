@@ -13,8 +13,8 @@ from torch import nn
 
 from ..config.schema import Positive
 from ..parts import Layer, Residual, Stack, slots
-from ..parts.init import Rule, glorot, normal, ones, open_gate, orthogonal, zeros
-from ..parts.recurrent import Cell, Recurrence, halved
+from ..parts.init import Rule, forget_gate_ones, glorot, normal, ones, orthogonal, zeros
+from ..parts.recurrent import Cell, Recurrence, odd_width_message
 from . import generic
 from .generic import HEAD_MODULES, LABEL_MODULES
 
@@ -34,9 +34,9 @@ class Config(generic.BaseConfig):
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
         if self.head == "target":
-            slots.refuse_uneven(self.width, self.heads, None)
+            slots.check_widths(self.width, self.heads, None)
         if self.head != "next" and self.width % 2:
-            raise ValueError(f"{halved(self.width)} (model.width)")
+            raise ValueError(f"{odd_width_message(self.width)} (model.width)")
         return self
 
 
@@ -49,7 +49,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def encoder(c: Config) -> Stack:
     """Bidirectional layers."""
-    layers = [Layer(Recurrence(c.width, c.cell, both=True), None, partial(residual, c)) for _ in range(c.layers)]
+    layers = [Layer(Recurrence(c.width, c.cell, bidirectional=True), None, partial(residual, c)) for _ in range(c.layers)]
     return Stack(layers, nn.LayerNorm(c.width))
 
 
@@ -67,7 +67,7 @@ def decoder(c: Config, cross: bool) -> Stack:
 
 
 def residual(c: Config) -> Residual:
-    return Residual(nn.LayerNorm(c.width), first=True, dropout=c.dropout)
+    return Residual(nn.LayerNorm(c.width), norm_first=True, dropout=c.dropout)
 
 
 def initial(c: Config) -> dict[str, Rule]:
@@ -75,7 +75,7 @@ def initial(c: Config) -> dict[str, Rule]:
         r".*norm\.weight": ones,
         r".*weight_ih_l0": glorot,
         r".*weight_hh_l0": orthogonal,
-        r".*bias_hh_l0": open_gate if c.cell == "lstm" else zeros,
+        r".*bias_hh_l0": forget_gate_ones if c.cell == "lstm" else zeros,
         r".*bias.*": zeros,
         r"(source|target|embed|head)\.weight": normal(c.width**-0.5),
         r".*\.weight": glorot,

@@ -38,7 +38,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads, self.positions, self.head_width)
+        slots.check_widths(self.width, self.heads, self.positions, self.head_width)
         return self
 
 

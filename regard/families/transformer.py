@@ -40,7 +40,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads, self.positions)
+        slots.check_widths(self.width, self.heads, self.positions)
         return self
 
 

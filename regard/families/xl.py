@@ -51,7 +51,7 @@ class Config(Base):
 
     @model_validator(mode="after")
     def _check_shape(self) -> "Config":
-        slots.refuse_uneven(self.width, self.heads, slots.Sinusoid())
+        slots.check_widths(self.width, self.heads, slots.Sinusoid())
         if not self.attention.scaled:
             raise ValueError(
                 "model.attention.scaled is false, but relative positions scale their scores; set it to true"

@@ -14,7 +14,7 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
-from ..parts.layer import least_context
+from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
@@ -175,7 +175,7 @@ def probe_logits(system: Any) -> Tensor:
     vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
     needed = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
     draw = torch.Generator().manual_seed(1)
-    context = least_context(model)
+    context = smallest_context(model)
     room = PROBE_TOKENS if context is None else context - getattr(system.run.tune, "length", 0)
     tokens = max(1, min(PROBE_TOKENS, room))
     found: Tensor = model(*(torch.randint(min(vocabs), (4, tokens), generator=draw) for _ in needed))

@@ -23,7 +23,7 @@ from ..adapt.prefix_tuning import PrefixParameters
 from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
 from ..files import read_json, write_json
-from ..parts.layer import least_context
+from ..parts.layer import smallest_context
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 
@@ -218,7 +218,7 @@ def _load_virtual_tokens(
     if type(count) is not int or count < 1 or vectors.dim() != 2 or len(vectors) < count:
         raise UserError(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count!r}) rows")
     vectors = vectors[:count]
-    if (context := least_context(model)) is not None and count >= context:
+    if (context := smallest_context(model)) is not None and count >= context:
         raise UserError(f"{folder} puts {count} places before a text, and this base has {context} in all; use another")
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)

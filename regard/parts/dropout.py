@@ -1,6 +1,6 @@
-"""Dropout (1207.0580) as torch has it, but for a CPU, where drawing a number for each place takes most of its time.
+"""Dropout (1207.0580): torch's, except on a CPU, where drawing a random number per element takes most of the time.
 
-There one random integer decides about four places; a share is then exact to 1 in 65,536, and the scale fits it.
+There one random integer decides about four elements. The rate is then exact to 1 in 65,536, and the scale matches it.
 """
 
 from typing import Any
@@ -15,23 +15,23 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.p or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        out: Tensor = _Dropped.apply(x, min(round(self.p * STEPS), STEPS - 1))  # type: ignore[no-untyped-call]
+        out: Tensor = _CpuDropout.apply(x, min(round(self.p * STEPS), STEPS - 1))  # type: ignore[no-untyped-call]
         return out
 
 
-class _Dropped(torch.autograd.Function):
-    """`hidden` of 65,536 places become zero, and the others larger, so that the mean stays."""
+class _CpuDropout(torch.autograd.Function):
+    """Zero `dropped` of 65,536 elements and scale the others up, so that the mean stays."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, hidden: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         count = x.numel()
         drawn = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
-        kept = drawn.view(torch.int16)[:count].view(x.shape) >= hidden - STEPS // 2
-        share = kept.to(x.dtype).mul_(STEPS / (STEPS - hidden))
-        ctx.save_for_backward(share)
-        return x * share
+        kept = drawn.view(torch.int16)[:count].view(x.shape) >= dropped - STEPS // 2
+        factors = kept.to(x.dtype).mul_(STEPS / (STEPS - dropped))
+        ctx.save_for_backward(factors)
+        return x * factors
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
-        (share,) = ctx.saved_tensors
-        return outer[0] * share, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (factors,) = ctx.saved_tensors
+        return grads[0] * factors, None

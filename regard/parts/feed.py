@@ -1,6 +1,6 @@
-"""Feed-forward: two linear maps around an activation; plain, gated, or seeing a token's neighbours.
+"""Feed-forward: two linear maps around an activation; plain, gated or with a convolution over neighboring tokens.
 
-A feed is handed the mask of its layer: most look at one token only and pass over it.
+Each receives the mask of its layer; only the convolution uses it.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activated(x: Tensor, act: Activation) -> Tensor:
-    """`x` is given away: without gradients its memory is used again, which is a large part of what a layer needs."""
+def activate(x: Tensor, act: Activation) -> Tensor:
+    """Activate in place if there are no gradients: `x` is a large part of a layer's memory. The caller gives it up."""
     return ACTIVATIONS[act](x) if torch.is_grad_enabled() else IN_PLACE[act](x)
 
 
@@ -45,12 +45,12 @@ class FeedForward(nn.Module):
         self.act, self.dropout = act, Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(activated(self.into(x), self.act)))
+        out: Tensor = self.out(self.dropout(activate(self.into(x), self.act)))
         return out
 
 
 class GatedFeedForward(FeedForward):
-    """Shazeer (2002.05202): one more linear map, activated, multiplies the first."""
+    """Shazeer (2002.05202): the activation of a third linear map gates the first."""
 
     def __init__(
         self, width: int, inner: int, act: Activation = "gelu_tanh", bias: bool = False, dropout: float = 0.0
@@ -59,39 +59,38 @@ class GatedFeedForward(FeedForward):
         self.gate = nn.Linear(width, inner, bias=bias)
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        out: Tensor = self.out(self.dropout(activated(self.gate(x), self.act) * self.into(x)))
+        out: Tensor = self.out(self.dropout(activate(self.gate(x), self.act) * self.into(x)))
         return out
 
 
 class ConvFeedForward(FeedForward):
-    """The first map reads a token beside its neighbours, `size` tokens in all: a convolution over the row.
+    """The first map is a convolution over `size` tokens of the row.
 
-    A neighbour that is padding, or of another sequence in the same row, counts as zeros, as beyond the row's ends.
+    Padding and tokens of other segments count as zeros, like positions beyond the row's ends.
     """
 
-    causal = False  # its past would have to be remembered between steps
+    causal = False  # it has no cache for past tokens
 
     def __init__(self, width: int, inner: int, size: int = 3, act: Activation = "relu", dropout: float = 0.0) -> None:
         super().__init__(width, inner, act, dropout=dropout)
         self.into, self.size = nn.Linear(size * width, inner), size
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        return super().forward(self.near(x, mask))
+        return super().forward(self.with_neighbors(x, mask))
 
-    def near(self, x: Tensor, mask: Mask) -> Tensor:
-        return neighbours(x, mask, self.size // 2, self.size // 2)
+    def with_neighbors(self, x: Tensor, mask: Mask) -> Tensor:
+        return gather_neighbors(x, mask, self.size // 2, self.size // 2)
 
 
-def neighbours(x: Tensor, mask: Mask, before: int, behind: int) -> Tensor:
-    """(batch, tokens, (before + 1 + behind) · width): every token between so many others, side by side."""
-    tokens, size = x.size(1), before + 1 + behind
-    x = (
-        x if mask.key_valid is None else x.masked_fill(~mask.key_valid[:, -tokens:, None], 0.0)
-    )  # others may stand before them
-    rows = F.pad(x, (0, 0, before, behind))
-    seen = [rows[:, i : i + tokens] for i in range(size)]
+def gather_neighbors(x: Tensor, mask: Mask, before: int, after: int) -> Tensor:
+    """(batch, tokens, (before + 1 + after) · width): every token concatenated with its neighbors."""
+    tokens, size = x.size(1), before + 1 + after
+    if mask.key_valid is not None:  # it may describe cached keys before these tokens
+        x = x.masked_fill(~mask.key_valid[:, -tokens:, None], 0.0)
+    rows = F.pad(x, (0, 0, before, after))
+    neighbors = [rows[:, i : i + tokens] for i in range(size)]
     if mask.segments is not None:
-        theirs = F.pad(mask.segments, (before, behind))  # what lies beyond is zeros already
-        same = [theirs[:, i : i + tokens] == mask.segments for i in range(size)]
-        seen = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(seen, same, strict=True)]
-    return torch.cat(seen, -1)
+        segments = F.pad(mask.segments, (before, after))  # beyond the ends, the inputs are zeros already
+        same = [segments[:, i : i + tokens] == mask.segments for i in range(size)]
+        neighbors = [each.masked_fill(~own[..., None], 0.0) for each, own in zip(neighbors, same, strict=True)]
+    return torch.cat(neighbors, -1)

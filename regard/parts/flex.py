@@ -1,10 +1,9 @@
-"""FlexAttention (2412.05496) on a GPU, in compiled code: blocks of keys that no token of a block may see are skipped.
+"""FlexAttention (2412.05496) in compiled code on a GPU: it skips blocks of keys that no query of a block attends to.
 
-Packed rows use it, windows and random blocks. It says nothing that the mask does not say: everywhere else other code
-gives the same numbers.
+Packed rows, windows and block-sparse attention use it. The results equal those of the other kernels.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,94 +13,96 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from .masks import Mask
 
 BLOCK = 128  # tokens
+MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (row, head, query, key) -> visible
+ScoreRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # (score, row, head, query, key) -> score
 
 
-def serves(mask: Mask, device: torch.device) -> bool:
-    """Is this a packed row that compiled code is looking at? Interpreted, FlexAttention would be slow."""
-    others = mask.exclude_self or any(
-        word is not None for word in (mask.window, mask.key_positions, mask.key_valid, mask.beam_ancestry)
-    )
-    return mask.segments is not None and not others and device.type == "cuda" and torch.compiler.is_compiling()
+def supports(mask: Mask, device: torch.device) -> bool:
+    """True for packed rows in compiled code on a GPU, without other rules. Without compilation it would be slow."""
+    rest = mask.window, mask.key_positions, mask.key_valid, mask.beam_ancestry
+    other_rules = mask.exclude_self or any(value is not None for value in rest)
+    return mask.segments is not None and not other_rules and device.type == "cuda" and torch.compiler.is_compiling()
 
 
-def mixed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    blocks = blocked(mask, q.size(2), k.size(2), q.device)
-    found: Tensor = flex_attention(q, k, v, block_mask=blocks, scale=scale, enable_gqa=q.size(1) != k.size(1))
-    return found
+def attend_packed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
+    blocks = packed_block_mask(mask, q.size(2), k.size(2), q.device)
+    out: Tensor = flex_attention(q, k, v, block_mask=blocks, scale=scale, enable_gqa=q.size(1) != k.size(1))
+    return out
 
 
-def blocked(mask: Mask, queries: int, keys: int, device: torch.device) -> Any:
-    """The block mask; one serves all layers of a stack."""
-    return mask.cached(("flex", queries, keys), lambda: _blocked(mask, queries, keys, device))
+def packed_block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask:
+    """The block mask of packed rows; one serves all layers of a stack."""
+    return mask.cached(("flex", queries, keys), lambda: _packed_block_mask(mask, queries, keys, device))
 
 
-def _blocked(mask: Mask, queries: int, keys: int, device: torch.device) -> Any:
+def _packed_block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask:
     segments = mask.segments
     assert segments is not None
-    others = segments if mask.key_segments is None else mask.key_segments
-    at, keys_at = mask.query_key_positions(queries, keys, device)
-    at, keys_at = at.expand(len(segments), -1), keys_at.expand(len(segments), -1)
+    key_segments = segments if mask.key_segments is None else mask.key_segments
+    positions, key_positions = mask.query_key_positions(queries, keys, device)
+    positions, key_positions = positions.expand(len(segments), -1), key_positions.expand(len(segments), -1)
     causal = mask.causal
 
     def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        same = segments[row, query] == others[row, key]
-        return same & (at[row, query] >= keys_at[row, key]) if causal else same
+        same = segments[row, query] == key_segments[row, key]
+        return same & (positions[row, query] >= key_positions[row, key]) if causal else same
 
     return create_block_mask(visible, len(segments), None, queries, keys, device=device)
 
 
-# --- patterns that are known by their blocks: no table of all pairs is ever looked at ---------------------------------
+# --- patterns known block by block: no table of all pairs is ever built -----------------------------------------------
 
 
-def compiling(device: torch.device) -> bool:
-    """Interpreted, FlexAttention would be slow."""
+def is_compiling(device: torch.device) -> bool:
+    """True in compiled code on a GPU. Without compilation FlexAttention would be slow."""
     return device.type == "cuda" and torch.compiler.is_compiling()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, blocks: Any, score: Any = None) -> Tensor:
-    found: Tensor = flex_attention(q, k, v, score_mod=score, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
-    return found
+def attend(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, score: ScoreRule | None = None) -> Tensor:
+    out: Tensor = flex_attention(q, k, v, score_mod=score, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
+    return out
 
 
-def blocks(tokens: int) -> int:
+def block_count(tokens: int) -> int:
     return -(-tokens // BLOCK)
 
 
-def any_in_blocks(words: Tensor) -> Tensor:
-    """(batch, tokens) bool: in which blocks something is true, (batch, blocks)."""
-    return torch.unflatten(F.pad(words, (0, -words.size(1) % BLOCK)), 1, (-1, BLOCK)).any(-1)
+def any_in_blocks(flags: Tensor) -> Tensor:
+    """(batch, tokens) bool -> (batch, blocks): which blocks contain a true value."""
+    return torch.unflatten(F.pad(flags, (0, -flags.size(1) % BLOCK)), 1, (-1, BLOCK)).any(-1)
 
 
-def alike(words: Tensor) -> tuple[Tensor, Tensor]:
-    """(batch, tokens) whole numbers: in which two blocks some may be equal, and in which all are; (batch, 1, blocks,
-    blocks) each."""
-    extra, most = (0, -words.size(1) % BLOCK), torch.iinfo(words.dtype).max
-    low, high = (torch.unflatten(F.pad(words, extra, value=value), 1, (-1, BLOCK)) for value in (most, -most))
+def block_equality(values: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, tokens) integers -> for each pair of blocks, whether some values may be equal, and whether all are;
+    (batch, 1, blocks, blocks) each."""
+    padding, most = (0, -values.size(1) % BLOCK), torch.iinfo(values.dtype).max
+    low, high = (torch.unflatten(F.pad(values, padding, value=value), 1, (-1, BLOCK)) for value in (most, -most))
     low, high = low.amin(-1)[:, None], high.amax(-1)[:, None]
-    met = (low[..., None] <= high[..., None, :]) & (low[..., None, :] <= high[..., None])
-    return met, (low[..., None] == high[..., None, :]) & (low[..., None, :] == high[..., None])
+    some = (low[..., None] <= high[..., None, :]) & (low[..., None, :] <= high[..., None])
+    return some, (low[..., None] == high[..., None, :]) & (low[..., None, :] == high[..., None])
 
 
-def coarse(seen: Tensor, size: int, tokens: int) -> Tensor:
-    """(…, n, n) by blocks of `size` tokens: in which of our blocks, larger or smaller, something is seen."""
-    begin = torch.arange(blocks(tokens), device=seen.device) * BLOCK
+def coarsen(visible: Tensor, size: int, tokens: int) -> Tensor:
+    """(…, n, n) visibility between blocks of `size` tokens -> which pairs of our blocks have a visible part."""
+    begin = torch.arange(block_count(tokens), device=visible.device) * BLOCK
     low, high = begin // size, (begin + BLOCK - 1).clamp(max=tokens - 1) // size
     for axis in (-1, -2):
-        sums = F.pad(seen.transpose(-1, axis).int().cumsum(-1), (1, 0))
-        seen = (sums[..., high + 1] > sums[..., low]).transpose(-1, axis)
-    return seen
+        sums = F.pad(visible.transpose(-1, axis).int().cumsum(-1), (1, 0))
+        visible = (sums[..., high + 1] > sums[..., low]).transpose(-1, axis)
+    return visible
 
 
-def sparse(part: Tensor, full: Tensor, visible: Any, tokens: int) -> BlockMask:
-    """`part` and `full` (batch or 1, heads or 1, blocks, blocks): where `visible` is asked, where all is visible."""
+def build_block_mask(partial: Tensor, full: Tensor, visible: MaskRule, tokens: int) -> BlockMask:
+    """`partial` and `full` (batch or 1, heads or 1, blocks, blocks): block pairs to check with `visible`, and block
+    pairs that are visible entirely."""
 
     def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = chosen.contiguous()  # with gradients, FlexAttention reads the lists as if they were, whatever they are
+        chosen = chosen.contiguous()  # with gradients, FlexAttention assumes contiguous lists
         order = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
-    whole = torch.arange(part.size(-1), device=part.device) < tokens // BLOCK  # the last block may be cut off
+    whole = torch.arange(partial.size(-1), device=partial.device) < tokens // BLOCK  # the last block may be cut off
     full = full & whole[:, None] & whole[None]
     return BlockMask.from_kv_blocks(
-        *listed(part & ~full), *listed(part & full), BLOCK, visible, seq_lengths=(tokens, tokens)
+        *listed(partial & ~full), *listed(partial & full), BLOCK, visible, seq_lengths=(tokens, tokens)
     )

@@ -1,4 +1,4 @@
-"""How weights begin: one table per family, read from top to bottom, the first line that fits a tensor's name wins."""
+"""Weight initialization: one table per family; the first pattern that matches a parameter's name wins."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ from torch.nn import init
 Rule = Callable[[Tensor], Tensor]
 
 
-def normal(spread: float) -> Rule:
-    return lambda tensor: init.normal_(tensor, 0.0, spread)
+def normal(std: float) -> Rule:
+    return lambda tensor: init.normal_(tensor, 0.0, std)
 
 
 def glorot(tensor: Tensor) -> Tensor:
@@ -26,27 +26,29 @@ def ones(tensor: Tensor) -> Tensor:
 
 
 def orthogonal(tensor: Tensor) -> Tensor:
-    """Of a recurrence: the map from state to state of every gate by itself, (gates · width, width)."""
+    """For recurrent weights (gates · width, width): each gate's map is orthogonal by itself."""
     for gate in tensor.chunk(tensor.size(0) // tensor.size(1)):
         init.orthogonal_(gate)
     return tensor
 
 
-def open_gate(tensor: Tensor) -> Tensor:
-    """Of an LSTM's biases, whose second quarter is of the gate that forgets: it begins by forgetting little."""
+def forget_gate_ones(tensor: Tensor) -> Tensor:
+    """For LSTM biases: ones for the forget gate (the second quarter), so that it forgets little at first."""
     init.zeros_(tensor)
     init.ones_(tensor.chunk(4)[1])
     return tensor
 
 
-def as_built(tensor: Tensor) -> Tensor:
+def unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 
 def initialize(model: nn.Module, table: Mapping[str, Rule]) -> None:
-    """Keys are regular expressions over whole parameter names. A parameter that no line names is a mistake of ours."""
+    """Keys are regular expressions over whole parameter names; every parameter must match one."""
     for name, parameter in model.named_parameters():
         rule = next((rule for pattern, rule in table.items() if re.fullmatch(pattern, name)), None)
         if rule is None:
-            raise LookupError(f"no line of the table of initial values fits {name!r}")
+            raise LookupError(
+                f"no initialization rule matches the parameter {name!r}; add a pattern to the family's table"
+            )
         rule(parameter)

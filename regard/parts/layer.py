@@ -1,128 +1,137 @@
-"""A residual, a layer of two or three of them, and a stack of layers."""
+"""A residual connection, a layer of two or three of them, and a stack of layers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from torch import Tensor, nn
 
 from . import unpadded
-from .cache.base import Cache, LayerCache
+from .attention import Attention
+from .cache.base import Cache, CacheLayout, LayerCache, LayoutSpec
 from .dropout import Dropout
+from .feed import FeedForward
 from .masks import Mask
+from .mixer import SequenceMixer
 from .positions import Positions, PositionTerms
 
 
 class Residual(nn.Module):
     """x + f(norm(x)) with the norm first; norm(x + f(x)) as first published."""
 
-    def __init__(self, norm: nn.Module, first: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, norm: nn.Module, norm_first: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        self.norm, self.first, self.dropout = norm, first, Dropout(dropout)
+        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
-    def forward(self, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.first:
-            x = x + self.dropout(change(self.norm(x)))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            x = x + self.dropout(sublayer(self.norm(x)))
             return x
-        x = self.norm(x + self.dropout(change(x)))
+        x = self.norm(x + self.dropout(sublayer(x)))
         return x
 
 
 @dataclass(frozen=True)
 class Cross:
-    """The other sequence a decoder looks at. Defaults are plain values: a compiled step cannot trace objects there."""
+    """The source sequence for cross-attention. Defaults are plain values: compiled code cannot trace objects there."""
 
-    source: Tensor | None  # (batch, keys, width); None once its keys are remembered
+    source: Tensor | None  # (batch, keys, width); None if `layer_caches` hold its keys and values
     mask: Mask
     position_terms: PositionTerms | None = None
-    layer_caches: tuple[LayerCache, ...] = ()  # one per layer
+    layer_caches: tuple[LayerCache, ...] = ()  # one per layer, or none
 
-    def layer_cache(self, layer: int) -> LayerCache | None:
-        return self.layer_caches[layer] if self.layer_caches else None
+    def layer_cache(self, index: int) -> LayerCache | None:
+        return self.layer_caches[index] if self.layer_caches else None
 
     def select(self, rows: Tensor) -> "Cross":
-        for memory in self.layer_caches:
-            memory.select(rows)
+        for layer_cache in self.layer_caches:
+            layer_cache.select(rows)
         return replace(self, mask=self.mask.select(rows))
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is another sequence, feed-forward; each inside its residual.
+    """Self-attention, optional cross-attention and feed-forward, each inside its residual.
 
-    Recurrence and convolution stand in the place of self-attention, and do without a feed-forward.
+    Recurrence or convolution may take the place of self-attention; such layers have no feed-forward.
     """
 
     def __init__(
         self,
-        attention: nn.Module,
-        feed: nn.Module | None,
+        attention: SequenceMixer,
+        feed: FeedForward | None,
         residual: Callable[[], Residual],
-        cross: nn.Module | None = None,
+        cross: Attention | None = None,
     ) -> None:
         super().__init__()
-        self.attention: Any = attention  # whatever a slot built: it has the verbs of Attention
-        self.feed: Any = feed
+        self.attention: SequenceMixer = attention
+        self.feed: FeedForward | None = feed
         self.attention_residual: Residual = residual()
         self.feed_residual: Residual | None = residual() if feed is not None else None
-        self.cross: Any = cross
+        self.cross: Attention | None = cross
         self.cross_residual: Residual | None = residual() if cross is not None else None
 
     def forward(
         self,
         x: Tensor,
         mask: Mask,
-        where: PositionTerms,
-        memory: LayerCache | None = None,
+        position_terms: PositionTerms,
+        layer_cache: LayerCache | None = None,
         cross: Cross | None = None,
-        number: int = 0,
+        index: int = 0,
     ) -> Tensor:
-        """`number` is the layer's place in its stack: which of the cross memories is its own."""
-        x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, where, memory))
+        """`index` is the layer's index in its stack; it selects the layer's own cache of the source."""
+        x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, position_terms, layer_cache))
         if self.cross_residual is not None and cross is not None:
-            x = self.cross_residual(x, lambda y: self.look(y, cross, number))
+            x = self.cross_residual(x, lambda y: self.cross_attend(y, cross, index))
         if self.feed_residual is not None:
-            x = self.feed_residual(x, lambda y: self.feed(y, mask))
+            x = self.feed_residual(x, lambda y: self.feed_forward(y, mask))
         return x
 
-    def look(self, x: Tensor, cross: Cross, number: int) -> Tensor:
-        seen: Tensor = self.cross(
-            x, cross.source, cross.source, cross.mask, cross.position_terms, cross.layer_cache(number)
+    def feed_forward(self, x: Tensor, mask: Mask) -> Tensor:
+        assert self.feed is not None
+        out: Tensor = self.feed(x, mask)
+        return out
+
+    def cross_attend(self, x: Tensor, cross: Cross, index: int) -> Tensor:
+        assert self.cross is not None
+        out: Tensor = self.cross(
+            x, cross.source, cross.source, cross.mask, cross.position_terms, cross.layer_cache(index)
         )
-        return seen
+        return out
 
 
 class Stack(nn.Module):
-    """Layers in a row. It owns the positions: one scheme for all layers, or a list with one for each.
+    """A sequence of layers. It owns the positions: one scheme for all layers, or a list with one per layer.
 
-    A decoder's stack is causal by construction: nobody can forget the word, and nonsense is refused before any call.
+    A decoder's stack is causal by construction, and the constructor refuses parts that cannot be causal.
     """
 
     def __init__(
         self,
-        layers: Sequence[nn.Module],
+        layers: Sequence[Layer],
         norm: nn.Module | None = None,
         positions: Positions | Sequence[Positions] | None = None,
         causal: bool = False,
     ) -> None:
         super().__init__()
-        self.layers: Any = nn.ModuleList(layers)
+        self.layers = cast("Sequence[Layer]", nn.ModuleList(layers))  # ModuleList does not declare its item type
         self.norm, self.causal = norm or nn.Identity(), causal
-        one = positions or Positions()
-        self.positions = one if isinstance(one, Positions) else nn.ModuleList(one)
-        self.schemes = [one] * len(layers) if isinstance(one, Positions) else list(one)
+        scheme = positions or Positions()
+        self.positions = scheme if isinstance(scheme, Positions) else nn.ModuleList(scheme)
+        self.schemes = [scheme] * len(layers) if isinstance(scheme, Positions) else list(scheme)  # one per layer
         check_compatible(self)
-        self.unpadded = True  # may rows be read without their padding, where all parts can?
-        join_layers(self)
+        self.unpadded = True  # False: keep padding even if all parts could do without
+        share_across_layers(self)
 
     @property
     def context(self) -> int | None:
-        """How many tokens a text may have, by what positions and kernels know; None: any number."""
-        known = (getattr(part, "context", None) for part in self.modules() if part is not self)
-        return min((tokens for tokens in known if tokens is not None), default=None)
+        """The longest text, in tokens, that positions and kernels support; None: unlimited."""
+        limits = (getattr(part, "context", None) for part in self.modules() if part is not self)
+        return min((limit for limit in limits if limit is not None), default=None)
 
-    def add_positions(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """What the positions add to the input; the family calls it where its paper does."""
-        return self.schemes[0].add_to_input(x, at) if self.schemes else x
+    def add_positions(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Add position vectors to the input. The family calls this where its paper does."""
+        return self.schemes[0].add_to_input(x, positions) if self.schemes else x
 
     def forward(
         self,
@@ -130,21 +139,23 @@ class Stack(nn.Module):
         mask: Mask,
         cross: Cross | None = None,
         cache: Cache | None = None,
-        where: PositionTerms | None = None,
+        position_terms: PositionTerms | None = None,
     ) -> Tensor:
-        plain = cross is None and cache is None and where is None
-        if self.unpadded and plain and unpadded.serves(x, mask) and self._knows_flat():
+        plain = cross is None and cache is None and position_terms is None
+        if self.unpadded and plain and unpadded.supports(x, mask) and self._supports_unpadded():
             rows = unpadded.Unpadded(mask)
-            return rows.back(self.forward(rows.laid(x), rows.mask))  # hooks have run
+            # `self.forward`, not `self`: hooks have run already.
+            return rows.restore_padding(self.forward(rows.remove_padding(x), rows.mask))
         last = x
-        for last in self.layer_outputs(x, mask, cross, cache, where):  # noqa: B007
+        for last in self.layer_outputs(x, mask, cross, cache, position_terms):  # noqa: B007
             pass
         out: Tensor = self.norm(last)
         return out
 
-    def _knows_flat(self) -> bool:
-        plain = not any(scheme.biased for scheme in self.schemes)  # a bias is of rows and columns
-        return not self.causal and plain and all(getattr(layer.attention, "unpadded", False) for layer in self.layers)
+    def _supports_unpadded(self) -> bool:
+        unbiased = not any(scheme.biased for scheme in self.schemes)  # a bias has rows and columns of padded texts
+        mixers = (layer.attention for layer in self.layers)
+        return not self.causal and unbiased and all(getattr(mixer, "unpadded", False) for mixer in mixers)
 
     def layer_outputs(
         self,
@@ -152,83 +163,82 @@ class Stack(nn.Module):
         mask: Mask,
         cross: Cross | None = None,
         cache: Cache | None = None,
-        where: PositionTerms | None = None,
+        position_terms: PositionTerms | None = None,
     ) -> Iterator[Tensor]:
-        """The output of every layer in turn: DETR's auxiliary losses, and whoever else looks inside."""
+        """Yield the output of every layer, before the final norm. DETR's auxiliary losses need them all."""
         mask = mask.replace(causal=True) if self.causal else mask
-        sights, wheres = self._views(x, mask, cache, where)
+        masks, terms = self._masks_and_terms(x, mask, cache, position_terms)
         if cross is None and cache is not None:
             cross = cache.cross
         if cross is not None:
             cross = replace(cross, mask=cross.mask.memoized())
         for i, layer in enumerate(self.layers):
-            x = layer(x, sights[i], wheres[i], cache.layers[i] if cache is not None else None, cross, i)
+            x = layer(x, masks[i], terms[i], cache.layers[i] if cache is not None else None, cross, i)
             yield x
 
-    def _views(
-        self, x: Tensor, mask: Mask, cache: Cache | None, where: PositionTerms | None
+    def _masks_and_terms(
+        self, x: Tensor, mask: Mask, cache: Cache | None, position_terms: PositionTerms | None
     ) -> tuple[list[Mask], list[PositionTerms]]:
-        """Every layer's mask and positions, made once for all that share them."""
+        """The mask and the position terms of every layer, built once for all layers that share them."""
         pairs = cache.advance(mask) if cache is not None else [(mask, mask)] * len(self.layers)
-        once: dict[int, Mask] = {}
-        asked: dict[tuple[int, int], PositionTerms] = {}
-        sights, wheres = [], []
-        for layer, scheme, (handed, seen) in zip(self.layers, self.schemes, pairs, strict=True):
-            sight = once.setdefault(id(seen), seen.memoized())
-            key = id(scheme), id(seen)
-            if key not in asked:
-                asked[key] = where if where is not None else scheme.terms(x, handed, sight)
-            if not asked[key].includes_mask:
-                keys = x.size(1) if sight.key_positions is None else sight.key_positions.size(1)
-                layer.attention.prepare(sight, x.size(1), keys, x.device)
-            sights.append(sight)
-            wheres.append(asked[key])
-        return sights, wheres
+        memoized: dict[int, Mask] = {}
+        built: dict[tuple[int, int], PositionTerms] = {}
+        masks, terms = [], []
+        for layer, scheme, (given, visible) in zip(self.layers, self.schemes, pairs, strict=True):
+            visible_mask = memoized.setdefault(id(visible), visible.memoized())
+            key = id(scheme), id(visible)
+            if key not in built:
+                built[key] = position_terms if position_terms is not None else scheme.terms(x, given, visible_mask)
+            if not built[key].includes_mask:
+                keys = x.size(1) if visible_mask.key_positions is None else visible_mask.key_positions.size(1)
+                layer.attention.prepare(visible_mask, x.size(1), keys, x.device)
+            masks.append(visible_mask)
+            terms.append(built[key])
+        return masks, terms
 
     def cache(self, rows: int, capacity: int | None = None, source: Tensor | None = None, mask: Mask = Mask()) -> Cache:
         """An empty cache; with `source` it already holds every layer's projection of it."""
         device = next(self.parameters()).device
-        made: dict[tuple[Any, ...], Any] = {}
-        books, memories = [], []
+        built: dict[LayoutSpec, CacheLayout] = {}
+        layouts, layer_caches = [], []
         for layer in self.layers:
-            kind = layer.attention.cache_layout(capacity)
-            if kind not in made:
-                made[kind] = kind[0](rows, device, *kind[1:])
-            books.append(made[kind])
-            memories.append(layer.attention.layer_cache(made[kind], rows))
-        cache = Cache(rows, device, memories, books, capacity is not None)
-        cache.context, cache.read = self.context, 0 if capacity is None else None
+            spec = layer.attention.cache_layout(capacity)
+            if spec not in built:
+                built[spec] = spec[0](rows, device, *spec[1:])
+            layouts.append(built[spec])
+            layer_caches.append(layer.attention.layer_cache(built[spec], rows))
+        cache = Cache(rows, device, layer_caches, layouts, capacity is not None)
+        cache.context, cache.tokens_read = self.context, 0 if capacity is None else None
         if source is not None:
-            cache.cross = Cross(
-                None, mask, layer_caches=tuple(layer.cross.project_source(source) for layer in self.layers)
-            )
+            crosses = (layer.cross for layer in self.layers if layer.cross is not None)
+            cache.cross = Cross(None, mask, layer_caches=tuple(cross.project_source(source) for cross in crosses))
         return cache
 
 
-def least_context(model: nn.Module) -> int | None:
-    """How many tokens a text may have anywhere in a model: an encoder and a decoder may know unlike numbers."""
-    known = [part.context for part in model.modules() if isinstance(part, Stack) and part.context is not None]
-    return min(known, default=None)
+def smallest_context(model: nn.Module) -> int | None:
+    """The longest text, in tokens, that every stack of a model supports; encoder and decoder limits may differ."""
+    limits = [part.context for part in model.modules() if isinstance(part, Stack) and part.context is not None]
+    return min(limits, default=None)
 
 
-def join_layers(stack: Stack) -> None:
-    """Some parts have something in common with those of their kind in other layers: they take it from the first."""
-    first: dict[type, Any] = {}
+def share_across_layers(stack: Stack) -> None:
+    """Let parts with a `share_with` method take what all layers share from the first part of their class."""
+    first: dict[type, nn.Module] = {}
     for part in stack.modules():
-        if join := getattr(part, "join", None):
-            join(first.setdefault(type(part), part))
+        if share_with := getattr(part, "share_with", None):
+            share_with(first.setdefault(type(part), part))
 
 
 def check_compatible(stack: Stack) -> None:
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
-    deaf = [part for part in stack.modules() if not getattr(part, "biasable", True)]
-    sides = [side for layer in stack.layers for side in (layer.attention, layer.feed) if side is not None]
-    own = [part for side in sides for part in side.modules()]
-    blind = [part for part in own if not getattr(part, "causal", True)]
-    if stack.causal and blind:
-        raise ValueError(f"{type(blind[0]).__name__} sees later tokens and cannot be causal; use it in an encoder")
-    if biased and deaf:
+    unbiasable = [part for part in stack.modules() if not getattr(part, "biasable", True)]
+    sublayers = [each for layer in stack.layers for each in (layer.attention, layer.feed) if each is not None]
+    own = [part for sublayer in sublayers for part in sublayer.modules()]
+    acausal = [part for part in own if not getattr(part, "causal", True)]
+    if stack.causal and acausal:
+        raise ValueError(f"{type(acausal[0]).__name__} reads later tokens and cannot be causal; use it in an encoder")
+    if biased and unbiasable:
         raise ValueError(
-            f"{type(deaf[0]).__name__} has no scores that {type(biased[0]).__name__} could add to; "
+            f"{type(unbiasable[0]).__name__} has no scores that {type(biased[0]).__name__} could add to; "
             "use learned, sinusoid or rotary positions"
         )

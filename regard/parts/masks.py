@@ -1,4 +1,4 @@
-"""Who may look at whom. A mask is described here and materialised only by the kernel that needs it."""
+"""A `Mask` describes which keys each query may attend to. Only the kernel that needs a tensor builds it."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
@@ -9,92 +9,86 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-ANY_SEGMENT = -2  # the segment of a key that belongs to all of them
-ABSENT = 2**30  # the position of a key that is not there: later than any query, further than any reach
+ANY_SEGMENT = -2  # segment of a key that is visible from every segment
+ABSENT = 2**30  # position of a missing key: later than any query and outside any window
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """True is visible. An absent tensor means the plain case: positions 0, 1, 2…, every key real, one segment.
+    """Describes visible query-key pairs. A tensor that is None means the plain case: positions 0, 1, 2…, no padding,
+    one segment.
 
-    Queries and keys are compared by *position*, not by place in the row: that is what lets one description
-    serve packing, ragged rows, a cache and Transformer-XL's memory.
+    Rules compare *positions*, not indices in the row. So one description serves packing, ragged rows, a KV cache and
+    the memory of Transformer-XL.
     """
 
-    causal: bool = False  # no query sees a later position
-    exclude_self: bool = False  # no query sees its own position
-    window: int | None = None  # no query sees further than this, except global positions
-    positions: Tensor | None = None  # (batch, queries) positions
-    key_positions: Tensor | None = None  # (batch, keys); absent: the keys are the queries
-    key_valid: Tensor | None = None  # (batch, keys) bool, real rather than padding
-    segments: Tensor | None = None  # (batch, queries) several sequences share one row
-    key_segments: Tensor | None = None  # (batch, keys); absent: the keys are the queries
-    global_positions: Tensor | None = (
-        None  # (batch, most) places seen from, and seeing, everywhere; -1 in rows with fewer
-    )
-    beam_ancestry: Tensor | None = (
-        None  # (batch, queries, keys) bool: beams of a row stand side by side, each sees its own past
-    )
-    length_runs: tuple[tuple[int, int], ...] | None = (
-        None  # the segments of the only row in numbers: so many of such a length
-    )
+    causal: bool = False  # hide keys at later positions
+    exclude_self: bool = False  # hide the key at the query's own position
+    window: int | None = None  # hide keys further away than this; global positions are exempt
+    positions: Tensor | None = None  # (batch, queries)
+    key_positions: Tensor | None = None  # (batch, keys); None: the keys are the queries
+    key_valid: Tensor | None = None  # (batch, keys) bool: False for padding
+    segments: Tensor | None = None  # (batch, queries): which of several packed sequences a token belongs to
+    key_segments: Tensor | None = None  # (batch, keys); None: the keys are the queries
+    global_positions: Tensor | None = None  # (batch, most): these attend to and are visible from everywhere; -1 fills
+    beam_ancestry: Tensor | None = None  # (batch, queries, keys) bool: keys of each beam's own history
+    length_runs: tuple[tuple[int, int], ...] | None = None  # (count, length) of the segments of a single packed row
 
     @property
     def causal_only(self) -> bool:
-        """Is 'causal' all there is to say, so that a kernel needs no tensor?"""
+        """True if causality is the only rule, so that a kernel needs no mask tensor."""
         rest = self.window, self.positions, self.key_positions, self.key_valid, self.segments, self.beam_ancestry
-        return self.causal and not self.exclude_self and all(word is None for word in rest)
+        return self.causal and not self.exclude_self and all(value is None for value in rest)
 
     def query_key_positions(self, queries: int, keys: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Positions of queries and keys, (batch or 1, queries) and (batch or 1, keys)."""
-        at = torch.arange(queries, device=device)[None] if self.positions is None else self.positions
+        positions = torch.arange(queries, device=device)[None] if self.positions is None else self.positions
         if self.key_positions is not None:
-            return at, self.key_positions
-        return at, at if queries == keys else torch.arange(keys, device=device)[None]
+            return positions, self.key_positions
+        return positions, positions if queries == keys else torch.arange(keys, device=device)[None]
 
     def visible(self, queries: int, keys: int, device: torch.device | None = None) -> Tensor | None:
-        """(batch or 1, 1, queries or 1, keys) bool, or None where everything is visible."""
+        """(batch or 1, 1, queries or 1, keys) bool, True for visible pairs; None if every pair is visible."""
         return self.cached("visible", lambda: self._visible(queries, keys, device))
 
     def _visible(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
-        rules = (
-            self._by_place(queries, keys, device) if self.causal or self.exclude_self or self.window is not None else []
-        )
+        by_position = self.causal or self.exclude_self or self.window is not None
+        rules = self._position_rules(queries, keys, device) if by_position else []
         if self.key_valid is not None:
             rules.append(self.key_valid[:, None])
         if self.segments is not None:
-            other = self.segments if self.key_segments is None else self.key_segments
-            same = self.segments[:, :, None] == other[:, None, :]
-            rules.append(same if self.key_segments is None else same | (other == ANY_SEGMENT)[:, None])
+            key_segments = self.segments if self.key_segments is None else self.key_segments
+            same = self.segments[:, :, None] == key_segments[:, None, :]
+            rules.append(same if self.key_segments is None else same | (key_segments == ANY_SEGMENT)[:, None])
         if self.beam_ancestry is not None:
             rules.append(self.beam_ancestry)
         return reduce(and_, rules)[:, None] if rules else None
 
-    def _by_place(self, queries: int, keys: int, device: torch.device | None) -> list[Tensor]:
-        """What positions alone rule, each (batch or 1, queries, keys)."""
-        at, keys_at = self.query_key_positions(queries, keys, device)
-        gap, rules = at[:, :, None] - keys_at[:, None, :], []
+    def _position_rules(self, queries: int, keys: int, device: torch.device | None) -> list[Tensor]:
+        """The rules that depend on positions alone, each (batch or 1, queries, keys)."""
+        positions, key_positions = self.query_key_positions(queries, keys, device)
+        distance, rules = positions[:, :, None] - key_positions[:, None, :], []
         if self.causal:
-            rules.append(gap >= 0)
+            rules.append(distance >= 0)
         if self.exclude_self:
-            rules.append(gap != 0)
+            rules.append(distance != 0)
         if self.window is not None:
-            near = gap.abs() <= self.window
+            near = distance.abs() <= self.window
             if self.global_positions is not None:
                 near = near | self.is_global(keys)[:, None] | self.is_global(queries)[:, :, None]
             rules.append(near)
         return rules
 
     def is_global(self, keys: int) -> Tensor:
-        """(batch, keys) bool: the global places."""
+        """(batch, keys) bool: True at global positions."""
         assert self.global_positions is not None
-        spare = self.global_positions.masked_fill((self.global_positions < 0) | (self.global_positions > keys), keys)
-        return spare.new_zeros(len(spare), keys + 1, dtype=torch.bool).scatter(1, spare, True)[:, :keys]
+        index = self.global_positions.masked_fill((self.global_positions < 0) | (self.global_positions > keys), keys)
+        return index.new_zeros(len(index), keys + 1, dtype=torch.bool).scatter(1, index, True)[:, :keys]
 
-    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A form of this mask that some kernel needs; a `Sight` makes each only once."""
-        return make()
+    def cached(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Build a form of this mask that a kernel needs. A `CachedMask` builds each form only once."""
+        return build()
 
     def fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELDS}
@@ -106,24 +100,25 @@ class Mask:
         return CachedMask(**self.fields())
 
     def select(self, rows: Tensor) -> "Mask":
-        tensors = ((name, word) for name, word in self.fields().items() if isinstance(word, Tensor))
+        """The mask of these rows of the batch. Tensors with a single row serve all rows and stay."""
+        tensors = ((name, value) for name, value in self.fields().items() if isinstance(value, Tensor))
         return self.replace(**{name: tensor[rows] for name, tensor in tensors if tensor.size(0) > 1})
 
 
-FIELDS = tuple(f.name for f in fields(Mask))  # here, because a compiled step cannot ask a class for its fields
+FIELDS = tuple(f.name for f in fields(Mask))  # a constant: compiled code cannot call dataclasses.fields
 
 
 @dataclass(frozen=True, eq=False)
 class CachedMask(Mask):
-    """A mask for one call of a stack: all its layers share the forms built from it. Never keep one.
+    """A mask for one call of a stack, whose layers share the forms built from it. Do not keep it after the call.
 
-    Sizes are the same throughout such a call and no part of a form's key: that would tie compiled code to each of them.
+    Sizes do not change within a call, so they are not part of the keys. In a key, they would specialize compiled code.
     """
 
-    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _forms: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
-    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        if key not in self._made:
-            self._made[key] = make()
-        made: T = self._made[key]
-        return made
+    def cached(self, key: Hashable, build: Callable[[], T]) -> T:
+        if key not in self._forms:
+            self._forms[key] = build()
+        form: T = self._forms[key]
+        return form

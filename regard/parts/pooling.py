@@ -1,4 +1,4 @@
-"""One vector for a text, from those of its tokens."""
+"""Pool the vectors of a text's tokens into one."""
 
 from typing import Literal
 
@@ -9,12 +9,12 @@ from torch.nn import functional as F
 Pooling = Literal["mean", "first", "max"]
 
 
-def pooled(states: Tensor, real: Tensor, how: Pooling = "mean", normalised: bool = False) -> Tensor:
-    """states (batch, tokens, width), real (batch, tokens) bool -> (batch, width); padding is not counted."""
+def pool(states: Tensor, valid: Tensor, how: Pooling = "mean", normalized: bool = False) -> Tensor:
+    """states (batch, tokens, width), valid (batch, tokens) bool -> (batch, width); padding does not count."""
     if how == "first":
         vectors = states[:, 0]
     elif how == "max":
-        vectors = states.masked_fill(~real[..., None], -torch.inf).amax(1)
+        vectors = states.masked_fill(~valid[..., None], -torch.inf).amax(1)
     else:
-        vectors = states.masked_fill(~real[..., None], 0.0).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
-    return F.normalize(vectors, dim=-1) if normalised else vectors
+        vectors = states.masked_fill(~valid[..., None], 0.0).sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
+    return F.normalize(vectors, dim=-1) if normalized else vectors

@@ -1,7 +1,7 @@
-"""What attention replaced: recurrence, and gated convolution. Both stand in a layer in the place of self-attention.
+"""Recurrence and gated convolution, which take the place of self-attention in a layer.
 
-They have the verbs of `Attention`. Between calls a recurrence remembers its state and a convolution its last inputs, so
-that beams, ragged rows and rows that come and go are the cache's affair here too.
+They implement `SequenceMixer` like `Attention`. Between calls a recurrence stores its state and a convolution its last
+inputs. So the cache handles beams, ragged rows and rows that come and go as it does for attention.
 """
 
 import warnings
@@ -14,23 +14,24 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from .cache.base import CacheLayout, LayerCache
-from .feed import neighbours
+from .feed import gather_neighbors
 from .masks import Mask
+from .mixer import SequenceMixer
 from .positions import PositionTerms
 
 Cell = Literal["lstm", "gru", "rnn"]
-# torch keeps a recurrence's weights in one piece in float32 and half precision only, and tells of it in bfloat16
+# torch keeps RNN weights contiguous in float32 and half precision only, and warns about it in bfloat16.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 CELLS: dict[Cell, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
-LONGEST = 32768  # tokens that torch's fused recurrences are given at once: cuDNN refuses 65,536
 STEPS: dict[Cell, Any] = {"lstm": torch.lstm_cell, "gru": torch.gru_cell, "rnn": torch.rnn_tanh_cell}
+MAX_TOKENS = 32768  # tokens per call of torch's fused RNNs: cuDNN refuses 65,536
 
 
-class SequenceMixer(nn.Module):
-    """What stands in attention's place: it is handed the same things, and looks only at its query."""
+class StatefulMixer(SequenceMixer):
+    """A mixer with a fixed-size state. It has the signature of attention and reads only the query."""
 
-    outputs: int  # width of what it says
+    outputs: int  # width of the output
 
     def forward(
         self,
@@ -38,139 +39,135 @@ class SequenceMixer(nn.Module):
         key: Tensor | None,
         value: Tensor | None,
         mask: Mask,
-        where: PositionTerms | None = None,
-        memory: Any = None,
+        position_terms: PositionTerms | None = None,
+        layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        if memory is None:
-            return self.read(query, mask)
-        if memory.beams:  # alternatives side by side: each has its own memory, as a row has otherwise
-            flat = self.go_on(query.flatten(0, 1)[:, None], None, memory)
-            return flat.view(*query.shape[:2], -1)
-        return self.go_on(query, mask.key_valid, memory)
+        if layer_cache is None:
+            return self.read_all(query, mask)
+        if layer_cache.beams:  # (rows, beams): each beam has its own state, as each row has otherwise
+            out = self.read_next(query.flatten(0, 1)[:, None], None, layer_cache)
+            return out.view(*query.shape[:2], -1)
+        return self.read_next(query, mask.key_valid, layer_cache)
 
-    def read(self, x: Tensor, mask: Mask) -> Tensor:
-        """Whole texts, (batch, tokens, width)."""
+    def read_all(self, x: Tensor, mask: Mask) -> Tensor:
+        """Read complete texts, (batch, tokens, width)."""
         raise NotImplementedError
 
-    def go_on(self, x: Tensor, real: Tensor | None, memory: Any) -> Tensor:
-        """What comes next in every row, (rows, tokens, width); `real` marks what is no padding."""
+    def read_next(self, x: Tensor, valid: Tensor | None, layer_cache: Any) -> Tensor:
+        """Read the next tokens of every row, (rows, tokens, width); `valid` is False for padding."""
         raise NotImplementedError
-
-    def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        """No form of the mask is shared by all layers but `laid_out`, which they make as they need it."""
-
-    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
-        return (CacheLayout,)  # nothing has a slot: however long the text, as much is remembered
 
 
 # --- Recurrence ------------------------------------------------------------------------------------------------------
 
 
 class RecurrentState(LayerCache):
-    """What a recurrence knows of the text so far. LSTMs have a second part, which nobody else sees."""
+    """The hidden state `h` of a recurrence; an LSTM also has a cell state `c`."""
 
-    policy, tokens = "state", None  # how evaluation names it; a state has no end of its own
+    policy, tokens = "state", None  # its name in evaluation; a state has no maximal number of tokens
 
     def __init__(self, rows: int, width: int, cell: Cell, like: Tensor) -> None:
         self.h = like.new_zeros(rows, width)
         self.c = like.new_zeros(rows, width) if cell == "lstm" else None
 
-    def held(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         return (self.h,) if self.c is None else (self.h, self.c)
 
-    def take(self, new: tuple[Tensor, ...]) -> None:
-        """Without a gradient, in place, so that a recorded step finds it; else beside it: a gradient needs the old."""
-        for name, each in zip("hc", new, strict=False):
+    def update(self, new: tuple[Tensor, ...]) -> None:
+        """Store new states: in place without gradients (CUDA graphs need it), else as new tensors (backward does)."""
+        for name, tensor in zip("hc", new, strict=False):
             if torch.is_grad_enabled():
-                setattr(self, name, each.detach().to(getattr(self, name).dtype))
+                setattr(self, name, tensor.detach().to(getattr(self, name).dtype))
             else:
-                getattr(self, name).copy_(each)
+                getattr(self, name).copy_(tensor)
 
     def reset(self, rows: Tensor) -> None:
-        for each in self.held():
-            each.masked_fill_(rows[:, None], 0.0)
+        for tensor in self.tensors():
+            tensor.masked_fill_(rows[:, None], 0.0)
 
 
-class Recurrence(SequenceMixer):
-    """An LSTM, a GRU or a plain recurrence over every text, by torch's fused ones. `both`: from both of its ends, each
-    with half of the width."""
+class Recurrence(StatefulMixer):
+    """An LSTM, a GRU or a plain RNN over every text, by torch's fused kernels.
 
-    def __init__(self, width: int, cell: Cell = "lstm", both: bool = False) -> None:
+    `bidirectional`: one in each direction, with half of the width each.
+    """
+
+    def __init__(self, width: int, cell: Cell = "lstm", bidirectional: bool = False) -> None:
         super().__init__()
-        if both and width % 2:
-            raise ValueError(halved(width))
-        self.cell, self.width, self.causal = cell, width // 2 if both else width, not both
+        if bidirectional and width % 2:
+            raise ValueError(odd_width_message(width))
+        self.cell, self.width, self.causal = cell, width // 2 if bidirectional else width, not bidirectional
         self.outputs = width
         self.forth = CELLS[cell](width, self.width, batch_first=True)
-        self.back = CELLS[cell](width, self.width, batch_first=True) if both else None
+        self.back = CELLS[cell](width, self.width, batch_first=True) if bidirectional else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def read(self, x: Tensor, mask: Mask) -> Tensor:
-        lay = mask.cached("laid out", lambda: laid_out(mask))
-        if lay is None:
-            forth = through(self.forth, x)
-            return forth if self.back is None else torch.cat([forth, through(self.back, x.flip(1)).flip(1)], -1)
-        forth = lay.returned(through(self.forth, lay.taken(x)))
+    def read_all(self, x: Tensor, mask: Mask) -> Tensor:
+        texts = mask.cached("unpacked", lambda: unpack(mask))
+        if texts is None:
+            forth = run_outputs(self.forth, x)
+            return forth if self.back is None else torch.cat([forth, run_outputs(self.back, x.flip(1)).flip(1)], -1)
+        forth = texts.scatter_back(run_outputs(self.forth, texts.gather(x)))
         if self.back is None:
             return forth
-        lay = mask.cached("laid out backwards", lay.backwards)
-        return torch.cat([forth, lay.returned(through(self.back, lay.taken(x)))], -1)
+        texts = mask.cached("unpacked reversed", texts.reversed)
+        return torch.cat([forth, texts.scatter_back(run_outputs(self.back, texts.gather(x)))], -1)
 
-    def go_on(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
-        return self._step(x, real, memory) if x.size(1) == 1 else self._several(x, real, memory)
+    def read_next(self, x: Tensor, valid: Tensor | None, layer_cache: RecurrentState) -> Tensor:
+        return self._read_one(x, valid, layer_cache) if x.size(1) == 1 else self._read_several(x, valid, layer_cache)
 
-    def _step(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
-        """One token: a few small kernels, which compile and can be recorded."""
-        layer, held = self.forth, memory.held()
+    def _read_one(self, x: Tensor, valid: Tensor | None, layer_cache: RecurrentState) -> Tensor:
+        """Read one token per row with a few small kernels, which compile and fit into a CUDA graph."""
+        layer, old = self.forth, layer_cache.tensors()
         weights = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0
-        new = self._parts(STEPS[self.cell](x[:, 0], self._whole(held), *weights))
+        new = self._split_state(STEPS[self.cell](x[:, 0], self._join_state(old), *weights))
         out = new[0][:, None]
-        if real is not None:
-            new = tuple(torch.where(real, each, old) for each, old in zip(new, held, strict=True))
-        memory.take(new)
+        if valid is not None:
+            new = tuple(torch.where(valid, after, before) for after, before in zip(new, old, strict=True))
+        layer_cache.update(new)
         return out
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _several(self, x: Tensor, real: Tensor | None, memory: RecurrentState) -> Tensor:
-        """Ragged rows are packed, because only so an LSTM tells its whole state behind a row's own last token."""
-        held = tuple(each[None] for each in memory.held())
-        if real is None:
-            out, last = went(self.forth, x, self._whole(held))
-            memory.take(tuple(each[0] for each in self._parts(last)))
+    def _read_several(self, x: Tensor, valid: Tensor | None, layer_cache: RecurrentState) -> Tensor:
+        """Read several tokens. Ragged rows are packed: only so torch returns the state after each row's last token."""
+        old = tuple(tensor[None] for tensor in layer_cache.tensors())
+        if valid is None:
+            out, last = run_in_chunks(self.forth, x, self._join_state(old))
+            layer_cache.update(tuple(tensor[0] for tensor in self._split_state(last)))
             return out
-        lay, full = by_rows(real), real.any(1, keepdim=True)  # a row may have nothing but padding
-        lengths = lay.lengths.clamp(min=1).cpu()
-        rows = pack_padded_sequence(lay.taken(x), lengths, batch_first=True, enforce_sorted=False)
-        packed, last = self.forth(rows, self._whole(held))
-        new = zip(self._parts(last), held, strict=True)
-        memory.take(tuple(torch.where(full, each[0], old[0]) for each, old in new))
-        return lay.returned(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
+        texts, nonempty = unpack_rows(valid), valid.any(1, keepdim=True)  # a row may be all padding
+        lengths = texts.lengths.clamp(min=1).cpu()
+        rows = pack_padded_sequence(texts.gather(x), lengths, batch_first=True, enforce_sorted=False)
+        packed, last = self.forth(rows, self._join_state(old))
+        pairs = zip(self._split_state(last), old, strict=True)
+        layer_cache.update(tuple(torch.where(nonempty, after[0], before[0]) for after, before in pairs))
+        return texts.scatter_back(pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0])
 
-    def _whole(self, held: tuple[Tensor, ...]) -> Any:
-        """The state as torch takes it, and back: an LSTM's has two parts."""
-        return held if self.cell == "lstm" else held[0]
+    def _join_state(self, tensors: tuple[Tensor, ...]) -> Any:
+        """The state in torch's form: a pair for an LSTM, else one tensor."""
+        return tensors if self.cell == "lstm" else tensors[0]
 
-    def _parts(self, new: Any) -> tuple[Tensor, ...]:
-        return tuple(new) if self.cell == "lstm" else (new,)
+    def _split_state(self, state: Any) -> tuple[Tensor, ...]:
+        return tuple(state) if self.cell == "lstm" else (state,)
 
-    def layer_cache(self, book: Any, rows: int) -> RecurrentState:
+    def layer_cache(self, layout: CacheLayout, rows: int) -> RecurrentState:
         return RecurrentState(rows, self.width, self.cell, self.forth.weight_hh_l0)
 
 
-def through(layer: nn.Module, x: Tensor) -> Tensor:
-    return went(layer, x)[0]
+def run_outputs(layer: nn.Module, x: Tensor) -> Tensor:
+    return run_in_chunks(layer, x)[0]
 
 
-def went(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-    """A text that is too long for one call goes in stretches, each from the state behind the one before."""
-    found = []
-    for stretch in torch.split(x, LONGEST, 1):
-        out, state = layer(stretch, state)
-        found.append(out)
-    return found[0] if len(found) == 1 else torch.cat(found, 1), state
+def run_in_chunks(layer: nn.Module, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    """Run an RNN over chunks of at most `MAX_TOKENS`; each chunk starts from the state after the one before."""
+    outputs = []
+    for chunk in torch.split(x, MAX_TOKENS, 1):
+        out, state = layer(chunk, state)
+        outputs.append(out)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
 
-def halved(width: int) -> str:
+def odd_width_message(width: int) -> str:
     return f"width {width} cannot be halved between two directions; use {width - 1} or {width + 1}"
 
 
@@ -187,11 +184,11 @@ class ConvCache(LayerCache):
         self.past.masked_fill_(rows[:, None, None], 0.0)
 
 
-class GatedConvolution(SequenceMixer):
-    """Dauphin et al. (1612.08083): a convolution over `size` tokens, half of whose outputs are gates of the others.
+class GatedConvolution(StatefulMixer):
+    """Dauphin et al. (1612.08083): a convolution over `size` tokens; half of its outputs gate the other half.
 
-    A causal one reads a token with those before it, another one as many on each side. What is padding or another text
-    counts as zeros, as beyond the row's ends.
+    A causal one reads each token with those before it, otherwise with as many on each side. Padding and tokens of other
+    texts count as zeros, like positions beyond the row's ends.
     """
 
     def __init__(self, width: int, size: int = 3, causal: bool = False) -> None:
@@ -202,100 +199,100 @@ class GatedConvolution(SequenceMixer):
         self.before, self.behind = (size - 1, 0) if causal else (size // 2, size // 2)
         self.into = nn.Linear(size * width, 2 * width)
 
-    def read(self, x: Tensor, mask: Mask) -> Tensor:
-        return F.glu(self.into(neighbours(x, mask, self.before, self.behind)), -1)
+    def read_all(self, x: Tensor, mask: Mask) -> Tensor:
+        return F.glu(self.into(gather_neighbors(x, mask, self.before, self.behind)), -1)
 
-    def go_on(self, x: Tensor, real: Tensor | None, memory: ConvCache) -> Tensor:
-        lay = None if real is None else by_rows(real)
-        rows = torch.cat([memory.past.to(x.dtype), x if lay is None else lay.taken(x)], 1)
+    def read_next(self, x: Tensor, valid: Tensor | None, layer_cache: ConvCache) -> Tensor:
+        texts = None if valid is None else unpack_rows(valid)
+        rows = torch.cat([layer_cache.past.to(x.dtype), x if texts is None else texts.gather(x)], 1)
         near = torch.cat([rows[:, i : i + x.size(1)] for i in range(self.before + 1)], -1)
-        if real is None:
-            memory.past.copy_(rows[:, x.size(1) :])
+        if valid is None:
+            layer_cache.past.copy_(rows[:, x.size(1) :])
         else:
-            places = real.sum(1)[:, None] + torch.arange(self.before, device=x.device)
-            memory.past.copy_(rows.gather(1, places[..., None].expand(-1, -1, x.size(2))))
+            index = valid.sum(1)[:, None] + torch.arange(self.before, device=x.device)
+            layer_cache.past.copy_(rows.gather(1, index[..., None].expand(-1, -1, x.size(2))))
         out = F.glu(self.into(near), -1)
-        return out if lay is None else lay.returned(out)
+        return out if texts is None else texts.scatter_back(out)
 
-    def layer_cache(self, book: Any, rows: int) -> ConvCache:
+    def layer_cache(self, layout: CacheLayout, rows: int) -> ConvCache:
         return ConvCache(rows, self.before, self.width, self.into.weight)
 
 
-# --- Every text in a row of its own ----------------------------------------------------------------------------------
+# --- One text per row ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class UnpackedTexts:
-    """Texts as a recurrence reads them: each from the beginning of a row, padding behind it."""
+    """How to move the texts of a batch into rows of their own, each at the row's start with padding after it."""
 
-    source: Tensor  # (texts, longest): which of the batch's tokens, counted through, stands there
-    place: Tensor  # (batch, tokens): where among those each token of the batch went
+    source: Tensor  # (texts, longest): index of each token in the flattened batch
+    place: Tensor  # (batch, tokens): index of each token of the batch in the flattened texts
     lengths: Tensor  # (texts,)
 
-    def taken(self, x: Tensor) -> Tensor:
+    def gather(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1).index_select(0, self.source.flatten())
         return rows.view(*self.source.shape, -1)  # (texts, longest, width)
 
-    def returned(self, x: Tensor) -> Tensor:
+    def scatter_back(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1).index_select(0, self.place.flatten())
         return rows.view(*self.place.shape, -1)  # (batch, tokens, width)
 
-    def backwards(self) -> "UnpackedTexts":
-        """The same texts, each from its end to its beginning."""
+    def reversed(self) -> "UnpackedTexts":
+        """The same texts, each in reverse order."""
         longest = self.source.size(1)
         steps = torch.arange(longest, device=self.source.device)
-        turned = torch.where(steps < self.lengths[:, None], self.lengths[:, None] - 1 - steps, steps)  # its own inverse
-        texts = torch.arange(len(turned), device=turned.device)[:, None] * longest
-        return UnpackedTexts(self.source.gather(1, turned), (turned + texts).flatten()[self.place], self.lengths)
+        order = torch.where(steps < self.lengths[:, None], self.lengths[:, None] - 1 - steps, steps)  # its own inverse
+        texts = torch.arange(len(order), device=order.device)[:, None] * longest
+        return UnpackedTexts(self.source.gather(1, order), (order + texts).flatten()[self.place], self.lengths)
 
 
-def laid_out(mask: Mask) -> UnpackedTexts | None:
-    """None where every row is one whole text already."""
+def unpack(mask: Mask) -> UnpackedTexts | None:
+    """One row per text; None if every row already is one text without padding."""
     if mask.segments is not None:
-        return by_texts(mask.segments, mask.key_valid)
-    return None if mask.key_valid is None else by_rows(mask.key_valid)
+        return unpack_segments(mask.segments, mask.key_valid)
+    return None if mask.key_valid is None else unpack_rows(mask.key_valid)
 
 
-def by_rows(real: Tensor) -> UnpackedTexts:
-    """A text for each row: its real tokens together, whatever is between them. No look at the device."""
-    order = (~real).long().argsort(dim=1, stable=True)
-    rows = torch.arange(len(real), device=real.device)[:, None] * real.size(1)
-    return UnpackedTexts(order + rows, order.argsort(1) + rows, real.sum(1))
+def unpack_rows(valid: Tensor) -> UnpackedTexts:
+    """One text per row: its valid tokens, without the padding between them. Does not wait for the device."""
+    order = (~valid).long().argsort(dim=1, stable=True)
+    rows = torch.arange(len(valid), device=valid.device)[:, None] * valid.size(1)
+    return UnpackedTexts(order + rows, order.argsort(1) + rows, valid.sum(1))
 
 
-def by_texts(segments: Tensor, real: Tensor | None) -> UnpackedTexts:
-    """A text for each segment of each row; their number and length are asked of the device."""
-    if real is not None:
-        segments = segments.masked_fill(~real, int(segments.min()) - 1)
+def unpack_segments(segments: Tensor, valid: Tensor | None) -> UnpackedTexts:
+    """One text per segment of each row. Waits for the device, which knows their number and lengths."""
+    if valid is not None:
+        segments = segments.masked_fill(~valid, int(segments.min()) - 1)
     low, high = int(segments.min()), int(segments.max())
     rows = torch.arange(len(segments), device=segments.device)[:, None] * (high - low + 1)
-    order, found = (segments - low + rows).flatten().sort(stable=True)
+    order, index = (segments - low + rows).flatten().sort(stable=True)
     _, text, lengths = torch.unique_consecutive(order, return_inverse=True, return_counts=True)
     longest = int(lengths.max())
     within = torch.arange(len(text), device=text.device) - (lengths.cumsum(0) - lengths)[text]
-    there = text * longest + within  # of the tokens in that order
-    source = found.new_zeros(len(lengths) * longest).scatter(0, there, found)
-    place = torch.empty_like(found).scatter(0, found, there)
+    target = text * longest + within  # of the sorted tokens
+    source = index.new_zeros(len(lengths) * longest).scatter(0, target, index)
+    place = torch.empty_like(index).scatter(0, index, target)
     return UnpackedTexts(source.view(-1, longest), place.view_as(segments), lengths)
 
 
-# --- Alone, for measuring --------------------------------------------------------------------------------------------
+# --- Standalone, for benchmarks --------------------------------------------------------------------------------------
 
 
 class StandaloneMixer(nn.Module):
     """A recurrence or a convolution outside any layer: (x, mask) -> (batch, tokens, width)."""
 
-    def __init__(self, mixer: SequenceMixer) -> None:
+    def __init__(self, mixer: StatefulMixer) -> None:
         super().__init__()
-        self.mixer = mixer
+        self.mixer: StatefulMixer = mixer
 
     def forward(self, x: Tensor, mask: Mask = Mask()) -> Tensor:
-        return self.mixer.read(x, mask.memoized())
+        return self.mixer.read_all(x, mask.memoized())
 
 
-def recurrent(width: int, cell: Cell = "lstm", both: bool = True) -> StandaloneMixer:
-    return StandaloneMixer(Recurrence(width, cell, both))
+def standalone_recurrence(width: int, cell: Cell = "lstm", bidirectional: bool = True) -> StandaloneMixer:
+    return StandaloneMixer(Recurrence(width, cell, bidirectional))
 
 
-def convolved(width: int, size: int = 3, causal: bool = False) -> StandaloneMixer:
+def standalone_convolution(width: int, size: int = 3, causal: bool = False) -> StandaloneMixer:
     return StandaloneMixer(GatedConvolution(width, size, causal))

@@ -1,37 +1,40 @@
-"""The values that fill a slot: small, frozen, each with only its own settings, and each able to build its part.
+"""Slot values: small frozen dataclasses, each with only its own settings, that build a part of a model.
 
-A family's config lists the kinds it allows as a union of these; `model.attention.kind=window` picks one by its `kind`.
+A family's config lists the kinds it allows as a union of these; `model.attention.kind=window` selects one.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import nn
 
 from . import efficient, feed, kernels, positions
-from .attention import Attention, uneven_heads
+from .attention import Attention, uneven_heads_message
 from .feed import Activation
+from .mixer import SequenceMixer
 
-FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: a misspelt setting is a mistake, not a default
+Slot = TypeVar("Slot")
+
+FORBID: dict[str, Any] = {"extra": "forbid"}  # read by pydantic: refuse misspelled settings
 
 
-def share(value: float, key: str) -> None:
+def check_share(value: float, key: str) -> None:
     if not 0 <= value < 1:
         raise ValueError(f"{key} is {value}; expected at least 0 and less than 1")
 
 
-def at_least(least: int, value: int, key: str) -> None:
+def check_at_least(least: int, value: int, key: str) -> None:
     if value < least:
         raise ValueError(f"{key} is {value}; expected at least {least}")
 
 
-def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> None:
-    """A width that its heads, or these positions, cannot divide."""
+def check_widths(width: int, heads: int, scheme: object, head_width: int = 0) -> None:
+    """Refuse a width that the heads or the positional scheme cannot divide."""
     if not head_width and width % heads:
-        raise ValueError(f"{uneven_heads(width, heads)} (model.width)")
-    if isinstance(places, Sinusoid) and width % 2:
+        raise ValueError(f"{uneven_heads_message(width, heads)} (model.width)")
+    if isinstance(scheme, Sinusoid) and width % 2:
         raise ValueError(f"sinusoidal positions need an even width, not {width}; use {width + 1} (model.width)")
-    if isinstance(places, Rotary) and (head_width or width // heads) % 2:
+    if isinstance(scheme, Rotary) and (head_width or width // heads) % 2:
         other = (
             f"{head_width + 1} (model.head_width)"
             if head_width
@@ -42,42 +45,42 @@ def refuse_uneven(width: int, heads: int, places: Any, head_width: int = 0) -> N
         )
 
 
-def refuse_unseemly(attention: Any, places: Any) -> None:
-    """Where nothing later may be seen: an attention that sees it, or has no scores for these positions to add to."""
+def check_causal(attention: object, scheme: object) -> None:
+    """Refuse an attention that cannot be causal, or one without scores for positions that add to scores."""
     if isinstance(attention, Window) and (attention.globals or attention.named):
         raise ValueError(
-            f"model.attention.globals is {attention.globals}, and global tokens see later ones; expected 0"
+            f"model.attention.globals is {attention.globals}, and global tokens attend to later ones; expected 0"
             if attention.globals
-            else "model.attention.named is true, and global tokens see later ones; expected false"
+            else "model.attention.named is true, and global tokens attend to later ones; expected false"
         )
-    if isinstance(places, Buckets) and isinstance(attention, Window | Favor):
+    if isinstance(scheme, Buckets) and isinstance(attention, Window | Favor):
         raise ValueError(
             f"model.positions.kind=buckets adds to scores, of which model.attention.kind={attention.kind} has none; "
             "use rotary, learned or sinusoid"
         )
 
 
-def refuse_layers(attention: Any, layers: int) -> None:
-    """A list with a number for each layer, of which there are more or fewer."""
+def check_layer_lists(attention: object, layers: int) -> None:
+    """Refuse a list of numbers per layer whose length is not the number of layers."""
     for name in ("radius", "dilation"):
         value = getattr(attention, name, None)
         if isinstance(value, tuple) and len(value) != layers:
             raise ValueError(f"model.attention.{name} lists {len(value)} numbers for {layers} layers; give {layers}")
 
 
-def in_layer(attention: Any, number: int) -> Any:
-    """The value that a slot has in one layer: of a window's lists, the number that is for it; blocks are drawn anew."""
+def for_layer(attention: Slot, index: int) -> Slot:
+    """The slot value of one layer: a window takes its number from each list, blocks get a seed of their own."""
     if isinstance(attention, Blocks):
-        return replace(attention, seed=attention.seed + number)
+        return replace(attention, seed=attention.seed + index)
     if not isinstance(attention, Window):
         return attention
-    own = {name: getattr(attention, name) for name in ("radius", "dilation")}
-    return replace(attention, **{name: value[number] for name, value in own.items() if isinstance(value, tuple)})
+    lists = {name: getattr(attention, name) for name in ("radius", "dilation")}
+    return replace(attention, **{name: value[index] for name, value in lists.items() if isinstance(value, tuple)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """Ordinary attention. `scaled=false` leaves out the 1/√head_width."""
+    """Softmax attention over all keys. `scaled=false` leaves out the 1/√head_width."""
 
     kind: Literal["dense"] = "dense"
     scaled: bool = True
@@ -85,35 +88,35 @@ class Dense:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        share(self.dropout, "model.attention.dropout")
+        check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, heads: int, **linear: Any) -> Attention:
         return Attention(width, heads, kernels.SoftmaxKernel(self.dropout, None if self.scaled else 1.0), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Additive:
-    """Bahdanau's scores: a small network instead of a product."""
+    """Bahdanau's additive scores: a small network instead of a dot product."""
 
     kind: Literal["additive"] = "additive"
     dropout: float = 0.0
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        share(self.dropout, "model.attention.dropout")
+        check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, heads: int, **linear: Any) -> Attention:
         head_width = linear.get("head_width") or width // heads
         return Attention(width, heads, kernels.AdditiveKernel(head_width, self.dropout), **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Longformer's: `radius` neighbours on each side, with a `dilation` of d only every d-th token; and the first
-    `globals` tokens see and are seen everywhere. `radius` and `dilation` may be lists, with a number for each layer.
+    """Longformer: `radius` neighbors on each side; with a `dilation` of d, only every d-th token. The first `globals`
+    tokens attend to and are visible from everywhere. `radius` and `dilation` may be lists with a number per layer.
 
-    Global tokens ask with projections of their own. With `named` there are such projections even if `globals` is 0: for
-    positions that a caller names.
+    Global tokens have query, key and value projections of their own. `named` adds these projections even if `globals`
+    is 0, for global positions that a caller passes.
     """
 
     kind: Literal["window"] = "window"
@@ -125,27 +128,27 @@ class Window:
 
     def __post_init__(self) -> None:
         for name in ("radius", "dilation"):
-            for value in _listed(getattr(self, name)):
-                at_least(1, value, f"model.attention.{name}")
-        at_least(0, self.globals, "model.attention.globals")
+            for value in _as_tuple(getattr(self, name)):
+                check_at_least(1, value, f"model.attention.{name}")
+        check_at_least(0, self.globals, "model.attention.globals")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, heads: int, **linear: Any) -> SequenceMixer:
         radius, dilation = self.radius, self.dilation
         if not isinstance(radius, int) or not isinstance(dilation, int):
-            raise ValueError("a list has a number for each layer, and nobody said which this is; use `in_layer` before")
+            raise ValueError("a list has a number per layer, and the layer is unknown; call `slots.for_layer` first")
         if self.globals or self.named:
             return efficient.GlobalAttention(width, heads, radius, self.globals, dilation, **linear)
         return Attention(width, heads, efficient.WindowKernel(radius, dilation), **linear)
 
 
-def _listed(value: int | tuple[int, ...]) -> tuple[int, ...]:
+def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """BigBird's: tokens in blocks of `size` see the neighbouring blocks, the first and the last one, and `random`
-    others, which `seed` draws for good. With `drawn` false these are all the first block again, as transformers reads.
+    """BigBird: blocks of `size` tokens attend to neighboring blocks, to the first and the last block, and to `random`
+    others that `seed` draws once. With `drawn` false, these are all the first block, as in transformers at inference.
     """
 
     kind: Literal["blocks"] = "blocks"
@@ -156,11 +159,11 @@ class Blocks:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(1, self.size, "model.attention.size")
-        at_least(0, self.random, "model.attention.random")
-        at_least(0, self.seed, "model.attention.seed")
+        check_at_least(1, self.size, "model.attention.size")
+        check_at_least(0, self.random, "model.attention.random")
+        check_at_least(0, self.seed, "model.attention.seed")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, heads: int, **linear: Any) -> Attention:
         return Attention(
             width, heads, efficient.BlockSparseKernel(self.size, self.random, self.seed, self.drawn), **linear
         )
@@ -168,7 +171,7 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Favor:
-    """Performer's random features, drawn anew every `redraw` updates of a training (0: never)."""
+    """Performer's random features, redrawn every `redraw` training steps (0: never)."""
 
     kind: Literal["favor"] = "favor"
     features: int = 256
@@ -176,10 +179,10 @@ class Favor:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(1, self.features, "model.attention.features")
-        at_least(0, self.redraw, "model.attention.redraw")
+        check_at_least(1, self.features, "model.attention.features")
+        check_at_least(0, self.redraw, "model.attention.redraw")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, heads: int, **linear: Any) -> Attention:
         head_width = linear.get("head_width") or width // heads
         kernel = efficient.RandomFeatureKernel(head_width, self.features, redraw=self.redraw)
         return Attention(width, heads, kernel, **linear)
@@ -187,7 +190,7 @@ class Favor:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowrank:
-    """Linformer's: texts of at most `tokens` are mapped to `rank` places before they are looked at."""
+    """Linformer: project the keys of at most `tokens` tokens to `rank` vectors before attention."""
 
     kind: Literal["lowrank"] = "lowrank"
     rank: int = 128
@@ -197,20 +200,20 @@ class Lowrank:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(1, self.rank, "model.attention.rank")
-        at_least(1, self.tokens, "model.attention.tokens")
-        share(self.dropout, "model.attention.dropout")
+        check_at_least(1, self.rank, "model.attention.rank")
+        check_at_least(1, self.tokens, "model.attention.tokens")
+        check_share(self.dropout, "model.attention.dropout")
 
-    def build(self, width: int, heads: int, **linear: Any) -> nn.Module:
-        heads_of_keys = linear.get("key_heads") or heads
-        kernel = efficient.LowRankKernel(heads_of_keys, self.rank, self.tokens, self.sharing, self.dropout)
+    def build(self, width: int, heads: int, **linear: Any) -> Attention:
+        key_heads = linear.get("key_heads") or heads
+        kernel = efficient.LowRankKernel(key_heads, self.rank, self.tokens, self.sharing, self.dropout)
         return Attention(width, heads, kernel, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoid:
     kind: Literal["sinusoid"] = "sinusoid"
-    layout: positions.Layout = "interleaved"
+    layout: positions.SinusoidLayout = "interleaved"
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
@@ -224,7 +227,7 @@ class Learned:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(1, self.tokens, "model.positions.tokens")
+        check_at_least(1, self.tokens, "model.positions.tokens")
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.LearnedPositions(self.tokens, width)
@@ -242,7 +245,7 @@ class Rotary:
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """T5's learned scores by distance."""
+    """T5's learned scores per distance bucket."""
 
     kind: Literal["buckets"] = "buckets"
     buckets: int = 32
@@ -250,8 +253,8 @@ class Buckets:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        at_least(4, self.buckets, "model.positions.buckets")
-        at_least(self.buckets, self.far, "model.positions.far")
+        check_at_least(4, self.buckets, "model.positions.buckets")
+        check_at_least(self.buckets, self.far, "model.positions.far")
 
     def build(self, width: int, heads: int, causal: bool, head_width: int = 0) -> positions.Positions:
         return positions.BucketPositions(heads, self.buckets, self.far, causal)
@@ -285,9 +288,9 @@ class Feed:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        share(self.dropout, "model.feed.dropout")
+        check_share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, inner: int, **linear: Any) -> feed.FeedForward:
         return feed.FeedForward(width, inner, self.act, dropout=self.dropout, **linear)
 
 
@@ -299,15 +302,15 @@ class Gated:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        share(self.dropout, "model.feed.dropout")
+        check_share(self.dropout, "model.feed.dropout")
 
-    def build(self, width: int, inner: int, **linear: Any) -> nn.Module:
+    def build(self, width: int, inner: int, **linear: Any) -> feed.FeedForward:
         return feed.GatedFeedForward(width, inner, self.act, dropout=self.dropout, **linear)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """Sees `size` tokens, the neighbours on both sides: for encoders."""
+    """A convolution over `size` tokens, with neighbors on both sides: for encoders only."""
 
     kind: Literal["conv"] = "conv"
     size: int = 3
@@ -316,10 +319,12 @@ class Convolution:
     __pydantic_config__: ClassVar[Any] = FORBID
 
     def __post_init__(self) -> None:
-        share(self.dropout, "model.feed.dropout")
-        at_least(1, self.size, "model.feed.size")
+        check_share(self.dropout, "model.feed.dropout")
+        check_at_least(1, self.size, "model.feed.size")
         if self.size % 2 == 0:
-            raise ValueError(f"model.feed.size is {self.size}; expected an odd number, as many neighbours on each side")
+            raise ValueError(
+                f"model.feed.size is {self.size}; expected an odd number, with as many neighbors on each side"
+            )
 
-    def build(self, width: int, inner: int) -> nn.Module:
+    def build(self, width: int, inner: int) -> feed.FeedForward:
         return feed.ConvFeedForward(width, inner, self.size, self.act, self.dropout)

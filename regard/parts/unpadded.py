@@ -1,7 +1,7 @@
-"""Reading without padding, on a CPU: the real tokens of all rows in one row, the texts of one length side by side.
+"""Inference without padding on a CPU: the valid tokens of all rows in one row, texts of equal length side by side.
 
-Maps of single tokens then have nothing to do for padding, and attention needs no mask: it takes the texts of one length
-at a time. It says nothing that the mask does not say: everywhere else, padded rows give the same numbers.
+Token-wise layers then do no work for padding, and attention needs no mask: it takes all texts of one length at a time.
+The results equal those of padded rows.
 """
 
 import torch
@@ -10,24 +10,24 @@ from torch import Tensor
 from .masks import Mask
 
 
-def serves(x: Tensor, mask: Mask) -> bool:
-    """Are texts read, not learnt from, on a CPU, and is padding before or behind them all that the mask speaks of?"""
-    learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    more = mask.window, mask.key_positions, mask.segments, mask.global_positions, mask.beam_ancestry
-    other = mask.causal or mask.exclude_self or any(word is not None for word in more)
-    return (
-        x.device.type == "cpu" and not learning and not other and mask.key_valid is not None and whole(mask.key_valid)
-    )
+def supports(x: Tensor, mask: Mask) -> bool:
+    """True at inference on a CPU if the mask has no rule but padding before or after each text."""
+    needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    rest = mask.window, mask.key_positions, mask.segments, mask.global_positions, mask.beam_ancestry
+    other_rules = mask.causal or mask.exclude_self or any(value is not None for value in rest)
+    if x.device.type != "cpu" or needs_rows or other_rules or mask.key_valid is None:
+        return False
+    return has_contiguous_rows(mask.key_valid)
 
 
-def whole(real: Tensor) -> bool:
-    """Is there no padding between the tokens of a row?"""
-    begins = real[:, 1:] & ~real[:, :-1]
-    return not (begins.sum(1) + real[:, 0] > 1).any()
+def has_contiguous_rows(valid: Tensor) -> bool:
+    """True if no row has padding between its tokens."""
+    starts = valid[:, 1:] & ~valid[:, :-1]
+    return not (starts.sum(1) + valid[:, 0] > 1).any()
 
 
 class Unpadded:
-    """Where the real tokens of some rows stand, and how they are laid end to end."""
+    """The index of the valid tokens of a batch, ordered by the length of their texts."""
 
     def __init__(self, mask: Mask) -> None:
         assert mask.key_valid is not None
@@ -36,17 +36,17 @@ class Unpadded:
         order = lengths.argsort(stable=True)
         kept = mask.key_valid[order].flatten().nonzero()[:, 0]
         row, column = order[kept // tokens], kept % tokens
-        self.places = row * tokens + column
-        at = column if mask.positions is None else mask.positions.expand(rows, -1)[row, column]
+        self.index = row * tokens + column
+        positions = column if mask.positions is None else mask.positions.expand(rows, -1)[row, column]
         lengths, counts = torch.unique(lengths, return_counts=True)
         runs = tuple((count, length) for length, count in zip(lengths.tolist(), counts.tolist(), strict=True) if length)
-        self.mask = Mask(positions=at[None], segments=row[None], length_runs=runs)
+        self.mask = Mask(positions=positions[None], segments=row[None], length_runs=runs)
 
-    def laid(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) -> (1, real tokens, width)"""
-        return x.flatten(0, 1)[self.places][None]
+    def remove_padding(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width) -> (1, valid tokens, width)"""
+        return x.flatten(0, 1)[self.index][None]
 
-    def back(self, x: Tensor) -> Tensor:
-        """(1, real tokens, width) -> (batch, tokens, width), zeros where padding is."""
+    def restore_padding(self, x: Tensor) -> Tensor:
+        """(1, valid tokens, width) -> (batch, tokens, width), with zeros for padding."""
         rows, tokens = self.shape
-        return x.new_zeros(rows * tokens, x.size(-1)).index_copy_(0, self.places, x[0]).view(rows, tokens, -1)
+        return x.new_zeros(rows * tokens, x.size(-1)).index_copy_(0, self.index, x[0]).view(rows, tokens, -1)

@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
 from ..parts import Mask
-from ..parts.pooling import pooled
+from ..parts.pooling import pool
 from ..processors.labels import LabelSet
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
 from .base import build_model, with_model_settings
@@ -54,7 +54,7 @@ class EncoderPredictor:
         how = self.how(decode)
 
         rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pooled(states.float(), rows.valid, how.pooling, how.normalize))
+        found = self.asked(rows, lambda states, rows: pool(states.float(), rows.valid, how.pooling, how.normalize))
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:

@@ -19,7 +19,7 @@ from ..decode.constraints import ROUNDS, ConstraintRequest, Constraints, Constra
 from ..decode.sample import sampling_settings
 from ..errors import UserError
 from ..parts import Mask
-from ..parts.layer import least_context
+from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer
 
 
@@ -41,7 +41,7 @@ class Seq2SeqGenerator:
 
     @cached_property
     def _places(self) -> int | None:
-        return least_context(self.model)  # asked once: it looks at every part
+        return smallest_context(self.model)  # asked once: it looks at every part
 
     def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a text") -> None:
         """What the model has no places for; these are without their END."""

@@ -84,7 +84,7 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
         "matching", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
     )
     system = regard.load(tmp_path / "run")
-    assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.few < 96
+    assert kind != "blocks" or system.model.encoder.layers[0].attention.kernel.dense_limit < 96
     texts = [text for text, _ in MatchingExamples("test", 94, 6, 1)]
     together, alone = system.predict(texts, details=True), [system.predict(text, details=True) for text in texts]
     for one, other in zip(together, alone, strict=True):
@@ -98,9 +98,7 @@ def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
     assert lesson.model.context == 60
     next(iter(lesson.steps(0, 0)))
     assert any("texts have more than 58 tokens and were cut there" in fact for fact in lesson.describe_data())
-    with pytest.raises(
-        ValueError, match="a text of 61 tokens is longer than the 60 places that lowrank attention maps"
-    ):
+    with pytest.raises(ValueError, match="a text of 61 tokens is longer than the 60 positions of lowrank attention"):
         lesson.model.encode(torch.zeros(1, 61, dtype=torch.long))
 
 

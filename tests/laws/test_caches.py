@@ -102,7 +102,7 @@ def test_a_ring_writes_no_slot_twice() -> None:
     it, chunk = stepped("window"), torch.randint(50, (3, 9))
     cache = it.start(None)
     it.model.step(chunk, cache, ragged([9, 3, 6]))
-    for row, length in zip(cache.layouts[0].to.tolist(), (9, 3, 6), strict=True):
+    for row, length in zip(cache.layouts[0].target_slots.tolist(), (9, 3, 6), strict=True):
         written = [slot for slot in row if slot]  # 0 takes what need not be kept
         assert len(set(written)) == len(written) == min(length, 4)
 
@@ -126,10 +126,10 @@ def test_sums_forget_their_units() -> None:
     kernel, mask = RandomFeatureKernel(8, 32), Mask(causal=True)
     q, k, v = torch.randn(3, 2, 1, 5, 8)
     fresh, used = (kernel.layer_cache(None, 2, 1, 8, v) for _ in range(2))
-    kernel(q, k, v, mask, memory=used)
+    kernel(q, k, v, mask, layer_cache=used)
     used.reset(torch.tensor([True, True]))
     far = 30 * k  # the features of a long key are all small
-    close(kernel(q, far, v, mask, memory=used), kernel(q, far, v, mask, memory=fresh), 1e-6)
+    close(kernel(q, far, v, mask, layer_cache=used), kernel(q, far, v, mask, layer_cache=fresh), 1e-6)
 
 
 # --- Beams stand side by side ----------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.Monkey
     beams = Beams(stepped(name), None)
     beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
     beams.branch(5, steps=24)
-    (book,) = {id(book): book for book in beams.cache.layouts if isinstance(book, slots.DenseLayout)}.values()
+    (layout,) = {id(layout): layout for layout in beams.cache.layouts if isinstance(layout, slots.DenseLayout)}.values()
     sizes = []
     for i in range(24):
         rows = len(beams.said)
@@ -199,7 +199,7 @@ def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.Monkey
             last = torch.randint(5, (rows, 1)).expand(-1, 5) if i % 4 == 0 else torch.randint(5, (rows, 5))
             beams.reorder(last)
         beams.step(torch.randint(50, (rows, 5)))
-        sizes.append(book.size)
+        sizes.append(layout.read_size)
     past = max(len(beam[0]) for beam in beams.beams)
     assert past <= sizes[-1] < past + 5 * 8 and max(sizes) < 4 + 24 + 5 * 8  # never to be cleared away: 8 + 24 · 5
 
@@ -213,7 +213,7 @@ def test_beams_that_follow_nobody_only_grow() -> None:
     before = beams.cache.layouts[0].slots
     for _ in range(40):
         beams.step(torch.randint(50, (3, 2)))
-    assert beams.cache.layouts[0].size == 8 + 80 and before < 8 + 80 <= beams.cache.layouts[0].slots
+    assert beams.cache.layouts[0].read_size == 8 + 80 and before < 8 + 80 <= beams.cache.layouts[0].slots
 
 
 @pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])

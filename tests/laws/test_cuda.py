@@ -287,7 +287,9 @@ def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
     torch.manual_seed(1)
     layers = [
         Layer(
-            slots.in_layer(SPARSE[name], i).build(64, 4), FeedForward(64, 128), lambda: Residual(torch.nn.LayerNorm(64))
+            slots.for_layer(SPARSE[name], i).build(64, 4),
+            FeedForward(64, 128),
+            lambda: Residual(torch.nn.LayerNorm(64)),
         )
         for i in range(2)
     ]

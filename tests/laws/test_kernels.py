@@ -33,8 +33,8 @@ from regard.parts import (
     slots,
 )
 from regard.parts.efficient import BlockSparseKernel, GlobalAttention, LowRankKernel, RandomFeatureKernel, WindowKernel
-from regard.parts.efficient.blocks import picked
-from regard.parts.efficient.random_features import draw
+from regard.parts.efficient.blocks import draw_blocks
+from regard.parts.efficient.random_features import draw_directions
 
 
 def three(queries: int, keys: int, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +193,7 @@ def test_global_positions_see_everything_of_their_text(block: int) -> None:
         close(ours(x, x, x, mask), dense(x, x, x, mask.replace(window=4)), 1e-6)
     first = Mask(global_positions=torch.zeros(2, 1, dtype=torch.long))
     close(ours(x, x, x, Mask()), ours(x, x, x, first), 0)
-    ours.first = 0
+    ours.leading_globals = 0
     close(ours(x, x, x, Mask()), dense(x, x, x, Mask(window=4)), 1e-6)
     with pytest.raises(ValueError, match="cannot pack"):
         twins()[0](x, x, x, Mask(segments=segments))
@@ -205,7 +205,7 @@ def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
     for marks in ([[3, 17, 99], [7, 7, -1]], [[3, 3, 99], [17, 7, 7]]):
         mask = Mask(global_positions=torch.tensor(marks))
         close(ours(x, x, x, mask), dense(x, x, x, Mask(global_positions=torch.tensor([[3], [7]]), window=4)), 1e-6)
-    ours.first = 20  # more than there are tokens: all of them
+    ours.leading_globals = 20  # more than there are tokens: all of them
     close(ours(x, x, x, Mask()), dense(x, x, x, Mask()), 1e-6)
 
 
@@ -275,8 +275,8 @@ def test_flex_window_is_the_window() -> None:
                   {"causal": True, **packed}, {"causal": True, "positions": 2 * torch.arange(333).expand(2, -1)}):  # fmt: skip
         for radius, dilation in ((20, 1), (240, 1), (255, 1), (7, 3)):
             mask, kernel = Mask(**words), WindowKernel(radius, dilation)
-            blocks = kernel._flexed(mask, 333, torch.device("cpu"))
-            seen = kernel._dense(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
+            blocks = kernel._flex_mask(mask, 333, torch.device("cpu"))
+            seen = kernel._dense_mask(mask, 333, 333, torch.device("cpu")).visible(333, 333).expand(2, -1, -1, -1)[:, 0]
             flexed(blocks, seen, mask)
             if words is packed and radius == 255:  # inside a text most is plain
                 assert int(blocks.full_kv_num_blocks.sum()) > 0 and len(blocks.kv_num_blocks) == 2
@@ -321,7 +321,7 @@ def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
 def chosen_pairs(kernel: BlockSparseKernel, length: int, tokens: int, heads: int) -> Tensor:
     """(heads, tokens, tokens), as the paper draws it: block by block. -inf, or what is added to the score of a pair."""
     blocks, last = -(-length // kernel.size), -(-length // kernel.size) - 1
-    picks = kernel.picks(torch.tensor([blocks]), blocks, heads)[0].tolist()
+    picks = kernel.random_blocks(torch.tensor([blocks]), blocks, heads)[0].tolist()
     table = torch.full((heads, tokens, tokens), -torch.inf)
     for head, i, j in product(range(heads), range(length), range(length)):
         mine, other = i // kernel.size, j // kernel.size
@@ -340,7 +340,12 @@ def chosen_pairs(kernel: BlockSparseKernel, length: int, tokens: int, heads: int
 def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
     """Of texts whose lengths no block divides, in one batch: each as if it were alone."""
     kernel = BlockSparseKernel(size, random, 5, drawn)
-    for tokens, ends in ((41, None), (40, [40, 23]), (kernel.few + 1, [kernel.few + 1, 0]), (kernel.few, [4, 9])):
+    for tokens, ends in (
+        (41, None),
+        (40, [40, 23]),
+        (kernel.dense_limit + 1, [kernel.dense_limit + 1, 0]),
+        (kernel.dense_limit, [4, 9]),
+    ):
         q, k, v = three(tokens, tokens)
         mask = Mask() if ends is None else Mask(key_valid=ragged(ends, tokens))
         table = torch.stack([chosen_pairs(kernel, n, tokens, 3) for n in ends or [tokens] * 2])
@@ -357,20 +362,20 @@ def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
 
 def test_drawn_blocks_are_others_and_stay() -> None:
     kernel = BlockSparseKernel(2, 3, 7)
-    picks = kernel.picks(torch.tensor([12, 40]), 40, 4)
-    assert picks[:1].equal(kernel.picks(torch.tensor([12]), 40, 4))  # whoever else is there
-    assert picks[:1, :, :12].equal(kernel.picks(torch.tensor([12]), 12, 4))
+    picks = kernel.random_blocks(torch.tensor([12, 40]), 40, 4)
+    assert picks[:1].equal(kernel.random_blocks(torch.tensor([12]), 40, 4))  # whoever else is there
+    assert picks[:1, :, :12].equal(kernel.random_blocks(torch.tensor([12]), 12, 4))
     for row, blocks in enumerate((12, 40)):
         for head, i in product(range(4), range(1, blocks - 1)):
             some = picks[row, head, i].tolist()
             assert len({*some} - {0, blocks - 1, i - 1, i, i + 1}) == 3 and 0 < min(some) <= max(some) < blocks
     assert not picks[:, 0].equal(picks[:, 1])
-    assert not picks.equal(BlockSparseKernel(2, 3, 8).picks(torch.tensor([12, 40]), 40, 4))
+    assert not picks.equal(BlockSparseKernel(2, 3, 8).random_blocks(torch.tensor([12, 40]), 40, 4))
     spread = torch.bincount(
-        BlockSparseKernel(2, 3).picks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40
+        BlockSparseKernel(2, 3).random_blocks(torch.tensor([40]), 40, 400)[0, :, 5].flatten(), minlength=40
     )[8:39]
     assert (spread > 0).all()  # every other block is drawn by some head
-    torch.library.opcheck(picked, (torch.tensor([12, 40]), 40, 4, 3, 7))  # compilers take it as one step
+    torch.library.opcheck(draw_blocks, (torch.tensor([12, 40]), 40, 4, 3, 7))  # compilers take it as one step
 
 
 @torch.no_grad()
@@ -404,11 +409,11 @@ def test_blocks_build_nothing_of_all_pairs() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"causal": True}, "sees later tokens and cannot be causal"),
+        ({"causal": True}, "reads later tokens and cannot be causal"),
         ({"segments": torch.zeros(2, 9)}, "cannot pack"),
-        ({"window": 3}, "can leave out padding only"),
-        ({"exclude_self": True}, "can leave out padding only"),
-        ({"global_positions": torch.zeros(2, 1)}, "can leave out padding only"),
+        ({"window": 3}, "can hide padding only"),
+        ({"exclude_self": True}, "can hide padding only"),
+        ({"global_positions": torch.zeros(2, 1)}, "can hide padding only"),
     ],
 )
 def test_what_blocks_refuse(words: dict[str, Any], told: str) -> None:
@@ -421,9 +426,9 @@ def test_flex_blocks_are_the_blocks() -> None:
     for size, drawn, tokens in ((16, True, 400), (48, False, 700), (150, True, 1300)):
         kernel, q = BlockSparseKernel(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
         for keys in (None, ragged([tokens, tokens - 130])):
-            blocks, score = kernel._flexed(Mask(key_valid=keys), q)
+            blocks, score = kernel._flex_mask(Mask(key_valid=keys), q)
             in_order(blocks)
-            seen, more = kernel._table(Mask(key_valid=keys), q)
+            seen, more = kernel._block_visibility(Mask(key_valid=keys), q)
             i = torch.arange(tokens)
             for row, head in product(range(2), range(2)):
                 at = torch.tensor(row), torch.tensor(head), i[:, None], i[None]
@@ -448,12 +453,12 @@ def test_flex_blocks_are_the_blocks() -> None:
 @torch.no_grad()
 def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU compiles, traced here without a compiler behind it."""
-    monkeypatch.setattr(flex, "compiling", lambda device: torch.compiler.is_compiling())
+    monkeypatch.setattr(flex, "is_compiling", lambda device: torch.compiler.is_compiling())
     attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
     compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(key_valid=real)), backend="eager", fullgraph=True)
     wanted = [attention(x, x, x, Mask(key_valid=keys)) for keys in (real, None)]
-    monkeypatch.delattr(WindowKernel, "_blocked")
-    monkeypatch.delattr(BlockSparseKernel, "_row")
+    monkeypatch.delattr(WindowKernel, "_attend_blocks")
+    monkeypatch.delattr(BlockSparseKernel, "_attend_row")
     close(compiled(x, real)[real], wanted[0][real], 1e-5)
     close(compiled(x, None), wanted[1], 1e-5)
 
@@ -510,7 +515,7 @@ def estimates(features: int, orthogonal: bool) -> Tensor:
     kernel, errors = RandomFeatureKernel(8, features), []
     exact = (q * k).sum(-1).div(8**0.5).exp()
     for _ in range(2000):
-        kernel.directions.copy_(draw(features, 8, orthogonal=orthogonal))
+        kernel.directions.copy_(draw_directions(features, 8, orthogonal=orthogonal))
         found = (kernel.log_features(q) + kernel.log_features(k)).exp().mean(-1)
         errors.append((found / exact - 1).flatten())
     return torch.stack(errors)
@@ -558,7 +563,7 @@ def test_favor_sums_up_in_full_under_autocast() -> None:
     for told in (False, True):
         memory = kernel.layer_cache(None, 2, k.size(1), 8, v)
         with torch.autocast("cpu", torch.bfloat16, enabled=told):
-            kernel(q, k, v, Mask(causal=True), memory=memory)
+            kernel(q, k, v, Mask(causal=True), layer_cache=memory)
         sums.append(memory.sums)
     assert sums[0].dtype == torch.float32
     close(sums[0], sums[1], 1e-5)
@@ -580,7 +585,7 @@ def test_favor_directions_are_orthogonal_and_kept() -> None:
     assert "directions" in kernel.state_dict()
     exact = kernel.directions.clone()
     assert kernel.to(torch.bfloat16).directions.equal(exact)
-    with pytest.raises(ValueError, match="0 features estimate nothing; use 1 or more"):
+    with pytest.raises(ValueError, match="0 features are too few; use 1 or more"):
         RandomFeatureKernel(8, 0)
 
 
@@ -663,17 +668,17 @@ def test_what_lowrank_and_favor_cannot_do_is_refused() -> None:
     q, k, v = three(9, 9)
     packed = Mask(segments=torch.zeros(2, 9, dtype=torch.long))
     lowrank, favor = LowRankKernel(3, 4, 8), RandomFeatureKernel(8, 4)
-    with pytest.raises(ValueError, match=r"a text of 9 tokens is longer than the 8 places that lowrank attention maps"):
+    with pytest.raises(ValueError, match=r"a text of 9 tokens is longer than the 8 positions of lowrank attention"):
         lowrank(q, k, v, Mask())
     with pytest.raises(ValueError, match=r"lowrank attention .* cannot pack; set data.packed=false"):
         LowRankKernel(3, 4, 9)(q, k, v, packed)
     for mask in (Mask(causal=True), Mask(exclude_self=True), Mask(window=3)):
-        with pytest.raises(ValueError, match="lowrank attention maps all positions together and cannot hide some"):
+        with pytest.raises(ValueError, match="lowrank attention projects all positions together and cannot hide some"):
             LowRankKernel(3, 4, 9)(q, k, v, mask)
     with pytest.raises(ValueError, match=r"favor attention .* cannot pack; set data.packed=false"):
         favor(q, k, v, packed)
     for mask in (Mask(exclude_self=True), Mask(window=3)):
-        with pytest.raises(ValueError, match="favor attention sums all positions up and cannot leave some out"):
+        with pytest.raises(ValueError, match="favor attention sums over all positions and cannot leave some out"):
             favor(q, k, v, mask)
     for slot, name in ((slots.Lowrank(), "LowRankKernel"), (slots.Favor(), "RandomFeatureKernel")):
         layer = Layer(slot.build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12)))
@@ -681,7 +686,7 @@ def test_what_lowrank_and_favor_cannot_do_is_refused() -> None:
             with pytest.raises(ValueError, match=f"{name} has no scores that {type(scheme).__name__} could add to"):
                 Stack([layer], positions=scheme)
     layer = Layer(slots.Lowrank().build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12)))
-    with pytest.raises(ValueError, match="LowRankKernel sees later tokens and cannot be causal; use it in an encoder"):
+    with pytest.raises(ValueError, match="LowRankKernel reads later tokens and cannot be causal; use it in an encoder"):
         Stack([layer], causal=True)
 
 
@@ -729,7 +734,7 @@ def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, plac
     other_k, other_v = k.clone(), v.clone()
     other_k[:, :, j] += 3 * torch.randn(2, 2, 8)
     other_v[:, :, j] += 100
-    if name == "blocks" and tokens > kernel.few:
+    if name == "blocks" and tokens > kernel.dense_limit:
         return  # its pattern has a test of its own
     narrow = mask if "window" not in name else mask.replace(window=min(3, 3 if mask.window is None else mask.window))
     seen = seen_by_pairs(narrow, tokens, tokens)[:, 0]  # (rows, queries, keys)

@@ -157,8 +157,8 @@ def test_shift_is_gather() -> None:
     nn.init.normal_(own.v)
     plain, told = Mask(causal=True), Mask(causal=True, positions=torch.arange(9).expand(2, -1))
     a, b = own.terms(x, plain, plain), own.terms(x, told, told)
-    assert a.gap is None
-    assert b.gap is not None
+    assert a.distances is None
+    assert b.distances is not None
     close(a.bias(q).tril(), b.bias(q).tril(), 1e-6)
     scores = torch.arange(9.0).expand(9, 9)  # the score of a distance is the distance
     close(shift(scores[None, None])[0, 0].tril(), (torch.arange(9.0)[:, None] - torch.arange(9.0)).tril(), 0)
@@ -195,7 +195,7 @@ def test_attention_is_torch_nn_s() -> None:
     both = theirs(x, x, x, key_padding_mask=~real, attn_mask=later)[0]
     close(ours(x, x, x, Mask(causal=True, key_valid=real)), both, 1e-6)
     close(
-        ours(x, None, None, Mask(key_valid=real), memory=ours.project_source(y)),
+        ours(x, None, None, Mask(key_valid=real), layer_cache=ours.project_source(y)),
         theirs(x, y, y, key_padding_mask=~real)[0],
         1e-6,
     )
@@ -316,12 +316,12 @@ def test_slots_hand_their_settings_on() -> None:
     assert slots.Dense(scaled=False, dropout=0.3).build(32, 4).kernel.scale == 1.0
     assert slots.Dense(dropout=0.3).build(32, 4).kernel.dropout == 0.3
     assert slots.Window(radius=7).build(32, 4).kernel.radius == 7
-    assert slots.Window(radius=7, globals=2).build(32, 4).first == 2
+    assert slots.Window(radius=7, globals=2).build(32, 4).leading_globals == 2
     listed = slots.Window(radius=(3, 4), dilation=(1, 5))
-    assert [slots.in_layer(listed, i).build(32, 4).kernel.radius for i in (0, 1)] == [3, 4]
-    assert [slots.in_layer(listed, i).build(32, 4).kernel.dilation for i in (0, 1)] == [1, 5]
+    assert [slots.for_layer(listed, i).build(32, 4).kernel.radius for i in (0, 1)] == [3, 4]
+    assert [slots.for_layer(listed, i).build(32, 4).kernel.dilation for i in (0, 1)] == [1, 5]
     assert slots.Window(radius=3, dilation=2, named=True).build(32, 4).near.kernel.dilation == 2
-    assert slots.in_layer(slots.Dense(), 1) == slots.Dense()
+    assert slots.for_layer(slots.Dense(), 1) == slots.Dense()
     assert slots.Favor(features=24).build(32, 4).kernel.directions.shape == (24, 8)
     assert slots.Favor(redraw=7).build(32, 4).kernel.redraw == 7
     lowrank = slots.Lowrank(rank=3, tokens=9, sharing="none", dropout=0.2).build(32, 4).kernel
@@ -391,25 +391,31 @@ def a_stack(
             lambda: a_stack(slots.Window(), BucketPositions(4)),
             "WindowKernel has no scores that BucketPositions could add to",
         ),
-        (lambda: slots.Window(radius=(3, 4)).build(32, 4), "a list has a number for each layer"),
-        (lambda: slots.refuse_layers(slots.Window(radius=(3, 4)), 3), "model.attention.radius lists 2 numbers for 3"),
-        (lambda: slots.refuse_layers(slots.Window(dilation=(3,)), 2), "model.attention.dilation lists 1 numbers for 2"),
+        (lambda: slots.Window(radius=(3, 4)).build(32, 4), "a list has a number per layer"),
+        (
+            lambda: slots.check_layer_lists(slots.Window(radius=(3, 4)), 3),
+            "model.attention.radius lists 2 numbers for 3",
+        ),
+        (
+            lambda: slots.check_layer_lists(slots.Window(dilation=(3,)), 2),
+            "model.attention.dilation lists 1 numbers for 2",
+        ),
         (lambda: slots.Window(dilation=(1, 0)), "model.attention.dilation is 0; expected at least 1"),
-        (lambda: slots.refuse_unseemly(slots.Window(named=True), None), "model.attention.named is true"),
+        (lambda: slots.check_causal(slots.Window(named=True), None), "model.attention.named is true"),
         (
             lambda: a_stack(slots.Favor(), [RelativePositions(32, 4)]),
             "RandomFeatureKernel has no scores that RelativePositions could add to",
         ),
         (
             lambda: a_stack(slots.Window(globals=1), causal=True),
-            "GlobalAttention sees later tokens and cannot be causal",
+            "GlobalAttention reads later tokens and cannot be causal",
         ),
         (
             lambda: Stack(
                 [Layer(Attention(32, 4), slots.Convolution().build(32, 64), lambda: Residual(nn.LayerNorm(32)))],
                 causal=True,
             ),
-            "ConvFeedForward sees later tokens and cannot be causal; use it in an encoder",
+            "ConvFeedForward reads later tokens and cannot be causal; use it in an encoder",
         ),
         (lambda: slots.Convolution(size=4), "model.feed.size is 4; expected an odd number"),
         (lambda: slots.Convolution(size=-1), "model.feed.size is -1; expected at least 1"),

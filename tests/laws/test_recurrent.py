@@ -15,18 +15,26 @@ from regard.families import cnn, rnn
 from regard.parts import Mask, Stack
 from regard.parts import recurrent as recurrent_part
 from regard.parts.layer import Layer, Residual
-from regard.parts.recurrent import CELLS, GatedConvolution, Recurrence, by_rows, by_texts, convolved, recurrent
+from regard.parts.recurrent import (
+    CELLS,
+    GatedConvolution,
+    Recurrence,
+    standalone_convolution,
+    standalone_recurrence,
+    unpack_rows,
+    unpack_segments,
+)
 from regard.training.checkpoint import load_model, save_model
 
 EVERY = pytest.mark.parametrize("cell", CELLS)
 LENGTHS = [11, 4, 7, 1]
 
 
-def reader(cell: str, both: bool, width: int = 10) -> tuple[Recurrence, nn.Module]:
+def reader(cell: str, bidirectional: bool, width: int = 10) -> tuple[Recurrence, nn.Module]:
     """Ours and torch's, with the same weights."""
     torch.manual_seed(3)
-    ours = Recurrence(width, cell, both)
-    theirs = CELLS[cell](width, ours.width, batch_first=True, bidirectional=both)
+    ours = Recurrence(width, cell, bidirectional)
+    theirs = CELLS[cell](width, ours.width, batch_first=True, bidirectional=bidirectional)
     for mine, end in ((ours.forth, ""), (ours.back, "_reverse")):
         for name, weight in mine.named_parameters() if mine is not None else ():
             weight.data.mul_(2)
@@ -38,32 +46,32 @@ def reader(cell: str, both: bool, width: int = 10) -> tuple[Recurrence, nn.Modul
 
 
 @EVERY
-@pytest.mark.parametrize("both", [False, True], ids=["forth", "both"])
-@pytest.mark.parametrize("stretch", [recurrent_part.LONGEST, 4], ids=["at once", "in stretches"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["forth", "both"])
+@pytest.mark.parametrize("stretch", [recurrent_part.MAX_TOKENS, 4], ids=["at once", "in stretches"])
 @torch.no_grad()
-def test_recurrence_is_torch_s(cell, both, stretch, monkeypatch):
-    monkeypatch.setattr(recurrent_part, "LONGEST", stretch)
-    ours, theirs = reader(cell, both)
+def test_recurrence_is_torch_s(cell, bidirectional, stretch, monkeypatch):
+    monkeypatch.setattr(recurrent_part, "MAX_TOKENS", stretch)
+    ours, theirs = reader(cell, bidirectional)
     x, real = torch.randn(4, 11, 10), ragged(LENGTHS)
-    close(ours.read(x, Mask()), theirs(x)[0], 1e-6)
+    close(ours.read_all(x, Mask()), theirs(x)[0], 1e-6)
     packed = pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
     wanted = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0]
-    close(ours.read(x, Mask(key_valid=real))[real], wanted[real], 1e-6)
+    close(ours.read_all(x, Mask(key_valid=real))[real], wanted[real], 1e-6)
     left = real.flip(1)
     other = torch.randn(4, 11, 10).masked_scatter(left[..., None], x[real])
-    close(ours.read(other, Mask(key_valid=left))[left], wanted[real], 1e-6)
+    close(ours.read_all(other, Mask(key_valid=left))[left], wanted[real], 1e-6)
 
 
 @EVERY
 @torch.no_grad()
 def test_texts_that_share_a_row_begin_anew(cell):
     """Segments of unlike lengths in two rows, some of them padding; none knows of its neighbours."""
-    ours, theirs = reader(cell, both=True)
+    ours, theirs = reader(cell, bidirectional=True)
     x = torch.randn(2, 9, 10)
     segments = torch.tensor([[0, 0, 0, 0, 1, 2, 2, -1, -1], [5, 5, 5, 5, 5, 5, 3, 3, 3]])
     real = torch.ones(2, 9, dtype=torch.bool)
     real[1, [2, 8]] = False  # padding among the tokens of a text
-    found = ours.read(x, Mask(segments=segments, key_valid=real))
+    found = ours.read_all(x, Mask(segments=segments, key_valid=real))
     for row in range(2):
         for each in segments[row].unique():
             own = (segments[row] == each) & real[row]
@@ -71,34 +79,34 @@ def test_texts_that_share_a_row_begin_anew(cell):
 
 
 def test_padding_and_neighbours_have_no_gradient():
-    ours, _ = reader("lstm", both=True)
+    ours, _ = reader("lstm", bidirectional=True)
     x, real = torch.randn(2, 9, 10, requires_grad=True), ragged([9, 5])
-    ours.read(x, Mask(key_valid=real))[real].square().sum().backward()
+    ours.read_all(x, Mask(key_valid=real))[real].square().sum().backward()
     assert x.grad[~real].abs().max() == 0 and x.grad[real].abs().amax(-1).min() > 0
     x.grad = None
     segments = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
-    ours.read(x, Mask(segments=segments))[0, :4].square().sum().backward()
+    ours.read_all(x, Mask(segments=segments))[0, :4].square().sum().backward()
     assert x.grad[0, 4:].abs().max() == 0 == x.grad[1].abs().max() and x.grad[0, :4].abs().amax(-1).min() > 0
 
 
 def test_how_texts_are_laid_out():
     real = torch.tensor([[False, True, True, False], [True, True, True, True]])
-    lay = by_rows(real)
+    lay = unpack_rows(real)
     numbers = torch.arange(8).view(2, 4, 1)
-    assert lay.taken(numbers)[..., 0].tolist() == [[1, 2, 0, 3], [4, 5, 6, 7]] and lay.lengths.tolist() == [2, 4]
-    assert lay.returned(lay.taken(numbers)).equal(numbers)
-    assert lay.backwards().taken(numbers)[..., 0].tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
-    assert lay.backwards().returned(lay.backwards().taken(numbers)).equal(numbers)
-    texts = by_texts(torch.tensor([[0, 0, 1, 1], [1, 1, 1, -1]]), None)
+    assert lay.gather(numbers)[..., 0].tolist() == [[1, 2, 0, 3], [4, 5, 6, 7]] and lay.lengths.tolist() == [2, 4]
+    assert lay.scatter_back(lay.gather(numbers)).equal(numbers)
+    assert lay.reversed().gather(numbers)[..., 0].tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
+    assert lay.reversed().scatter_back(lay.reversed().gather(numbers)).equal(numbers)
+    texts = unpack_segments(torch.tensor([[0, 0, 1, 1], [1, 1, 1, -1]]), None)
     assert sorted(texts.lengths.tolist()) == [1, 2, 2, 3] and texts.source.shape == (4, 3)
-    assert texts.returned(texts.taken(numbers)).equal(numbers)
-    assert texts.backwards().returned(texts.backwards().taken(numbers)).equal(numbers)
+    assert texts.scatter_back(texts.gather(numbers)).equal(numbers)
+    assert texts.reversed().scatter_back(texts.reversed().gather(numbers)).equal(numbers)
 
 
 @EVERY
 def test_what_is_carried_is_the_whole_text(cell):
     """Windows of a text, read one after another while learning: the numbers of the whole, no gradient between them."""
-    ours, theirs = reader(cell, both=False)
+    ours, theirs = reader(cell, bidirectional=False)
     x, memory = torch.randn(3, 12, 10), ours.layer_cache(None, 3)
     whole, parts = theirs(x)[0], []
     for part in x.split([5, 1, 6], 1):
@@ -115,7 +123,7 @@ def test_what_is_carried_is_the_whole_text(cell):
 @torch.no_grad()
 def test_a_step_writes_where_the_state_is():
     """A recorded step works on certain addresses."""
-    ours, _ = reader("lstm", both=False)
+    ours, _ = reader("lstm", bidirectional=False)
     memory = ours.layer_cache(None, 3)
     places = memory.h.data_ptr(), memory.c.data_ptr()
     for tokens in (4, 1, 1):
@@ -142,23 +150,23 @@ def test_a_gated_convolution_is_torch_s(size, causal):
     weight = ours.into.weight.view(12, size, 6).transpose(1, 2)  # (out, in, size)
     sides = (size - 1, 0) if causal else (size // 2, size // 2)
     wanted = F.glu(F.conv1d(F.pad(x.transpose(1, 2), sides), weight, ours.into.bias), 1).transpose(1, 2)
-    close(ours.read(x, Mask()), wanted, 1e-6)
+    close(ours.read_all(x, Mask()), wanted, 1e-6)
     segments = torch.tensor([[0] * 4 + [1] * 5] * 3)
-    both = torch.cat([ours.read(x[:, :4], Mask()), ours.read(x[:, 4:], Mask())], 1)
-    close(ours.read(x, Mask(segments=segments)), both, 1e-6)
+    separate = torch.cat([ours.read_all(x[:, :4], Mask()), ours.read_all(x[:, 4:], Mask())], 1)
+    close(ours.read_all(x, Mask(segments=segments)), separate, 1e-6)
 
 
 def test_what_cannot_be_built():
     with pytest.raises(ValueError, match="a convolution over 4 tokens has no middle; use 3 or 5"):
         GatedConvolution(6, 4)
     with pytest.raises(ValueError, match="width 7 cannot be halved between two directions; use 6 or 8"):
-        Recurrence(7, both=True)
-    for mixer in (GatedConvolution(8, 3), Recurrence(8, both=True)):
-        with pytest.raises(ValueError, match="sees later tokens and cannot be causal"):
+        Recurrence(7, bidirectional=True)
+    for mixer in (GatedConvolution(8, 3), Recurrence(8, bidirectional=True)):
+        with pytest.raises(ValueError, match="reads later tokens and cannot be causal"):
             Stack([Layer(mixer, None, lambda: Residual(nn.LayerNorm(8)))], causal=True)
 
 
-@pytest.mark.parametrize("make", [recurrent, convolved])
+@pytest.mark.parametrize("make", [standalone_recurrence, standalone_convolution])
 def test_alone_for_measuring(make):
     layer, x = make(8), torch.randn(2, 7, 8)
     close(layer(x, Mask(key_valid=ragged([7, 3])))[1, :3], layer(x[1:, :3])[0], 1e-6)

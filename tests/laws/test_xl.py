@@ -59,6 +59,22 @@ def test_memory_gets_no_gradient(form):
         assert (ours.attention.key.weight.grad - other.attention.key.weight.grad).abs().max() > 1e-3
 
 
+@torch.no_grad()
+def test_saved_cache_state_loads_under_old_and_new_names():
+    """Training checkpoints hold cache tensors by name; older ones say "books.0.at" for "layouts.0.positions"."""
+    model, first, second = made(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 5))
+    cache = model.new_memory(2)
+    model(first, cache.next_mask(first), cache)
+    state = cache.state()
+    assert set(state) == {"lengths", "layers.0.past", "layers.1.past", "layouts.0.positions"}
+    wanted = model(second, cache.next_mask(second), cache)
+    for saved in (state, {name.replace("layouts.0.positions", "books.0.at"): each for name, each in state.items()}):
+        other = model.new_memory(2)
+        other.load_state(saved)
+        assert all(other.state()[name].equal(each) for name, each in state.items())
+        assert model(second, other.next_mask(second), other).equal(wanted)
+
+
 def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: bool) -> Tensor:
     """The paper in plain loops, in float64: each segment attends to the last `memory` layer inputs before it."""
     width, heads = 30, 3

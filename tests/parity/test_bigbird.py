@@ -101,7 +101,7 @@ def test_training_outputs_equal_with_their_random_blocks(tmp_path: Path, monkeyp
     assert len(drawn) == 3 and not drawn[0].equal(drawn[1])
     for layer, table in zip(model.encoder.layers, drawn, strict=True):
         kernel, whole = layer.attention.kernel, torch.nn.functional.pad(table.long(), (0, 0, 1, 1))[None]
-        kernel.drawn, kernel.picks = True, lambda blocks, most, heads, whole=whole: whole
+        kernel.drawn, kernel.random_blocks = True, lambda blocks, most, heads, whole=whole: whole
     close(model.encode(ids), theirs)
 
 

@@ -366,7 +366,9 @@ def test_learned_positions_refuse_what_is_longer():
     model.step(tokens[:, :8], cache, real)
     for _ in range(4):  # the first row may have ended, and waits for the second
         model.step(tokens[:, :1], cache)
-    assert cache.read == 7  # the device was asked once, when the first row was full; what the second has left is known
+    assert (
+        cache.tokens_read == 7
+    )  # the device was asked once, when the first row was full; what the second has left is known
     wanted = model(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1))[0, -1]
     assert (model.step(tokens[:, :1], cache)[1, 0] - wanted).abs().max() < 1e-5
     cache.select(torch.tensor([1]))
@@ -382,7 +384,7 @@ def test_learned_positions_refuse_what_is_longer():
     ("change", "words"),
     [
         ({"key_heads": 3}, "4 heads cannot share 3 key heads evenly; use a divisor (model.key_heads)"),
-        ({"attention": {"kind": "window", "globals": 1}}, "model.attention.globals is 1, and global tokens see later ones"),
+        ({"attention": {"kind": "window", "globals": 1}}, "model.attention.globals is 1, and global tokens attend to later ones"),
         ({"attention": "favor", "positions": "buckets"}, "model.attention.kind=favor has none; use rotary, learned"),
         ({"width": 130}, "width 130 does not divide into 4 heads; use 128 or 132 (model.width)"),
         ({"width": 132, "heads": 12, "positions": "rotary"}, "an even width per head, not 11"),

@@ -88,7 +88,7 @@ MISTAKES = {
     "attention dropout of lm": ("language", {"model.family": "lm", "model.attention.dropout": 0.2},
                                       "model.attention.dropout is 0.2, but in family lm model.dropout covers attention weights too"),
     "global tokens in a language model": ("language", {"model.family": "lm", "model.attention": {"kind": "window", "globals": 1}},
-                                          "model.attention.globals is 1, and global tokens see later ones; expected 0"),
+                                          "model.attention.globals is 1, and global tokens attend to later ones; expected 0"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from regard.errors import UserError
 from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.folder import first_module
 from regard.parts import Mask
-from regard.parts.pooling import pooled
+from regard.parts.pooling import pool
 
 
 def read_folder(path: Path) -> EncoderFolder:
@@ -29,7 +29,7 @@ def our_vectors(folder: EncoderFolder, texts: list[str]) -> Any:
     valid = ragged([len(row) for row in rows])
     tokens = torch.tensor([row + [text.pad] * (valid.size(1) - len(row)) for row in rows])
     states = folder.model.encode(tokens, Mask(key_valid=valid))
-    return pooled(states, valid, folder.pooling, folder.normalize).numpy()
+    return pool(states, valid, folder.pooling, folder.normalize).numpy()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class BERT(nn.Module):
             Layer(
                 c.attention.build(c.width, c.heads),
                 FeedForward(c.width, c.inner, "gelu"),
-                lambda: Residual(norm(), first=False),
+                lambda: Residual(norm(), norm_first=False),
             )
             for _ in range(c.layers)
         ]

@@ -29,7 +29,10 @@ class DETR(nn.Module):
 
         def layer(cross: Attention | None = None) -> nn.Module:
             return Layer(
-                attend(), FeedForward(c.width, c.inner), lambda: Residual(nn.LayerNorm(c.width), first=False), cross
+                attend(),
+                FeedForward(c.width, c.inner),
+                lambda: Residual(nn.LayerNorm(c.width), norm_first=False),
+                cross,
             )
 
         self.encoder = Stack([layer() for _ in range(c.layers)])
@@ -38,10 +41,12 @@ class DETR(nn.Module):
     def forward(self, features: Tensor, real: Tensor) -> list[Tensor]:
         """(batch, width, rows, columns), real (batch, rows, columns) -> every layer's (batch, queries, width)."""
         x, mask, places = features.flatten(2).transpose(1, 2), Mask(key_valid=real.flatten(1)), self.grid(real)
-        memory = self.encoder(x, mask, where=AddedTerms(places, places))
+        memory = self.encoder(x, mask, position_terms=AddedTerms(places, places))
         asked = self.queries.weight.expand(len(x), -1, -1)  # (batch, queries, width)
         cross = Cross(memory, mask, AddedTerms(asked, places))
-        walk = self.decoder.layer_outputs(torch.zeros_like(asked), Mask(), cross, where=AddedTerms(asked, asked))
+        walk = self.decoder.layer_outputs(
+            torch.zeros_like(asked), Mask(), cross, position_terms=AddedTerms(asked, asked)
+        )
         return [self.decoder.norm(y) for y in walk]
 
 

@@ -1,4 +1,4 @@
-"""Non-autoregressive Transformer (1711.02281): the decoder layer, which sees all positions but its own at once."""
+"""Non-autoregressive Transformer (1711.02281): its decoder layer attends to all positions except its own."""
 
 from torch import Tensor, nn
 
@@ -17,11 +17,11 @@ from regard.parts import (
 
 
 class OrderLayer(Layer):
-    """A decoder layer with one more attention: positions ask positions, and the words answer."""
+    """A decoder layer with positional attention: queries and keys are position vectors, values are hidden states."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         def residual() -> Residual:
-            return Residual(nn.LayerNorm(width), first=False)
+            return Residual(nn.LayerNorm(width), norm_first=False)
 
         super().__init__(Attention(width, heads), FeedForward(width, inner), residual, Attention(width, heads))
         self.order, self.order_residual, self.sinusoid = Attention(width, heads), residual(), SinusoidPositions(width)
@@ -30,16 +30,16 @@ class OrderLayer(Layer):
         self,
         x: Tensor,
         mask: Mask,
-        where: PositionTerms,
-        memory: LayerCache | None = None,
+        position_terms: PositionTerms,
+        layer_cache: LayerCache | None = None,
         cross: Cross | None = None,
-        number: int = 0,
+        index: int = 0,
     ) -> Tensor:
         others = mask.replace(exclude_self=True)
-        x = self.attention_residual(x, lambda y: self.attention(y, y, y, others, where))
-        place = self.sinusoid.vectors(mask.query_key_positions(x.size(1), x.size(1), x.device)[0]).expand(x.shape)
-        x = self.order_residual(x, lambda y: self.order(place, place, y, mask))
-        x = self.cross_residual(x, lambda y: self.look(y, cross, number))
+        x = self.attention_residual(x, lambda y: self.attention(y, y, y, others, position_terms))
+        vectors = self.sinusoid.vectors(mask.query_key_positions(x.size(1), x.size(1), x.device)[0]).expand(x.shape)
+        x = self.order_residual(x, lambda y: self.order(vectors, vectors, y, mask))
+        x = self.cross_residual(x, lambda y: self.cross_attend(y, cross, index))
         return self.feed_residual(x, self.feed)
 
 

@@ -1,10 +1,11 @@
-"""What a decoder remembers between calls. Rows have their own lengths; the kernel chooses the kind of memory.
+"""The state that a decoder keeps between calls. Each row has its own length; the kernel chooses the kind of cache.
 
-A `Cache` serves one stack. It says where the coming tokens stand (`ahead`), which keys they will see (`open`) and hands
-each layer its `Memory`. Layers with the same kind of memory share a `Book`, which knows the slots.
-`select(rows)` reorders, repeats or drops rows. `branch(beams)` lets every row go on as several alternatives that stand
-side by side as queries of that row, and `follow(origin)` says which of them each one continues: nothing is copied,
-neither their own past nor the source they look at; each just sees its own kin.
+A `Cache` serves one stack. It gives the positions of the next tokens (`next_mask`), the masks of every layer
+(`advance`) and one `LayerCache` per layer. Layers with the same kind of cache share a `CacheLayout`.
+
+`select(rows)` reorders, repeats or drops rows. `branch(beams)` lets every row continue as several beams. The beams are
+queries of the same row, side by side, and `reorder(parents)` tells which beam each one continues. Neither past keys nor
+the source are copied: a mask limits each beam to its own ancestry.
 """
 
 from typing import TYPE_CHECKING
@@ -13,57 +14,61 @@ import torch
 from torch import Tensor
 
 from ..masks import ABSENT, Mask
-from ..positions import beyond_context
+from ..positions import beyond_context_message
 
 if TYPE_CHECKING:
     from ..layer import Cross
 
+OLD_NAMES = {"books": "layouts", "at": "positions", "to": "target_slots"}  # in the tensor names of older checkpoints
 
-def select_rows(held: Tensor, rows: Tensor) -> Tensor:
-    """Rows of `held`; in place when the number stays, so that compiled code keeps its addresses."""
-    picked = held.index_select(0, rows)
-    return held.copy_(picked) if picked.shape == held.shape else picked
+
+def select_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Rows of `tensor`; in place if their number stays the same, so that compiled code keeps its addresses."""
+    picked = tensor.index_select(0, rows)
+    return tensor.copy_(picked) if picked.shape == tensor.shape else picked
 
 
 class LayerCache:
-    """One layer's share of a cache. This one holds a state per row; without any tensor it keeps nothing."""
+    """The cache of one layer. This base class holds one state per row in its tensor attributes, or nothing."""
 
     beams = 0
 
     def extend_inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        return key, value  # before projection: (batch, keys, width)
+        """Extend the inputs of the projections, (batch, keys, width)."""
+        return key, value
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return k, v  # after projection: (batch, heads, keys, head_width)
+        """Store projected keys and values, (batch, heads, keys, head_width); return all that the mask describes."""
+        return k, v
 
     def select(self, rows: Tensor) -> None:
-        for name, held in list(vars(self).items()):
-            if isinstance(held, Tensor):
-                setattr(self, name, select_rows(held, rows))
+        for name, tensor in list(vars(self).items()):
+            if isinstance(tensor, Tensor):
+                setattr(self, name, select_rows(tensor, rows))
 
     def reset(self, rows: Tensor) -> None:
-        """Forget these rows (bool). Nothing to do where lengths alone decide what is visible."""
+        """Forget these rows (bool). Slot caches do nothing: the lengths alone decide what is visible."""
 
     def branch(self, beams: int) -> None:
-        held = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
-        if held:
-            rows = torch.arange(held[0].size(0), device=held[0].device)
+        tensors = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
+        if tensors:
+            rows = torch.arange(tensors[0].size(0), device=tensors[0].device)
             LayerCache.select(self, rows.repeat_interleave(beams))
         self.beams = beams
 
-    def reorder(self, flat: Tensor) -> None:
-        """`flat` (rows · beams) numbers states, which do not stand side by side and have to move."""
-        self.select(flat)
+    def reorder(self, states: Tensor) -> None:
+        """`states` (rows · beams) indexes the states of all beams. A state per beam has to move with its beam."""
+        self.select(states)
 
 
 class CacheLayout:
-    """What the layers with one kind of memory share. This one has no slots: sums, states."""
+    """State shared by all layers with one kind of cache. This base class has no slots: it serves sums and states."""
 
-    def __init__(self, rows: int = 0, device: torch.device | None = None) -> None:
+    def __init__(self, rows: int = 0, device: torch.device | None = None, *settings: int | None) -> None:
         pass
 
     def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
-        """(handed, seen): the keys the layers are given now, and all that will be seen."""
+        """Masks (given, visible): the keys that the layers receive now, and all keys the queries attend to."""
         return mask, mask
 
     def select(self, rows: Tensor) -> None: ...
@@ -71,167 +76,174 @@ class CacheLayout:
     def reset(self, rows: Tensor) -> None: ...
 
     def skip_prompt(self) -> None:
-        """The first tokens come as all later ones do, in single steps."""
+        """Expect no prompt: the first token comes in a single step like all later ones."""
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None: ...
 
-    def reorder(self, origin: Tensor) -> None: ...
+    def reorder(self, parents: Tensor) -> None: ...
+
+
+LayoutSpec = tuple[type[CacheLayout], *tuple[int | None, ...]]  # a layout class and its settings
 
 
 class Cache:
-    """How far each row is, one memory per layer, and the book that each of them is kept by."""
+    """The length of each row, one `LayerCache` per layer, and the layout that each of them uses."""
 
-    context: int | None = None  # how many places the positions know; None: any number
-    read: int | None = None  # no row has read more; counted where shapes may change anyway, and places can run out
+    context: int | None = None  # number of available positions; None: unlimited
+    tokens_read: int | None = None  # upper bound on the tokens read by any row; None: not counted (fixed shapes)
 
     def __init__(
         self,
         rows: int,
         device: torch.device,
         layers: list[LayerCache],
-        books: list[CacheLayout] | None = None,
+        layouts: list[CacheLayout] | None = None,
         fixed: bool = False,
     ) -> None:
-        """`books` has one entry per layer; layers of one kind name the same book. `fixed`: nothing in it ever grows."""
+        """`layouts` has one entry per layer; layers of one kind share the object. `fixed`: no tensor ever grows."""
         self.layers, self.beams, self.fixed = layers, 0, fixed
-        self.prefix_length = 0  # places before every text, which stay when a row starts anew
+        self.prefix_length = 0  # positions before every text; a reset row keeps them
         self.cross: Cross | None = None
-        self.layouts = books or [CacheLayout()] * len(layers)
+        self.layouts = layouts or [CacheLayout()] * len(layers)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
 
-    def next_mask(self, tokens: Tensor, real: Tensor | None = None) -> Mask:
-        """The mask of the tokens about to be read; `real` (rows, tokens) marks those that are not padding."""
-        self._count(1 if self.beams else tokens.size(1), real)
-        if self.beams:
-            return Mask(
-                positions=self._places(self.lengths[:, None].repeat(1, tokens.size(1)))
-            )  # alternatives for one place
-        if real is None:
+    def next_mask(self, tokens: Tensor, valid: Tensor | None = None) -> Mask:
+        """The mask of the next tokens; `valid` (rows, tokens) is False for padding."""
+        self._check_context(1 if self.beams else tokens.size(1), valid)
+        if self.beams:  # all beams of a row are at the same position
+            return Mask(positions=self._clamp_to_context(self.lengths[:, None].repeat(1, tokens.size(1))))
+        if valid is None:
             steps = torch.arange(tokens.size(1), device=tokens.device)
         else:
-            steps = (real.cumsum(1) - 1).clamp(min=0)  # padding borrows a valid place; nothing will remember it
-        return Mask(key_valid=real, positions=self._places(self.lengths[:, None] + steps))
+            steps = (valid.cumsum(1) - 1).clamp(min=0)  # padding repeats a valid position; no cache stores it
+        return Mask(key_valid=valid, positions=self._clamp_to_context(self.lengths[:, None] + steps))
 
-    def _places(self, at: Tensor) -> Tensor:
-        """A row that has ended and waits beside the others stays at the last place there is."""
-        return at if self.context is None else at.clamp(max=self.context - 1)
+    def _clamp_to_context(self, positions: Tensor) -> Tensor:
+        """A finished row that waits for the others stays at the last position."""
+        return positions if self.context is None else positions.clamp(max=self.context - 1)
 
-    def _count(self, tokens: int, real: Tensor | None) -> None:
-        """Refuse what no place is left for. The device is asked only when the count says that it may be so."""
-        if self.context is None or self.read is None:
+    def _check_context(self, tokens: int, valid: Tensor | None) -> None:
+        """Refuse tokens beyond the context. Reads lengths from the device only when the upper bound reaches it."""
+        if self.context is None or self.tokens_read is None:
             return
-        self.read += tokens
-        if self.read > self.context:
-            lengths = self.lengths + (tokens if real is None else real.sum(1))
+        self.tokens_read += tokens
+        if self.tokens_read > self.context:
+            lengths = self.lengths + (tokens if valid is None else valid.sum(1))
             least, most = int(lengths.min()), int(lengths.max())
-            if (least if tokens == 1 else most) > self.context:  # in a single step, rows that have ended may wait
-                raise ValueError(beyond_context(most, self.context))
-            self.read = least
+            if (least if tokens == 1 else most) > self.context:  # in a single step, finished rows may wait
+                raise ValueError(beyond_context_message(most, self.context))
+            self.tokens_read = least
 
     def advance(self, mask: Mask) -> list[tuple[Mask, Mask]]:
-        """Count these tokens in; every layer's masks (handed, seen), the same objects where layers share a book."""
+        """Count these tokens and return (given, visible) masks per layer; layers that share a layout share objects."""
         assert mask.positions is not None
-        here = {id(book): book.advance(mask, self.lengths) for book in self._distinct()}
+        masks = {id(layout): layout.advance(mask, self.lengths) for layout in self._distinct_layouts()}
         self.lengths += (
             (1 if self.beams else mask.positions.size(1)) if mask.key_valid is None else mask.key_valid.sum(1)
         )
-        return [here[id(book)] for book in self.layouts]
+        return [masks[id(layout)] for layout in self.layouts]
 
-    def keep_prefix(self, places: int) -> None:
-        """What was remembered up to here, so many places, stands before every text."""
-        self.prefix_length = places
+    def keep_prefix(self, tokens: int) -> None:
+        """Declare the `tokens` stored so far a prefix of every text; `reset` keeps them."""
+        self.prefix_length = tokens
 
     def reset(self, rows: Tensor) -> None:
-        """Rows (bool) whose text is over: the next prompt read there starts anew, while the others go on."""
+        """Free the rows (bool) whose text has ended. Their next prompt starts anew; the other rows continue."""
         assert not self.beams, "beams share their past: select the rows that go on instead"
         self.lengths.masked_fill_(rows, self.prefix_length)
-        for memory in self.layers:
-            memory.reset(rows)
-        for book in self._distinct():
-            book.reset(rows)
+        for layer_cache in self.layers:
+            layer_cache.reset(rows)
+        for layout in self._distinct_layouts():
+            layout.reset(rows)
 
     def select(self, rows: Tensor) -> "Cache":
         """Keep these rows, in this order."""
         self.lengths = select_rows(self.lengths, rows)
-        for book in self._distinct():
-            book.select(rows)
+        for layout in self._distinct_layouts():
+            layout.select(rows)
         states = (rows[:, None] * self.beams + torch.arange(self.beams, device=rows.device)).flatten()
-        for memory in self.layers:
-            memory.select(states if memory.beams else rows)
+        for layer_cache in self.layers:
+            layer_cache.select(states if layer_cache.beams else rows)
         if self.cross is not None:
             self.cross = self.cross.select(rows)
         return self
 
     def skip_prompt(self) -> None:
-        """No prompt comes: the first step is one like all others."""
-        for book in self._distinct():
-            book.skip_prompt()
+        """Expect no prompt: the first step is like all others."""
+        for layout in self._distinct_layouts():
+            layout.skip_prompt()
 
     def branch(self, beams: int, steps: int) -> None:
-        """From here on a step reads (rows, beams) tokens, alternatives for one place; `steps` such steps at most."""
+        """From now on a step reads (rows, beams) tokens, all at the same position; at most `steps` such steps."""
         assert not self.beams, "a cache branches only once"
         self.beams = beams
-        for book in self._distinct():
-            book.branch(beams, steps, self.lengths)
-        for memory in self.layers:
-            memory.branch(beams)
+        for layout in self._distinct_layouts():
+            layout.branch(beams, steps, self.lengths)
+        for layer_cache in self.layers:
+            layer_cache.branch(beams)
 
-    def reorder(self, origin: Tensor) -> None:
-        """origin (rows, beams): which alternative of the last step each one of the next continues."""
-        rows = torch.arange(len(origin), device=origin.device)[:, None]
-        flat = (rows * self.beams + origin).flatten()
-        for book in self._distinct():
-            book.reorder(origin)
-        for memory in self.layers:
-            memory.reorder(flat)
+    def reorder(self, parents: Tensor) -> None:
+        """parents (rows, beams): the beam of the last step that each beam of the next step continues."""
+        rows = torch.arange(len(parents), device=parents.device)[:, None]
+        states = (rows * self.beams + parents).flatten()
+        for layout in self._distinct_layouts():
+            layout.reorder(parents)
+        for layer_cache in self.layers:
+            layer_cache.reorder(states)
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of all that is remembered, by name; `fill` puts it back."""
-        held = ((name, vars(each).items()) for name, each in self._holders().items())
-        return {f"{name}{key}": each.clone() for name, every in held for key, each in every if isinstance(each, Tensor)}
+        """Copies of all stored tensors by name; `load_state` restores them."""
+        owners = ((prefix, vars(owner).items()) for prefix, owner in self._tensor_owners().items())
+        return {f"{prefix}{key}": x.clone() for prefix, items in owners for key, x in items if isinstance(x, Tensor)}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Remember this instead, in a cache of the same model with the same number of rows."""
+        """Restore `state()` of a cache of the same model with the same number of rows; older names are accepted."""
         device = self.lengths.device
-        for name, each in self._holders().items():
-            own = {
-                key: tensors.get(f"{name}{key}") for key, held in vars(each).items() if isinstance(held, Tensor | None)
-            }
-            for key, tensor in own.items():
-                setattr(each, key, None if tensor is None else tensor.to(device, copy=True))
+        tensors = {current_name(name): tensor for name, tensor in tensors.items()}
+        for prefix, owner in self._tensor_owners().items():
+            for key in [key for key, value in vars(owner).items() if isinstance(value, Tensor | None)]:
+                tensor = tensors.get(f"{prefix}{key}")
+                setattr(owner, key, None if tensor is None else tensor.to(device, copy=True))
 
-    def _holders(self) -> dict[str, object]:
-        assert self.cross is None and not self.beams, "only what reads one text per row can be put away"
-        layers = {f"layers.{i}.": memory for i, memory in enumerate(self.layers)}
-        return {"": self, **layers, **{f"books.{i}.": book for i, book in enumerate(self._distinct())}}
+    def _tensor_owners(self) -> dict[str, object]:
+        """The objects that hold tensors, by the prefix of their names in `state`."""
+        assert self.cross is None and not self.beams, "only a cache with one text per row can be saved"
+        layers = {f"layers.{i}.": layer_cache for i, layer_cache in enumerate(self.layers)}
+        layouts = {f"layouts.{i}.": layout for i, layout in enumerate(self._distinct_layouts())}
+        return {"": self, **layers, **layouts}
 
-    def _distinct(self) -> list[CacheLayout]:
-        return list({id(book): book for book in self.layouts}.values())
+    def _distinct_layouts(self) -> list[CacheLayout]:
+        return list({id(layout): layout for layout in self.layouts}.values())
+
+
+def current_name(name: str) -> str:
+    """The name that `Cache.state` gives today to a tensor of an older checkpoint, e.g. "books.0.at"."""
+    return ".".join(OLD_NAMES.get(part, part) for part in name.split("."))
 
 
 class FeatureSums(LayerCache):
-    """Performer: Σ φ(k)vᵀ in units of e^top, the largest log-feature so far, which keeps the sums in range."""
+    """Performer: Σ φ(k)vᵀ in units of e^top, where top is the largest log-feature so far. That keeps sums in range."""
 
-    NOTHING = -1e29  # the top where there is no key yet
+    NO_KEY = -1e29  # `top` before the first key
 
     def __init__(self, rows: int, heads: int, features: int, head_width: int, like: Tensor) -> None:
-        exact = torch.promote_types(like.dtype, torch.float32)  # a long text is many small numbers
+        exact = torch.promote_types(like.dtype, torch.float32)  # a long text adds many small numbers
         self.sums = like.new_zeros(rows, heads, features, head_width, dtype=exact)
-        self.top = like.new_full((rows, heads, 1, 1), self.NOTHING, dtype=exact)
+        self.top = like.new_full((rows, heads, 1, 1), self.NO_KEY, dtype=exact)
 
     def reset(self, rows: Tensor) -> None:
-        self.sums[rows], self.top[rows] = 0.0, self.NOTHING
+        self.sums[rows], self.top[rows] = 0.0, self.NO_KEY
 
 
 class CrossCache(LayerCache):
-    """Cross-attention: the source's keys and values, projected once, one row for all the beams of a sentence."""
+    """Cross-attention: keys and values of the source, projected once; all beams of a row share them."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
 
 
 class InputCache(LayerCache):
-    """Transformer-XL: the layer's last inputs, so that their projections still learn."""
+    """Transformer-XL: the last inputs of a layer. They are projected again, so the projections still get gradients."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens, self.policy = tokens, f"memory {tokens}"
@@ -239,30 +251,30 @@ class InputCache(LayerCache):
 
     def extend_inputs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         both = key if self.past is None else torch.cat([self.past, key], 1)
-        self.past = both[:, -self.tokens :].detach().contiguous()  # or all of it would be kept
+        self.past = both[:, -self.tokens :].detach().contiguous()  # a view would keep all of `both` alive
         return both, both
 
     def select(self, rows: Tensor) -> None:
-        """A copy: the gradient of the segment just read may still need these inputs as they are."""
+        """Copy: the backward pass of the last segment may still need these inputs unchanged."""
         self.past = None if self.past is None else self.past[rows]
 
 
 class InputLayout(CacheLayout):
-    """Where the remembered inputs stand. For training on equal segments; decoding uses the ordinary slots."""
+    """Positions of the stored inputs. For training on segments of equal length; decoding uses slots."""
 
     def __init__(self, rows: int, device: torch.device, tokens: int) -> None:
-        self.tokens, self.at = tokens, torch.empty(rows, 0, dtype=torch.long, device=device)
+        self.tokens, self.positions = tokens, torch.empty(rows, 0, dtype=torch.long, device=device)
 
     def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
         assert mask.positions is not None
         new = mask.positions if mask.key_valid is None else mask.positions.masked_fill(~mask.key_valid, ABSENT)
-        at = torch.cat([self.at, new], 1)
-        self.at = at[:, -self.tokens :].contiguous()
-        seen = mask.replace(key_valid=None, key_positions=at)
-        return seen, seen
+        positions = torch.cat([self.positions, new], 1)
+        self.positions = positions[:, -self.tokens :].contiguous()
+        visible = mask.replace(key_valid=None, key_positions=positions)
+        return visible, visible
 
     def reset(self, rows: Tensor) -> None:
-        self.at = self.at.masked_fill(rows[:, None], ABSENT)
+        self.positions = self.positions.masked_fill(rows[:, None], ABSENT)
 
     def select(self, rows: Tensor) -> None:
-        self.at = self.at[rows]
+        self.positions = self.positions[rows]

@@ -1,4 +1,4 @@
-"""Keys and values in numbered slots: all of a text, or the last of it in a ring. A book knows who sits where."""
+"""KV caches in numbered slots: `Dense*` keeps every key of a text, `Rolling*` the last ones in a ring buffer."""
 
 import torch
 from torch import Tensor
@@ -7,256 +7,254 @@ from torch.nn import functional as F
 from ..masks import ABSENT, Mask
 from .base import CacheLayout, LayerCache, select_rows
 
-COMPACT_EVERY = 8  # steps of beams after which what they left behind is cleared away
+COMPACT_EVERY = 8  # beam steps between two compactions, which drop the keys that no beam attends to any more
 
 
 def round_up(slots: int) -> int:
-    """GPU kernels like multiples of eight."""
+    """GPU kernels prefer multiples of eight."""
     return -(-slots // 8) * 8
 
 
 class SlotLayout(CacheLayout):
-    """Numbered slots. Slot 0 takes what need not be remembered (padding)."""
+    """Assigns tokens to numbered slots. Slot 0 takes what need not be stored (padding)."""
 
-    to: Tensor  # (rows, tokens): where the tokens at hand go
-    size: int | None = None  # how many slots to read; None: all of them
+    target_slots: Tensor  # (rows, tokens): the slots that the current tokens are written to
+    read_size: int | None = None  # number of slots to read; None: all
     beams = 0
-    slots: int  # how many there are
-    beam_ancestry: Tensor  # (rows, beams, slots) bool, once there are beams
-    kept: Tensor | None = None  # (rows, left): the slots that are left, if the last step tidied up
+    slots: int  # number of slots
+    beam_ancestry: Tensor  # (rows, beams, slots) bool: the slots of each beam's own history
+    kept_slots: Tensor | None = None  # (rows, left): the slots that the last step kept, if it compacted
 
-    def begin_beams(self, beams: int, at: Tensor, slots: int) -> Tensor:
-        """All beams share the past at positions `at` (rows, old slots); returns the positions of all slots."""
-        rows, old = at.shape
+    def begin_beams(self, beams: int, positions: Tensor, slots: int) -> Tensor:
+        """Let all beams share the past at `positions` (rows, old slots); return the positions of all slots."""
+        rows, old = positions.shape
         self.beams, self.slots = beams, slots
-        self.steps = torch.zeros((), dtype=torch.long, device=at.device)  # a tensor: compiled steps reuse it
-        self.own = torch.arange(beams, device=at.device)
-        self.beam_ancestry = torch.zeros(rows, beams, slots, dtype=torch.bool, device=at.device)
-        self.beam_ancestry[:, :, :old] = (at != ABSENT)[:, None]
-        places = at.new_full((rows, slots), ABSENT)
-        places[:, :old] = at
-        return places
+        self.steps = torch.zeros((), dtype=torch.long, device=positions.device)  # a tensor: compiled steps reuse it
+        self.beam_index = torch.arange(beams, device=positions.device)
+        self.beam_ancestry = torch.zeros(rows, beams, slots, dtype=torch.bool, device=positions.device)
+        self.beam_ancestry[:, :, :old] = (positions != ABSENT)[:, None]
+        extended = positions.new_full((rows, slots), ABSENT)
+        extended[:, :old] = positions
+        return extended
 
-    def enter(self, to: Tensor) -> None:
-        """The beams write side by side at `to` (rows, beams): a new place, or an old one taken again."""
-        columns = to[:, None].expand(-1, self.beams, -1)  # (rows, beams, beams)
-        self.beam_ancestry.scatter_(
-            2, columns, torch.eye(self.beams, dtype=torch.bool, device=to.device).expand_as(columns)
-        )
+    def mark_own_slots(self, slots: Tensor) -> None:
+        """Record that each beam wrote its own one of `slots` (rows, beams), new slots or reused ones."""
+        columns = slots[:, None].expand(-1, self.beams, -1)  # (rows, beams, beams)
+        own = torch.eye(self.beams, dtype=torch.bool, device=slots.device)
+        self.beam_ancestry.scatter_(2, columns, own.expand_as(columns))
         self.steps += 1
 
     def select(self, rows: Tensor) -> None:
         if self.beams:
             self.beam_ancestry = select_rows(self.beam_ancestry, rows)
 
-    def reorder(self, origin: Tensor) -> None:
-        self.beam_ancestry.copy_(self.beam_ancestry.gather(1, origin[:, :, None].expand_as(self.beam_ancestry)))
+    def reorder(self, parents: Tensor) -> None:
+        self.beam_ancestry.copy_(self.beam_ancestry.gather(1, parents[:, :, None].expand_as(self.beam_ancestry)))
 
 
 class SlotCache(LayerCache):
-    """Keys and values, in the slots that the book numbers."""
+    """Keys and values of one layer, in the slots that the layout assigns."""
 
-    def __init__(self, book: SlotLayout, rows: int, heads: int, head_width: int, like: Tensor) -> None:
-        self.book = book
-        self.k, self.v = (like.new_zeros(rows, heads, book.slots, head_width) for _ in range(2))
+    def __init__(self, layout: SlotLayout, rows: int, heads: int, head_width: int, like: Tensor) -> None:
+        self.layout = layout
+        self.k, self.v = (like.new_zeros(rows, heads, layout.slots, head_width) for _ in range(2))
 
     def write(self, k: Tensor, v: Tensor) -> None:
-        to = self.book.to
-        for held, new in ((self.k, k.to(self.k.dtype)), (self.v, v.to(self.v.dtype))):
-            if held.is_cuda:  # half the time there, and ten times on a CPU
-                held.scatter_(2, to[:, None, :, None].expand_as(new), new)
+        slots = self.layout.target_slots
+        for stored, new in ((self.k, k.to(self.k.dtype)), (self.v, v.to(self.v.dtype))):
+            if stored.is_cuda:  # scatter takes half the time on a GPU, and ten times as long on a CPU
+                stored.scatter_(2, slots[:, None, :, None].expand_as(new), new)
             else:
-                held[torch.arange(len(new))[:, None], :, to] = new.transpose(1, 2)
+                stored[torch.arange(len(new))[:, None], :, slots] = new.transpose(1, 2)
 
     def select(self, rows: Tensor) -> None:
         self.k, self.v = select_rows(self.k, rows), select_rows(self.v, rows)
 
     def branch(self, beams: int) -> None:
-        self.fit()
+        self.resize()
 
-    def reorder(self, flat: Tensor) -> None:
-        """The book's kin says it; but where it was tidied, what is left moves together."""
-        if (kept := self.book.kept) is not None:
+    def reorder(self, states: Tensor) -> None:
+        """Move the kept slots after a compaction. Otherwise nothing moves: the layout's `beam_ancestry` changes."""
+        if (kept := self.layout.kept_slots) is not None:
             index = kept[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
-            for held in (self.k, self.v):
-                held[:, :, : kept.size(1)] = held.gather(2, index)
+            for stored in (self.k, self.v):
+                stored[:, :, : kept.size(1)] = stored.gather(2, index)
 
-    def fit(self) -> None:
-        """Have as many slots as the book: more as a text grows, fewer when beams leave a preallocated row behind."""
-        if more := self.book.slots - self.k.size(2):
+    def resize(self) -> None:
+        """Match the layout's number of slots: a text grows, or beams drop the rest of a preallocated row."""
+        if more := self.layout.slots - self.k.size(2):
             self.k, self.v = F.pad(self.k, (0, 0, 0, more)), F.pad(self.v, (0, 0, 0, more))
 
 
 class DenseCache(SlotCache):
-    book: "DenseLayout"
+    layout: "DenseLayout"
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.fit()
+        self.resize()
         self.write(k, v)
-        if self.book.empty:
+        if self.layout.at_prompt:
             return k, v
-        size = self.book.size
+        size = self.layout.read_size
         return (self.k, self.v) if size is None else (self.k[:, :, :size], self.v[:, :, :size])
 
 
 class DenseLayout(SlotLayout):
-    """Every key and value. Position p sits in slot p + 1, so causality alone hides what is stale or not yet written.
+    """Stores every key and value. Position p uses slot p + 1, so causality alone hides stale and unwritten slots.
 
-    With a capacity the shapes never change (compiled decoding); without one the slots double when they run out.
-    Beams write behind the common past, side by side, and the book notes who is whose kin. Most of what they wrote is
-    soon nobody's past: without a capacity it is cleared away now and then, for every step reads all that is there.
+    With a capacity the shapes never change (compiled decoding). Without one, the slots double when they run out.
+    Beams write side by side behind the common past, and `beam_ancestry` records which slots belong to which beam.
+    Most of those slots soon belong to no beam. Every step reads all slots, so without a capacity they are compacted
+    now and then.
     """
 
     def __init__(self, rows: int, device: torch.device, capacity: int | None = None) -> None:
         self.capacity, self.used = capacity, 1
-        self.fresh = self.empty = True  # nothing is held yet: the tokens at hand are all there is to see
+        self.expects_prompt = self.at_prompt = True  # nothing is stored: the current tokens are all keys
         self.slots = round_up((capacity or 15) + 1)
-        self.at = self._numbered(device)
+        self.positions = self._slot_positions(device)
 
-    def _numbered(self, device: torch.device) -> Tensor:
-        at = torch.arange(-1, self.slots - 1, device=device)[None]
-        at[:, 0] = ABSENT
-        return at
+    def _slot_positions(self, device: torch.device) -> Tensor:
+        positions = torch.arange(-1, self.slots - 1, device=device)[None]
+        positions[:, 0] = ABSENT
+        return positions
 
     def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
         assert mask.positions is not None
         if self.beams:
-            return mask, self._open_beams(mask, lengths)
-        self.to = mask.positions + 1 if mask.key_valid is None else torch.where(mask.key_valid, mask.positions + 1, 0)
+            return mask, self._advance_beams(mask, lengths)
+        slots = mask.positions + 1
+        self.target_slots = slots if mask.key_valid is None else torch.where(mask.key_valid, slots, 0)
         if self.capacity is None:
-            self._make_room(mask.positions.size(1))
-        self.empty, self.fresh = self.fresh, False
-        if self.empty:  # a prompt never pays for the capacity, and without padding needs no mask tensor
+            self._grow(mask.positions.size(1))
+        self.at_prompt, self.expects_prompt = self.expects_prompt, False
+        if self.at_prompt:  # a prompt does not read the spare capacity, and without padding needs no mask tensor
             return mask, mask if mask.key_valid is not None else Mask(causal=True)
-        return mask, mask.replace(key_valid=None, key_positions=self.at[:, : self.size])
+        return mask, mask.replace(key_valid=None, key_positions=self.positions[:, : self.read_size])
 
     def skip_prompt(self) -> None:
-        self.fresh = False
+        self.expects_prompt = False
 
-    def _make_room(self, tokens: int) -> None:
-        self.used += tokens  # an upper bound that needs no look at the device
-        self.size = self.used
+    def _grow(self, tokens: int) -> None:
+        self.used += tokens  # an upper bound that does not wait for the device
+        self.read_size = self.used
         if self.used > self.slots:
             self.slots = round_up(2 * self.used)
-            self.at = self._numbered(self.at.device)
+            self.positions = self._slot_positions(self.positions.device)
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None:
-        self.base = min(round_up(int(lengths.max()) + 1), self.slots)  # the one look at the device that beams cost
-        held = self.at[:, : self.base]
-        held = torch.where(
-            held < lengths[:, None], held, ABSENT
-        )  # (rows, base); the rest is stale or another row's room
+        self.beam_start = min(round_up(int(lengths.max()) + 1), self.slots)  # the only wait for the device
+        past = self.positions[:, : self.beam_start]
+        past = torch.where(past < lengths[:, None], past, ABSENT)  # (rows, beam_start); other slots are stale or unused
         room = steps if self.capacity is not None else min(steps, 2 * COMPACT_EVERY)
-        self.at = self.begin_beams(beams, held, round_up(self.base + room * beams))
-        self.empty = False
+        self.positions = self.begin_beams(beams, past, round_up(self.beam_start + room * beams))
+        self.at_prompt = False
         if self.capacity is None:
-            self.size = self.base
+            self.read_size = self.beam_start
 
-    def reorder(self, origin: Tensor) -> None:
-        super().reorder(origin)
-        self.kept = None
-        if self.size is not None and self.size - self.base >= COMPACT_EVERY * self.beams:
-            self._tidy()
+    def reorder(self, parents: Tensor) -> None:
+        super().reorder(parents)
+        self.kept_slots = None
+        if self.read_size is not None and self.read_size - self.beam_start >= COMPACT_EVERY * self.beams:
+            self._compact()
 
-    def _tidy(self) -> None:
-        """Keep, in their order, the slots that some beam still sees; rows with fewer of them keep some in vain."""
-        seen = self.beam_ancestry[:, :, : self.size].any(1)  # (rows, size)
-        left = int(seen.sum(1).max())
-        self.kept = seen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :left]
-        self.at[:, :left] = self.at.gather(1, self.kept)
-        self.beam_ancestry[:, :, :left] = self.beam_ancestry.gather(2, self.kept[:, None].expand(-1, self.beams, -1))
-        self.base = self.size = left
+    def _compact(self) -> None:
+        """Keep, in order, the slots that some beam attends to; rows with fewer of them keep useless ones."""
+        used = self.beam_ancestry[:, :, : self.read_size].any(1)  # (rows, read_size)
+        left = int(used.sum(1).max())
+        self.kept_slots = used.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :left]
+        self.positions[:, :left] = self.positions.gather(1, self.kept_slots)
+        columns = self.kept_slots[:, None].expand(-1, self.beams, -1)
+        self.beam_ancestry[:, :, :left] = self.beam_ancestry.gather(2, columns)
+        self.beam_start = self.read_size = left
         self.steps.zero_()
 
-    def _open_beams(self, mask: Mask, lengths: Tensor) -> Mask:
-        if self.size is not None:
-            self.size += self.beams
-            if self.size > self.slots:
-                more = round_up(2 * self.size) - self.slots
+    def _advance_beams(self, mask: Mask, lengths: Tensor) -> Mask:
+        if self.read_size is not None:
+            self.read_size += self.beams
+            if self.read_size > self.slots:
+                more = round_up(2 * self.read_size) - self.slots
                 self.slots += more
-                self.at, self.beam_ancestry = (
-                    F.pad(self.at, (0, more), value=ABSENT),
-                    F.pad(self.beam_ancestry, (0, more)),
-                )
-        self.to = (self.base + self.steps * self.beams + self.own).expand(len(self.beam_ancestry), -1)  # (rows, beams)
-        self.at.scatter_(1, self.to, lengths[:, None].expand(-1, self.beams))
-        self.enter(self.to)
-        return mask.replace(key_positions=self.at[:, : self.size], beam_ancestry=self.beam_ancestry[:, :, : self.size])
+                self.positions = F.pad(self.positions, (0, more), value=ABSENT)
+                self.beam_ancestry = F.pad(self.beam_ancestry, (0, more))
+        slots = self.beam_start + self.steps * self.beams + self.beam_index
+        self.target_slots = slots.expand(len(self.beam_ancestry), -1)  # (rows, beams)
+        self.positions.scatter_(1, self.target_slots, lengths[:, None].expand(-1, self.beams))
+        self.mark_own_slots(self.target_slots)
+        size = self.read_size
+        return mask.replace(key_positions=self.positions[:, :size], beam_ancestry=self.beam_ancestry[:, :, :size])
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
-        if self.beams:  # before that, positions are the same in every row
-            self.at = select_rows(self.at, rows)
+        if self.beams:  # without beams, positions are the same in every row
+            self.positions = select_rows(self.positions, rows)
 
 
 class RollingCache(SlotCache):
-    book: "RollingLayout"
+    layout: "RollingLayout"
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.fit()
-        seen = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)  # read before writing: a prompt may lap the ring
+        self.resize()
+        visible = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)  # read before writing: a prompt may lap the ring
         self.write(k, v)
-        return seen
+        return visible
 
 
 class RollingLayout(SlotLayout):
-    """The last `window` keys and values, each with its position; constant memory however long the text.
+    """Stores the last `window` keys and values with their positions: constant memory for any text length.
 
-    A text shorter than the window needs no more slots than it has tokens: `capacity` of them, or what it grows to.
+    A text shorter than the window needs only as many slots as it has tokens: `capacity`, or what it grows to.
     """
 
     def __init__(self, rows: int, device: torch.device, window: int, capacity: int | None = None) -> None:
         self.window, self.capacity, self.used = window, capacity, 0
         self.slots = round_up(min(window, capacity or 15) + 1)
-        self.at = torch.full((rows, self.slots), ABSENT, device=device)
+        self.positions = torch.full((rows, self.slots), ABSENT, device=device)
 
     def advance(self, mask: Mask, lengths: Tensor) -> tuple[Mask, Mask]:
         assert mask.positions is not None
         if self.beams:
-            return mask, self._open_beams(mask)
+            return mask, self._advance_beams(mask)
         if self.capacity is None:
-            self._make_room(mask.positions.size(1))
-        real = torch.ones_like(mask.positions, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
-        after = lengths + real.sum(1)
-        # What the same call will lap is not written at all: on a GPU the order of such writes is undefined.
-        self.to = torch.where(
-            real & (mask.positions >= after[:, None] - self.window), mask.positions % self.window + 1, 0
-        )
-        seen = mask.replace(
-            key_valid=None, key_positions=torch.cat([self.at, mask.positions.masked_fill(~real, ABSENT)], 1)
-        )
-        self.at.scatter_(1, self.to, mask.positions)  # `seen` already holds a copy of the old places
-        self.at[:, 0] = ABSENT
-        return mask, seen
+            self._grow(mask.positions.size(1))
+        valid = torch.ones_like(mask.positions, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
+        after = lengths + valid.sum(1)
+        # Tokens that this same call overwrites are not written at all: a GPU does not define the order of such writes.
+        last = valid & (mask.positions >= after[:, None] - self.window)
+        self.target_slots = torch.where(last, mask.positions % self.window + 1, 0)
+        key_positions = torch.cat([self.positions, mask.positions.masked_fill(~valid, ABSENT)], 1)  # copies the old
+        self.positions.scatter_(1, self.target_slots, mask.positions)
+        self.positions[:, 0] = ABSENT
+        return mask, mask.replace(key_valid=None, key_positions=key_positions)
 
-    def _make_room(self, tokens: int) -> None:
-        self.used += tokens  # an upper bound that needs no look at the device
+    def _grow(self, tokens: int) -> None:
+        self.used += tokens  # an upper bound that does not wait for the device
         if self.used >= self.slots <= self.window:
             slots = round_up(min(2 * self.used, self.window) + 1)
-            self.at, self.slots = F.pad(self.at, (0, slots - self.slots), value=ABSENT), slots
+            self.positions, self.slots = F.pad(self.positions, (0, slots - self.slots), value=ABSENT), slots
 
     def branch(self, beams: int, steps: int, lengths: Tensor) -> None:
-        self.base = self.slots  # the common past stays in its ring and fades; the beams share a second one
-        self.at = self.begin_beams(beams, self.at, round_up(self.base + min(self.window, steps) * beams))
+        self.beam_start = self.slots  # the common past stays in its ring and expires; the beams share a second ring
+        room = min(self.window, steps) * beams
+        self.positions = self.begin_beams(beams, self.positions, round_up(self.beam_start + room))
 
-    def _open_beams(self, mask: Mask) -> Mask:
+    def _advance_beams(self, mask: Mask) -> Mask:
         assert mask.positions is not None
         rows = len(mask.positions)
         itself = torch.eye(self.beams, dtype=torch.bool, device=mask.positions.device).expand(rows, -1, -1)
-        reach = self.window if mask.window is None else min(mask.window, self.window)  # the common past fades
-        seen = mask.replace(
-            window=reach,
-            key_positions=torch.cat([self.at, mask.positions], 1),
+        visible = mask.replace(
+            window=self.window if mask.window is None else min(mask.window, self.window),  # the common past expires
+            key_positions=torch.cat([self.positions, mask.positions], 1),
             beam_ancestry=torch.cat([self.beam_ancestry, itself], 2),
         )
-        self.to = (self.base + self.steps % self.window * self.beams + self.own).expand(rows, -1)
-        self.at.scatter_(1, self.to, mask.positions)
-        self.enter(self.to)
-        return seen
+        slots = self.beam_start + self.steps % self.window * self.beams + self.beam_index
+        self.target_slots = slots.expand(rows, -1)
+        self.positions.scatter_(1, self.target_slots, mask.positions)
+        self.mark_own_slots(self.target_slots)
+        return visible
 
     def reset(self, rows: Tensor) -> None:
-        self.at.masked_fill_(rows[:, None], ABSENT)
+        self.positions.masked_fill_(rows[:, None], ABSENT)
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
-        self.at = select_rows(self.at, rows)
+        self.positions = select_rows(self.positions, rows)

@@ -1,4 +1,4 @@
-"""Kernels that do not look at every key: time and memory that grow as the text does."""
+"""Efficient kernels: their time and memory grow linearly with the text."""
 
 from .blocks import BlockSparseKernel
 from .lowrank import LowRankKernel

@@ -1,4 +1,4 @@
-"""Longformer's window (2004.05150): near neighbours, and a few positions that see and are seen everywhere."""
+"""Longformer's window (2004.05150): attention to nearby tokens, and a few global positions."""
 
 from itertools import cycle
 from typing import Any
@@ -6,34 +6,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask
 
 from .. import flex
 from ..attention import Attention
-from ..cache.base import CacheLayout, LayerCache
-from ..cache.slots import RollingCache, RollingLayout
+from ..cache.base import CacheLayout, LayerCache, LayoutSpec
+from ..cache.slots import RollingCache, RollingLayout, SlotLayout
 from ..kernels import Kernel, SoftmaxKernel
 from ..masks import ABSENT, Mask
+from ..mixer import SequenceMixer
 from ..positions import PositionTerms
 from .blocked import (  # fmt: skip
     BLOCK,
     BlockGroup,
     KeyChunk,
-    around,
-    around_heads,
-    biases,
-    cut,
-    cut_heads,
+    attend_blocks,
     group_sizes,
-    mixed,
-    pieces,
+    heads_to_blocks,
+    heads_to_context_blocks,
+    key_chunks,
+    to_blocks,
+    to_context_blocks,
+    visibility_biases,
 )
 
 
 class WindowKernel(Kernel):
-    """Each query sees `radius` neighbours on each side, and the global positions; O(tokens · radius).
+    """Each query attends to `radius` neighbors on each side and to the global positions; O(tokens · radius).
 
-    With a `dilation` of d it sees every d-th token only, so that as many neighbours reach d times as far: the tokens
-    fall apart into d texts that never meet, each with an ordinary window.
+    With a `dilation` of d it attends to every d-th token only, so the same number of neighbors spans d times as far.
+    The tokens then split into d independent strided subsequences, each with an ordinary window.
     """
 
     biasable = False
@@ -43,308 +45,320 @@ class WindowKernel(Kernel):
         self.radius, self.dilation, self.block, self.inner = radius, dilation, block, SoftmaxKernel()
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None, memory: LayerCache | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        bias: Tensor | None = None,
+        layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        if isinstance(memory, RollingCache) and mask.beam_ancestry is None and not self._few(q.size(2)):
-            return self._prompt(q, k, v, mask)
-        if self._short(mask, q.size(2)):
-            found: Tensor = self.inner(q, k, v, self._dense(mask, q.size(2), k.size(2), q.device))
-            return found
-        if flex.compiling(q.device):
+        if isinstance(layer_cache, RollingCache) and mask.beam_ancestry is None and not self._is_short(q.size(2)):
+            return self._attend_prompt(q, k, v, mask)
+        if self._uses_all_pairs(mask, q.size(2)):
+            out: Tensor = self.inner(q, k, v, self._dense_mask(mask, q.size(2), k.size(2), q.device))
+            return out
+        if flex.is_compiling(q.device):
             key, tokens = ("flex", self.radius, self.dilation), q.size(2)
-            blocks = mask.cached(key, lambda: self._flexed(every(mask, q), tokens, q.device))
+            blocks = mask.cached(key, lambda: self._flex_mask(expand_rows(mask, q), tokens, q.device))
             return flex.attend(q, k, v, blocks)
-        return self._blocked(q, k, v, mask)
+        return self._attend_blocks(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
-        return self.inner.weights(q, k, self._dense(mask, q.size(2), k.size(2), q.device))
+        return self.inner.weights(q, k, self._dense_mask(mask, q.size(2), k.size(2), q.device))
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        """Blocks are planned by the first layer, which knows the precision; the mask keeps it for the others."""
-        if self._few(queries):
-            self._dense(mask, queries, keys, device).visible(queries, keys, device)
+        """Blocks are planned in the first layer, which knows the dtype; the mask caches the plan for the others."""
+        if self._is_short(queries):
+            self._dense_mask(mask, queries, keys, device).visible(queries, keys, device)
 
-    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
+    def cache_layout(self, capacity: int | None) -> LayoutSpec:
         return RollingLayout, self.radius * self.dilation, capacity
 
-    def layer_cache(self, book: Any, rows: int, heads: int, head_width: int, like: Tensor) -> LayerCache:
-        return RollingCache(book, rows, heads, head_width, like)
+    def layer_cache(self, layout: CacheLayout, rows: int, heads: int, head_width: int, like: Tensor) -> LayerCache:
+        assert isinstance(layout, SlotLayout)
+        return RollingCache(layout, rows, heads, head_width, like)
 
-    # --- all pairs: a step of a cache, whose ring is already the window, or a text about as short as the window ------
+    # --- all pairs: for a cached step, whose ring is already the window, or a text about as short as the window ------
 
-    def _short(self, mask: Mask, tokens: int) -> bool:
-        return mask.key_positions is not None or self._few(tokens)
+    def _uses_all_pairs(self, mask: Mask, tokens: int) -> bool:
+        return mask.key_positions is not None or self._is_short(tokens)
 
-    def _few(self, tokens: int) -> bool:
+    def _is_short(self, tokens: int) -> bool:
         return tokens <= 2 * self.radius * self.dilation + self.block
 
-    def _prompt(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        """Many tokens behind a ring: only the first of them still see it, and the others are a text of their own."""
+    def _attend_prompt(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """Many tokens after a ring: only the first of them reach the ring; the rest attend among themselves."""
         assert mask.key_positions is not None and mask.positions is not None
-        ring, reach = k.size(2) - q.size(2), self.radius * self.dilation
-        some = mask.replace(positions=mask.positions[:, :reach], key_positions=mask.key_positions[:, : ring + reach])
-        first = self.forward(q[:, :, :reach], k[:, :, : ring + reach], v[:, :, : ring + reach], some)
+        ring, span = k.size(2) - q.size(2), self.radius * self.dilation
+        some = mask.replace(positions=mask.positions[:, :span], key_positions=mask.key_positions[:, : ring + span])
+        first = self.forward(q[:, :, :span], k[:, :, : ring + span], v[:, :, : ring + span], some)
         valid = mask.key_positions[:, ring:] < ABSENT
         own = mask.cached("own", lambda: mask.replace(key_positions=None, key_valid=valid).memoized())
         rest = self.forward(q, k[:, :, ring:], v[:, :, ring:], own)
-        return torch.cat([first, rest[:, :, reach:]], 2)
+        return torch.cat([first, rest[:, :, span:]], 2)
 
-    def _dense(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
+    def _dense_mask(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
         return mask.cached(
-            ("near", self.radius, self.dilation), lambda: self._near(mask, queries, keys, device).memoized()
+            ("near", self.radius, self.dilation), lambda: self._window_mask(mask, queries, keys, device).memoized()
         )
 
-    def _near(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
-        near = mask.replace(window=self._reach(mask))
+    def _window_mask(self, mask: Mask, queries: int, keys: int, device: torch.device) -> Mask:
+        near = mask.replace(window=self._window(mask))
         if self.dilation == 1:
             return near
-        at, keys_at = mask.query_key_positions(queries, keys, device)
-        met = (at[:, :, None] - keys_at[:, None]) % self.dilation == 0
+        positions, key_positions = mask.query_key_positions(queries, keys, device)
+        strided = (positions[:, :, None] - key_positions[:, None]) % self.dilation == 0
         if mask.global_positions is not None:
-            met = met | mask.is_global(keys)[:, None] | mask.is_global(queries)[:, :, None]
-        return near.replace(beam_ancestry=met if mask.beam_ancestry is None else met & mask.beam_ancestry)
+            strided = strided | mask.is_global(keys)[:, None] | mask.is_global(queries)[:, :, None]
+        # `beam_ancestry` accepts any table of visible pairs.
+        return near.replace(beam_ancestry=strided if mask.beam_ancestry is None else strided & mask.beam_ancestry)
 
-    def _reach(self, mask: Mask) -> int:
-        reach = self.radius * self.dilation
-        return reach if mask.window is None else min(reach, mask.window)
+    def _window(self, mask: Mask) -> int:
+        span = self.radius * self.dilation
+        return span if mask.window is None else min(span, mask.window)
 
     # --- in blocks ---------------------------------------------------------------------------------------------------
 
-    def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         tokens, heads, step = q.size(2), q.size(1), self.dilation
-        plans = mask.cached(("band", self.radius, step), lambda: self._plans(mask, tokens, q.device, q.dtype))
-        before, after = self._sides(mask)
+        plans = mask.cached(("band", self.radius, step), lambda: self._block_plans(mask, tokens, q.device, q.dtype))
+        before, after = self._context_sizes(mask)
         far: list[list[list[KeyChunk]]] = [[[]] * heads] * len(q)
         if mask.global_positions is not None:
-            few_k, few_v = (gather_heads(x, named(mask, tokens)[0]) for x in (k, v))
-            far = [[[piece] for piece in row] for row in pieces(few_k.transpose(-2, -1), few_v, heads)]
-        q, found = q * q.size(-1) ** -0.5, []
+            global_k, global_v = (gather_tokens(x, global_index(mask, tokens)[0]) for x in (k, v))
+            far = [[[chunk] for chunk in row] for row in key_chunks(global_k.transpose(-2, -1), global_v, heads)]
+        q, outputs = q * q.size(-1) ** -0.5, []
         for start, plan in enumerate(plans):
             own, *others = (x[:, :, start::step] for x in (q, k, v))
-            near_k, near_v = (around_heads(x, self.block, before, after) for x in others)
-            near = pieces(near_k, near_v.transpose(-2, -1), heads)
-            rows = zip(cut_heads(own, self.block).unbind(0), far, near, cycle(plan))
-            mixes = [
-                torch.stack([mixed(x, [*a, b], groups) for x, a, b in zip(head.unbind(0), some, row, strict=True)])
+            near_k, near_v = (heads_to_context_blocks(x, self.block, before, after) for x in others)
+            near = key_chunks(near_k, near_v.transpose(-2, -1), heads)
+            rows = zip(heads_to_blocks(own, self.block).unbind(0), far, near, cycle(plan))
+            mixed = [
+                torch.stack(
+                    [attend_blocks(x, [*a, b], groups) for x, a, b in zip(head.unbind(0), some, row, strict=True)]
+                )
                 for head, some, row, groups in rows
             ]
-            found.append(torch.stack(mixes).flatten(2, 3)[:, :, : own.size(2)])
-        return found[0] if step == 1 else woven(found, tokens)
+            outputs.append(torch.stack(mixed).flatten(2, 3)[:, :, : own.size(2)])
+        return outputs[0] if step == 1 else interleave(outputs, tokens)
 
-    def _sides(self, mask: Mask) -> tuple[int, int]:
-        """How many keys a block has before and after its own. Positions that a caller gives may run backwards."""
-        onwards = mask.positions is None or mask.segments is not None
-        return self.radius, 0 if mask.causal and onwards else self.radius
+    def _context_sizes(self, mask: Mask) -> tuple[int, int]:
+        """The number of keys before and after those of a block. Positions from a caller may decrease."""
+        increasing = mask.positions is None or mask.segments is not None
+        return self.radius, 0 if mask.causal and increasing else self.radius
 
-    def _plans(self, mask: Mask, tokens: int, device: torch.device, dtype: torch.dtype) -> list[list[list[BlockGroup]]]:
-        """The groups of every row of every text into which the tokens fall apart; one row where all are alike."""
-        described = [
-            word for word in (mask.positions, mask.key_valid, mask.segments, mask.global_positions) if word is not None
-        ]
-        at = mask.query_key_positions(tokens, tokens, device)[0].expand(max([1, *map(len, described)]), -1)
-        hidden = torch.zeros_like(at, dtype=torch.bool) if mask.key_valid is None else ~mask.key_valid
+    def _block_plans(
+        self, mask: Mask, tokens: int, device: torch.device, dtype: torch.dtype
+    ) -> list[list[list[BlockGroup]]]:
+        """The groups of every row of every strided subsequence; a single row if all rows are alike."""
+        tensors = mask.positions, mask.key_valid, mask.segments, mask.global_positions
+        rows = max(1 if tensor is None else len(tensor) for tensor in tensors)
+        positions = mask.query_key_positions(tokens, tokens, device)[0].expand(rows, -1)
+        hidden = torch.zeros_like(positions, dtype=torch.bool) if mask.key_valid is None else ~mask.key_valid
         if mask.global_positions is not None:
-            hidden = hidden | mask.is_global(tokens)  # these are looked at apart, once
-        keys_at = at.masked_fill(hidden, ABSENT)
+            hidden = hidden | mask.is_global(tokens)  # they are a chunk of their own
+        key_positions = positions.masked_fill(hidden, ABSENT)
         return [
-            [self._plan(mask, row, start, at, keys_at, dtype) for row in range(len(at))]
+            [self._row_plan(mask, row, start, positions, key_positions, dtype) for row in range(len(positions))]
             for start in range(self.dilation)
         ]
 
-    def _plan(
-        self, mask: Mask, row: int, start: int, at: Tensor, keys_at: Tensor, dtype: torch.dtype
+    def _row_plan(
+        self, mask: Mask, row: int, start: int, positions: Tensor, key_positions: Tensor, dtype: torch.dtype
     ) -> list[BlockGroup]:
-        """What the blocks of one row see. Most see the same: their neighbours, all of them."""
-        (before, after), step, tokens = self._sides(mask), self.dilation, at.size(1)
-        own = cut(at[row : row + 1, start::step], self.block)[0]  # (blocks, queries)
-        near = around(keys_at[row : row + 1, start::step], self.block, before, after, ABSENT)[0]  # (blocks, keys)
-        words = Mask(mask.causal, mask.exclude_self, self._reach(mask), own, near)
-        places = torch.arange(near.size(1), device=at.device) - before
-        usual = (near == own[:, :1] + places * step).all(1)
+        """The groups of one row. Most blocks attend to all their neighbors and can share one bias."""
+        (before, after), step, tokens = self._context_sizes(mask), self.dilation, positions.size(1)
+        own = to_blocks(positions[row : row + 1, start::step], self.block)[0]  # (blocks, queries)
+        strided = key_positions[row : row + 1, start::step]
+        near = to_context_blocks(strided, self.block, before, after, ABSENT)[0]  # (blocks, keys)
+        block_mask = Mask(mask.causal, mask.exclude_self, self._window(mask), own, near)
+        offsets = torch.arange(near.size(1), device=positions.device) - before
+        regular = (near == own[:, :1] + offsets * step).all(1)
         if mask.segments is not None:
-            segments = of_row(mask.segments, row)
-            mine = cut(segments[:, start::step], self.block)[0]
-            theirs = around(segments[:, start::step], self.block, before, after, -1)[0]
-            words, usual = words.replace(segments=mine, key_segments=theirs), usual & (theirs == mine[:, :1]).all(1)
-        far = None if mask.global_positions is None else self._far(mask, row, words, tokens)
-        # On a CPU, where looking at a number makes nobody wait.
-        looked = at.device.type == "cpu" and not torch.compiler.is_compiling()
+            segments = select_row(mask.segments, row)[:, start::step]
+            mine = to_blocks(segments, self.block)[0]
+            theirs = to_context_blocks(segments, self.block, before, after, -1)[0]
+            block_mask = block_mask.replace(segments=mine, key_segments=theirs)
+            regular = regular & (theirs == mine[:, :1]).all(1)
+        far = None if mask.global_positions is None else self._global_keys_mask(mask, row, block_mask, tokens)
+        # Only on a CPU, where reading a value does not wait for the device.
+        may_read = positions.device.type == "cpu" and not torch.compiler.is_compiling()
         plain = Mask(
-            mask.causal, mask.exclude_self, self._reach(mask), places[None, before : before + self.block] * step
+            mask.causal, mask.exclude_self, self._window(mask), offsets[None, before : before + self.block] * step
         )
-        plain, groups, done = plain.replace(key_positions=places[None] * step), [], 0
-        for count in group_sizes(len(own), self.block * near.size(1), at.device):
+        plain, groups, done = plain.replace(key_positions=offsets[None] * step), [], 0
+        for count in group_sizes(len(own), self.block * near.size(1), positions.device):
             some = slice(done, done + count)
-            same = looked and bool(usual[some].all())
-            seen = shown(plain if same else words, slice(0, 1) if same else some, self.block)
-            few = [] if far is None else [shown(far, some, self.block)]
-            groups.append(BlockGroup(count, *biases([*few, seen], dtype)))
+            shared = may_read and bool(regular[some].all())
+            visible = visible_in_blocks(plain if shared else block_mask, slice(0, 1) if shared else some, self.block)
+            chunks = [visible] if far is None else [visible_in_blocks(far, some, self.block), visible]
+            groups.append(BlockGroup(count, *visibility_biases(chunks, dtype)))
             done += count
         return groups
 
-    def _far(self, mask: Mask, row: int, words: Mask, tokens: int) -> Mask:
-        """Who sees the global positions of a row, however far."""
-        index, real = (of_row(each, row) for each in named(mask, tokens))
-        at = of_row(mask.query_key_positions(tokens, tokens, index.device)[0], row)
-        assert words.positions is not None
-        blocks = len(words.positions)
-        keys = real if mask.key_valid is None else real & of_row(mask.key_valid, row).gather(1, index)
-        far = words.replace(
-            window=None, key_positions=at.gather(1, index).expand(blocks, -1), key_valid=keys.expand(blocks, -1)
+    def _global_keys_mask(self, mask: Mask, row: int, block_mask: Mask, tokens: int) -> Mask:
+        """The mask between the blocks of a row and its global positions, at any distance."""
+        index, valid = (select_row(each, row) for each in global_index(mask, tokens))
+        positions = select_row(mask.query_key_positions(tokens, tokens, index.device)[0], row)
+        assert block_mask.positions is not None
+        blocks = len(block_mask.positions)
+        key_valid = valid if mask.key_valid is None else valid & select_row(mask.key_valid, row).gather(1, index)
+        far = block_mask.replace(
+            window=None,
+            key_positions=positions.gather(1, index).expand(blocks, -1),
+            key_valid=key_valid.expand(blocks, -1),
         )
         if mask.segments is not None:
-            far = far.replace(key_segments=of_row(mask.segments, row).gather(1, index).expand(blocks, -1))
+            far = far.replace(key_segments=select_row(mask.segments, row).gather(1, index).expand(blocks, -1))
         return far
 
     # --- by FlexAttention --------------------------------------------------------------------------------------------
 
-    def _flexed(self, mask: Mask, tokens: int, device: torch.device) -> Any:
-        reach, step, marks = (
-            self._reach(mask),
-            self.dilation,
-            None if mask.global_positions is None else mask.is_global(tokens),
-        )
-        at, keys, segments, causal, others = (
-            mask.positions,
-            mask.key_valid,
-            mask.segments,
-            mask.causal,
-            mask.exclude_self,
-        )
+    def _flex_mask(self, mask: Mask, tokens: int, device: torch.device) -> BlockMask:
+        window, step, positions, segments = self._window(mask), self.dilation, mask.positions, mask.segments
+        is_global = None if mask.global_positions is None else mask.is_global(tokens)
+        key_valid, causal, exclude_self = mask.key_valid, mask.causal, mask.exclude_self
 
         def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            gap = query - key if at is None else at[row, query] - at[row, key]
-            seen = gap.abs() <= reach
-            seen = seen & (gap % step == 0) if step > 1 else seen
-            seen = seen | marks[row, key] if marks is not None else seen
-            seen = seen & (gap >= 0) if causal else seen
-            seen = seen & (gap != 0) if others else seen
-            seen = seen & keys[row, key] if keys is not None else seen
+            distance = query - key if positions is None else positions[row, query] - positions[row, key]
+            seen = distance.abs() <= window
+            seen = seen & (distance % step == 0) if step > 1 else seen
+            seen = seen | is_global[row, key] if is_global is not None else seen
+            seen = seen & (distance >= 0) if causal else seen
+            seen = seen & (distance != 0) if exclude_self else seen
+            seen = seen & key_valid[row, key] if key_valid is not None else seen
             return seen & (segments[row, query] == segments[row, key]) if segments is not None else seen
 
-        i = torch.arange(flex.blocks(tokens), device=device)
-        gap = (i[:, None] - i[None]) * flex.BLOCK  # from the beginning of one block to that of another
-        onwards = gap >= 0 if causal and not self._sides(mask)[1] else torch.ones_like(gap, dtype=torch.bool)
-        part = (gap.abs() - flex.BLOCK < reach) & onwards
-        plain = step == 1 and not others and keys is None
-        full = (gap.abs() + flex.BLOCK <= reach + 1) & (gap > 0 if causal else True) & plain
-        part, full = part[None, None], full[None, None]
+        i = torch.arange(flex.block_count(tokens), device=device)
+        gap = (i[:, None] - i[None]) * flex.BLOCK  # from the start of one block to the start of another
+        past_only = causal and not self._context_sizes(mask)[1]
+        allowed = gap >= 0 if past_only else torch.ones_like(gap, dtype=torch.bool)
+        partial = (gap.abs() - flex.BLOCK < window) & allowed
+        plain = step == 1 and not exclude_self and key_valid is None
+        full = (gap.abs() + flex.BLOCK <= window + 1) & (gap > 0 if causal else True) & plain
+        partial, full = partial[None, None], full[None, None]
         if segments is not None:
-            met, same = flex.alike(segments)
-            part, full = part & met, full & same
-        if at is not None:  # blocks of one text, in which places go on as the tokens do
-            full = full & flex.alike(at - torch.arange(tokens, device=device))[1]
-        if marks is not None:
-            part = part | (flex.any_in_blocks(marks)[:, None, None] & onwards)
-        return flex.sparse(part, full, visible, tokens)
+            some, same = flex.block_equality(segments)
+            partial, full = partial & some, full & same
+        if positions is not None:  # full only between blocks of one text, whose positions increase one by one
+            full = full & flex.block_equality(positions - torch.arange(tokens, device=device))[1]
+        if is_global is not None:
+            partial = partial | (flex.any_in_blocks(is_global)[:, None, None] & allowed)
+        return flex.build_block_mask(partial, full, visible, tokens)
 
 
-def every(mask: Mask, q: Tensor) -> Mask:
-    """The mask with a row for each of the batch in all its words: where FlexAttention asks, nothing is repeated."""
-    words = {name: word for name, word in mask.fields().items() if isinstance(word, Tensor)}
-    return mask.replace(**{name: word.expand(len(q), *word.shape[1:]) for name, word in words.items()})
+def expand_rows(mask: Mask, q: Tensor) -> Mask:
+    """The mask with one row per row of the batch in every tensor. FlexAttention indexes them and does not broadcast."""
+    tensors = {name: value for name, value in mask.fields().items() if isinstance(value, Tensor)}
+    return mask.replace(**{name: value.expand(len(q), *value.shape[1:]) for name, value in tensors.items()})
 
 
-def shown(mask: Mask, some: slice, queries: int) -> Tensor:
-    """What of a block's mask some blocks see, (blocks, queries, keys)."""
-    part = mask.replace(**{name: word[some] for name, word in mask.fields().items() if isinstance(word, Tensor)})
+def visible_in_blocks(mask: Mask, some: slice, queries: int) -> Tensor:
+    """The visibility in some blocks, (blocks, queries, keys); `mask` has one row per block."""
+    part = mask.replace(**{name: value[some] for name, value in mask.fields().items() if isinstance(value, Tensor)})
     assert part.key_positions is not None
-    seen = part.visible(queries, part.key_positions.size(1))
-    assert seen is not None
-    return seen[:, 0]
+    visible = part.visible(queries, part.key_positions.size(1))
+    assert visible is not None
+    return visible[:, 0]
 
 
-def of_row(word: Tensor, row: int) -> Tensor:
-    """A word of one row; some have one for all rows."""
-    return word[row % len(word)][None]
+def select_row(tensor: Tensor, row: int) -> Tensor:
+    """One row of a mask tensor, which may have a single row for the whole batch."""
+    return tensor[row % len(tensor)][None]
 
 
-def woven(texts: list[Tensor], tokens: int) -> Tensor:
-    """Texts of every so manyeth token, as one again."""
+def interleave(texts: list[Tensor], tokens: int) -> Tensor:
+    """Interleave the d strided subsequences back into one."""
     longest = texts[0].size(2)
     even = [F.pad(text, (0, 0, 0, longest - text.size(2))) for text in texts]
     return torch.stack(even, 3).flatten(2, 3)[:, :, :tokens]
 
 
-def named(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
-    """The global places, and which of them are some: a place beyond the text, or named twice, is none."""
-    return mask.cached("named", lambda: _named(mask, tokens))
+def global_index(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
+    """The global positions, and a bool per entry: False beyond the text and for repeated positions."""
+    return mask.cached("global index", lambda: _global_index(mask, tokens))
 
 
-def _named(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
+def _global_index(mask: Mask, tokens: int) -> tuple[Tensor, Tensor]:
     assert mask.global_positions is not None
-    twice = (mask.global_positions[:, :, None] == mask.global_positions[:, None, :]).tril(-1).any(-1)
-    real = (mask.global_positions >= 0) & (mask.global_positions < tokens) & ~twice
-    return mask.global_positions.masked_fill(~real, 0), real
+    repeated = (mask.global_positions[:, :, None] == mask.global_positions[:, None, :]).tril(-1).any(-1)
+    valid = (mask.global_positions >= 0) & (mask.global_positions < tokens) & ~repeated
+    return mask.global_positions.masked_fill(~valid, 0), valid
 
 
-def gather_heads(x: Tensor, index: Tensor) -> Tensor:
+def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(2, index[:, None, :, None].expand(-1, x.size(1), -1, x.size(3)))
 
 
-class GlobalAttention(nn.Module):
-    """Longformer: global positions ask with projections of their own, and see everything."""
+class GlobalAttention(SequenceMixer):
+    """Longformer: a window, and global positions that attend to everything with projections of their own."""
 
     causal = False
 
-    def __init__(self, width: int, heads: int, radius: int, first: int, dilation: int = 1, **linear: Any) -> None:
+    def __init__(
+        self, width: int, heads: int, radius: int, leading_globals: int, dilation: int = 1, **linear: Any
+    ) -> None:
         super().__init__()
-        self.first = first  # how many leading tokens are global when the mask does not say
+        self.leading_globals = leading_globals  # number of leading tokens that are global if the mask names none
         self.near = Attention(width, heads, WindowKernel(radius, dilation), out=False, **linear)
         self.wide = Attention(width, heads, SoftmaxKernel(), out=False, **linear)
         self.out = nn.Linear(width, width, bias=linear.get("bias", True))
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, where: PositionTerms | None = None,
-        memory: LayerCache | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask,
+        position_terms: PositionTerms | None = None,
+        layer_cache: LayerCache | None = None,
+    ) -> Tensor:
+        assert key is not None
         out: Tensor
-        if mask.global_positions is None and not self.first:
-            out = self.out(self.near(query, key, value, mask, where))
+        if mask.global_positions is None and not self.leading_globals:
+            out = self.out(self.near(query, key, value, mask, position_terms))
             return out
+        mask = self._with_globals(mask, key)
+        mixed = self.near(query, key, value, mask, position_terms)
+        index, valid = global_index(mask, key.size(1))
+        target = index[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
+        global_mask = mask.cached("global queries", lambda: global_queries_mask(mask, key.size(1)).memoized())
+        terms = None if position_terms is None else position_terms.select_queries(index)
+        wide = self.wide(query.gather(1, target), key, value, global_mask, terms)
+        target = target.masked_fill(~valid[..., None], query.size(1))  # invalid entries go to a spare position
+        out = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, target, wide.to(mixed.dtype))[:, :-1])
+        return out
+
+    def _with_globals(self, mask: Mask, key: Tensor) -> Mask:
+        """The mask with global positions for every row: those it names, or the leading tokens."""
         if mask.global_positions is None:
             if mask.segments is not None:
                 raise ValueError(
                     "a window with global first tokens cannot pack: packed rows have several beginnings; pad instead "
-                    "(data.packed), or name the global positions (Mask.globals)"
+                    "(data.packed=false), or name the global positions (Mask.global_positions)"
                 )
-            first = torch.arange(self.first, device=key.device).expand(len(key), -1)
-            mask = mask.cached(("first", self.first), lambda: mask.replace(global_positions=first).memoized())
+            leading = torch.arange(self.leading_globals, device=key.device).expand(len(key), -1)
+            mask = mask.cached(
+                ("leading globals", self.leading_globals), lambda: mask.replace(global_positions=leading).memoized()
+            )
         assert mask.global_positions is not None
-        if len(mask.global_positions) != len(key):  # one row of them serves all
-            alike = mask.global_positions.expand(len(key), -1)
-            mask = mask.cached("all rows", lambda: mask.replace(global_positions=alike).memoized())
-        mixed = self.near(query, key, value, mask, where)
-        index, real = named(mask, key.size(1))
-        spot = index[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
-        everywhere = mask.cached("wide", lambda: wide_open(mask, key.size(1)).memoized())
-        wide = self.wide(
-            query.gather(1, spot), key, value, everywhere, None if where is None else where.select_queries(index)
-        )
-        spot = spot.masked_fill(~real[..., None], query.size(1))  # what is no place is written to a spare one
-        out = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, spot, wide.to(mixed.dtype))[:, :-1])
-        return out
-
-    def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        """The first layer makes what it needs; the mask keeps it for the others."""
-
-    def cache_layout(self, capacity: int | None) -> tuple[Any, ...]:
-        return (CacheLayout,)
-
-    def layer_cache(self, book: Any, rows: int) -> LayerCache:
-        return LayerCache()
+        if len(mask.global_positions) != len(key):  # a single row serves the whole batch
+            expanded = mask.global_positions.expand(len(key), -1)
+            mask = mask.cached("all rows", lambda: mask.replace(global_positions=expanded).memoized())
+        return mask
 
 
-def wide_open(mask: Mask, tokens: int) -> Mask:
-    """What the global positions themselves see: `mask` without its reach."""
-    index = named(mask, tokens)[0]
-    at = mask.query_key_positions(tokens, tokens, index.device)[0].expand(len(index), -1)
+def global_queries_mask(mask: Mask, tokens: int) -> Mask:
+    """The mask of the global queries: `mask` without its window."""
+    index = global_index(mask, tokens)[0]
+    positions = mask.query_key_positions(tokens, tokens, index.device)[0].expand(len(index), -1)
     segments = None if mask.segments is None else mask.segments.gather(1, index)
     return mask.replace(
         window=None,
         global_positions=None,
-        positions=at.gather(1, index),
-        key_positions=at,
+        positions=positions.gather(1, index),
+        key_positions=positions,
         segments=segments,
         key_segments=mask.segments,
     )
