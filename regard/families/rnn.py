@@ -49,7 +49,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def encoder(c: Config) -> Stack:
     """Bidirectional layers."""
-    layers = [Layer(Recurrence(c.width, c.cell, bidirectional=True), None, partial(residual, c)) for _ in range(c.layers)]
+    layers = [
+        Layer(Recurrence(c.width, c.cell, bidirectional=True), None, partial(residual, c)) for _ in range(c.layers)
+    ]
     return Stack(layers, nn.LayerNorm(c.width))
 
 

@@ -1,4 +1,4 @@
-"""How the laws speak to each kind of family: one small class per kind, and the variants of every family's slots."""
+"""Adapters from the laws to each kind of family, and the slot variants of every family."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ def some(*lengths: int) -> Texts:
 
 
 def padded(texts: Texts, fill: int = 0) -> tuple[Tensor, Tensor]:
-    """(tokens, real), the texts on the left."""
+    """(tokens, valid), padded on the right."""
     most = max(map(len, texts))
     tokens = torch.tensor([[*text, *[fill] * (most - len(text))] for text in texts])
     return tokens, torch.arange(most)[None] < torch.tensor([[len(text)] for text in texts])
 
 
 def row(texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
-    """All texts in one row: (tokens, at, segments)."""
+    """Pack all texts into one row: (tokens, positions, segments)."""
     tokens = torch.tensor([[token for text in texts for token in text]])
     at = torch.cat([torch.arange(len(text)) for text in texts])[None]
     segments = torch.arange(len(texts)).repeat_interleave(torch.tensor([len(text) for text in texts]))[None]
@@ -37,7 +37,7 @@ def row(texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class DecoderOnly:
-    """A text is all there is; each of its tokens predicts the next one."""
+    """Decoder-only: each token predicts the next one."""
 
     writes = True  # token by token, seeing nothing later
 
@@ -45,21 +45,21 @@ class DecoderOnly:
         self.model, self.vocab = model, VOCAB
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Texts of equal length; `rows` says which of the rows of a larger batch they are, where that matters."""
+        """Read texts of equal length; `rows` are their rows in a larger batch, where that matters."""
         return self.model(tokens)
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
-        """Texts of any lengths in one batch, padded with `fill`."""
+        """Read texts of any lengths in one batch, padded with `fill`."""
         tokens, real = padded(texts, fill)
         found = self.model(tokens, Mask(key_valid=real))
         return [found[i, : len(text)] for i, text in enumerate(texts)]
 
     def alone(self, text: list[int], row: int) -> Tensor:
-        """The text that stood in this row."""
+        """Read the text of this row alone."""
         return self.model(torch.tensor([text]))[0]
 
     def packed(self, texts: Texts) -> list[Tensor]:
-        """The same in one row."""
+        """Read the texts packed into one row."""
         tokens, at, segments = row(texts)
         found = self.model.logits(self.model.decode(tokens, Mask(positions=at, segments=segments)))
         return list(found[0].split([len(text) for text in texts]))
@@ -68,17 +68,17 @@ class DecoderOnly:
         return self.model.start(rows, capacity)
 
     def paths(self) -> list[str]:
-        """Where there is attention to record."""
+        """The paths of attention modules whose weights can be recorded."""
         return own_attention("stack", self.model.stack)
 
     def hidden(self, path: str, texts: Texts) -> Tensor:
-        """(batch, 1, queries, keys): what `together` must not look at."""
+        """(batch, 1, queries, keys): the pairs that are hidden in `together`."""
         _, real = padded(texts)
         return (~real[:, None] | torch.ones(real.size(1), real.size(1)).triu(1).bool())[:, None]
 
 
 class EncoderDecoder:
-    """The texts that are padded and packed are sources; what is read token by token is a target."""
+    """Encoder-decoder: padded and packed texts are sources; targets are read token by token."""
 
     writes = True
 
@@ -119,7 +119,7 @@ class EncoderDecoder:
 
 
 class EncoderOnly:
-    """Every token of a text is told something, knowing the whole text."""
+    """Encoder-only: an output per token, from the whole text."""
 
     writes = False
 
@@ -150,13 +150,13 @@ class EncoderOnly:
 
 
 def own_attention(name: str, stack: nn.Module) -> list[str]:
-    """Recurrence and convolution stand there without being attention."""
+    """Paths of attention modules; layers with recurrence or convolution have none."""
     mixers = [layer.attention for layer in stack.layers]
     return [f"{name}.layers.{i}.attention" for i, mixer in enumerate(mixers) if isinstance(mixer, Attention)]
 
 
 class Globals(EncoderOnly):
-    """Some positions ask apart, so that a layer has two attentions."""
+    """A layer has a second attention for global queries."""
 
     def paths(self) -> list[str]:
         layers = range(len(self.model.encoder.layers))
@@ -270,7 +270,7 @@ LOOSE = {
 
 
 def kind(family: str, name: str) -> Any:
-    """The class that speaks to this case."""
+    """The adapter class of this case."""
     return KINDS[family] if family in KINDS else FORMS[VARIANTS[family][name].get("head", "target")]
 
 
@@ -281,7 +281,7 @@ def config(family: str, name: str, **other: Any) -> Any:
 
 
 def loud(family: str, name: str) -> nn.Module:
-    """Weights are larger than at birth, so that attention is not flat and mistakes show."""
+    """A model with enlarged weights, so that attention is not uniform and errors show."""
     torch.manual_seed(1)
     model = family_of(family).Model(config(family, name))
     keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]

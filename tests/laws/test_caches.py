@@ -1,4 +1,4 @@
-"""Reading bit by bit is reading at once: caches of every kind, ragged, reordered, branched into beams, compiled."""
+"""Cached decoding equals one uncached pass: every kind of cache, ragged, reordered, with beams, compiled."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ EVERY = pytest.mark.parametrize("name", STEPPED)
 
 
 class Texts:
-    """What every row has read so far, kept beside a cache and compared with reading it all at once."""
+    """The tokens of every row beside a cache; each step is compared with one uncached pass."""
 
     def __init__(self, it: Stepped, capacity: int | None) -> None:
         self.it, self.cache = it, it.start(capacity)
@@ -39,7 +39,7 @@ class Texts:
 @EVERY
 @CAPACITIES
 @torch.no_grad()
-def test_cached_is_full(name: str, capacity: int | None) -> None:
+def test_cached_equals_uncached(name: str, capacity: int | None) -> None:
     """Ragged prompts; steps; rows swapped and repeated; an idle row; a ragged chunk that laps a ring of four."""
     texts = Texts(stepped(name), capacity)
     texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
@@ -56,7 +56,7 @@ def test_cached_is_full(name: str, capacity: int | None) -> None:
 @EVERY
 @CAPACITIES
 @torch.no_grad()
-def test_padding_on_the_left(name: str, capacity: int | None) -> None:
+def test_left_padding(name: str, capacity: int | None) -> None:
     texts = Texts(stepped(name), capacity)
     texts.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]).flip(1))
     texts.read(torch.randint(50, (3, 2)), torch.tensor([[True, True], [False, True], [False, False]]))
@@ -66,8 +66,8 @@ def test_padding_on_the_left(name: str, capacity: int | None) -> None:
 @EVERY
 @CAPACITIES
 @torch.no_grad()
-def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
-    """The first call then needs no mask tensor at all; a long text outgrows the slots it began with."""
+def test_prompt_without_padding(name: str, capacity: int | None) -> None:
+    """The first call needs no mask tensor; a long text outgrows its initial slots."""
     texts = Texts(stepped(name), capacity)
     texts.read(torch.randint(50, (3, 13)))
     texts.read(torch.randint(50, (3, 2)))
@@ -80,8 +80,8 @@ def test_a_prompt_without_padding(name: str, capacity: int | None) -> None:
 @EVERY
 @CAPACITIES
 @torch.no_grad()
-def test_rows_come_and_go(name: str, capacity: int | None) -> None:
-    """Continuous batching: one row ends, its place reads a new prompt in the same call in which the others step."""
+def test_rows_are_reset_and_reused(name: str, capacity: int | None) -> None:
+    """Continuous batching: a freed row reads a new prompt in the same call in which the others step."""
     texts = Texts(stepped(name), capacity)
     texts.read(torch.randint(50, (3, 6)))
     texts.cache.reset(torch.tensor([False, True, False]))
@@ -91,13 +91,13 @@ def test_rows_come_and_go(name: str, capacity: int | None) -> None:
         texts.read(torch.randint(50, (3, 1)))
 
 
-def test_layers_of_one_kind_share_a_book() -> None:
+def test_layers_of_one_kind_share_a_layout() -> None:
     for name, count in (("dense", 1), ("xl", 1), ("window", 1), ("mixed", 4)):
         assert len(set(map(id, stepped(name).start(40).layouts))) == count
 
 
 @torch.no_grad()
-def test_a_ring_writes_no_slot_twice() -> None:
+def test_ring_writes_no_slot_twice() -> None:
     """A chunk longer than the ring: on a GPU the order of two writes to one slot would be undefined."""
     it, chunk = stepped("window"), torch.randint(50, (3, 9))
     cache = it.start(None)
@@ -108,7 +108,7 @@ def test_a_ring_writes_no_slot_twice() -> None:
 
 
 @torch.no_grad()
-def test_a_ring_is_no_larger_than_the_text() -> None:
+def test_ring_is_capped_at_text_length() -> None:
     it, held = stepped("wide window"), []
     for capacity in (None, 40):
         cache = it.start(capacity)
@@ -121,8 +121,8 @@ def test_a_ring_is_no_larger_than_the_text() -> None:
 
 
 @torch.no_grad()
-def test_sums_forget_their_units() -> None:
-    """Features are kept in units of the largest so far; in an old text's units a new one of small ones would be nothing."""
+def test_feature_sums_reset_their_scale() -> None:
+    """Sums are scaled by the largest feature so far; with the old text's scale, a new text would underflow."""
     kernel, mask = RandomFeatureKernel(8, 32), Mask(causal=True)
     q, k, v = torch.randn(3, 2, 1, 5, 8)
     fresh, used = (kernel.layer_cache(None, 2, 1, 8, v) for _ in range(2))
@@ -136,7 +136,7 @@ def test_sums_forget_their_units() -> None:
 
 
 class Beams(Texts):
-    """Alternatives of every row; `said[row][beam]` continues whatever `follow` says."""
+    """Beams of every row; `said[row][beam]` holds the tokens of each beam after `reorder`."""
 
     def branch(self, beams: int, steps: int) -> None:
         self.cache.branch(beams, steps)
@@ -163,8 +163,8 @@ class Beams(Texts):
 @EVERY
 @CAPACITIES
 @torch.no_grad()
-def test_beams_are_full(name: str, capacity: int | None) -> None:
-    """Random origins, eleven steps (a ring of four laps twice), rows swapped, repeated and dropped in between."""
+def test_beams_equal_uncached(name: str, capacity: int | None) -> None:
+    """Random parents, eleven steps (a ring of four wraps twice), rows swapped, repeated and dropped in between."""
     beams = Beams(stepped(name), capacity)
     beams.read(torch.randint(50, (3, 7)), ragged([7, 3, 5]))
     beams.read(torch.randint(50, (3, 1)))
@@ -182,8 +182,8 @@ def test_beams_are_full(name: str, capacity: int | None) -> None:
 
 @pytest.mark.parametrize("name", ["dense", "mixed", "t5"])
 @torch.no_grad()
-def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then all continue one beam: then little more than its own past is left to read, in every row."""
+def test_unused_beam_slots_are_compacted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all beams continue one beam, little more than its own past is left in every row."""
     monkeypatch.setattr(slots, "COMPACT_EVERY", 3)
     beams = Beams(stepped(name), None)
     beams.read(torch.randint(50, (3, 4)), ragged([4, 2, 3]))
@@ -205,8 +205,8 @@ def test_what_no_beam_sees_is_cleared_away(name: str, monkeypatch: pytest.Monkey
 
 
 @torch.no_grad()
-def test_beams_that_follow_nobody_only_grow() -> None:
-    """Samples each continue themselves; nothing may be cleared away, and the slots double when they run out."""
+def test_independent_beams_only_grow() -> None:
+    """Each sample continues itself: nothing is compacted, and the slots double when they run out."""
     beams = Beams(stepped("dense"), None)
     beams.read(torch.randint(50, (3, 2)))
     beams.branch(2, steps=40)
@@ -219,8 +219,8 @@ def test_beams_that_follow_nobody_only_grow() -> None:
 @pytest.mark.parametrize("capacity", [8, 100], ids=["shorter than the beams", "longer than them"])
 @pytest.mark.parametrize("name", ["dense", "window", "mixed"])
 @torch.no_grad()
-def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
-    """A capacity is for what is read before the branch; the beams bring their own room, more or less than there was."""
+def test_beams_allocate_their_own_slots(name: str, capacity: int) -> None:
+    """The capacity is for tokens before the branch; beams get slots of their own, more or fewer than before."""
     beams = Beams(stepped(name), capacity)
     beams.read(torch.randint(50, (3, 8)))
     beams.branch(2, steps=6)
@@ -233,7 +233,7 @@ def test_beams_need_no_room_of_the_prompt(name: str, capacity: int) -> None:
 @pytest.mark.parametrize("name", ["t5", "whisper", "rnn", "cnn"])
 @torch.no_grad()
 def test_beams_share_the_source(name: str) -> None:
-    """One row of keys and values per sentence, the very same memory, whatever the beams do."""
+    """One row of keys and values per source at the same addresses, for any number of beams."""
     it = stepped(name)
     cache = it.start(40)
     it.model.step(torch.randint(50, (3, 2)), cache)
@@ -258,7 +258,7 @@ def graphs() -> int:
 
 
 def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
-    """Steps of a static cache, compiled and not, with rows reordered in between; returns how many graphs it took."""
+    """Compare compiled and eager steps of a static cache with reordered rows; return the number of graphs."""
     torch._dynamo.reset()
     step = torch.compile(it.model.step, fullgraph=True, backend=backend)
     prompt, real = torch.randint(50, (3, 7)), ragged([7, 3, 5])
@@ -283,19 +283,19 @@ def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
 @pytest.mark.parametrize("name", ["mixed", "additive", "xl", "t5", "rnn", "gru", "cnn", "whisper"])
 @torch._dynamo.config.patch(allow_rnn=True)  # of a fused LSTM a step takes only the weights
 @torch.no_grad()
-def test_a_static_step_is_one_graph(name: str, beams: int) -> None:
+def test_static_step_compiles_to_one_graph(name: str, beams: int) -> None:
     assert compiled_beside_eager(stepped(name), beams, "eager") == 1
 
 
 @torch.no_grad()
-def test_a_compiled_step_gives_the_same_numbers() -> None:
+def test_compiled_step_equals_eager() -> None:
     assert compiled_beside_eager(alone(writing(layers=1)), 3, "inductor") == 1
 
 
 @EVERY
 @torch.no_grad()
-def test_autocast_is_near(name: str) -> None:
-    """In bfloat16 the whole text, its cached steps and its beams stay near the exact numbers."""
+def test_autocast_is_close_to_float32(name: str) -> None:
+    """Uncached, cached and beam outputs in bfloat16 are close to float32."""
     it, ids = stepped(name), torch.randint(50, (3, 8))
     exact = torch.cat([it.full(ids[row : row + 1], row) for row in range(3)])
     bound = 0.1 * exact.abs().max().item()
@@ -309,8 +309,8 @@ def test_autocast_is_near(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_long_prompt_behind_a_window_is_read_in_blocks() -> None:
-    """Ragged rows, a second long chunk behind a ring that is full, and a step; no table of all pairs is built."""
+def test_long_prompt_with_window_runs_in_blocks() -> None:
+    """Ragged rows, a second long chunk after a full ring, and a step; no table of all pairs is built."""
     attention = {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}
     model = loud(writing(attention=attention, positions="rotary"), spread=1.5)
     cache, said = model.start(2, None), [[], []]

@@ -1,4 +1,4 @@
-"""What only a GPU can show. On a machine without one these are skipped, and their CPU sides run in the other tests."""
+"""Tests that need a GPU; skipped elsewhere. Their CPU counterparts are in the other files."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def blind(backend: SDPBackend, dtype: torch.dtype, floating: bool) -> float | str:
-    """What a query that may see nothing gets from this backend: the largest number, or why there is none."""
+    """The largest output of this backend for a query without a visible key, or its error message."""
     q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=dtype) for _ in range(3))
     seen = torch.ones(2, 1, 64, 64, dtype=torch.bool, device="cuda").tril()
     seen[1, :, 5:9] = False
@@ -34,7 +34,7 @@ def blind(backend: SDPBackend, dtype: torch.dtype, floating: bool) -> float | st
 
 
 def test_zeros_by_backend(capsys):
-    """The table is for people; the law is that the backends we allow with a mask keep it."""
+    """Prints a table of all backends; asserts the law for those we allow with a mask."""
     for backend in (
         SDPBackend.MATH,
         SDPBackend.EFFICIENT_ATTENTION,
@@ -61,8 +61,8 @@ def test_zeros_by_backend(capsys):
 @pytest.mark.parametrize(
     "slot", [slots.Window(radius=4), slots.Dense(), slots.Favor(features=64)], ids=lambda slot: slot.kind
 )
-def test_memory_lapped_in_chunks(slot):
-    """Chunks that lap a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
+def test_ring_overwritten_in_chunks(slot):
+    """Chunks longer than a ring: on a GPU the order of writes to one slot is undefined, so none may happen."""
     layers = [Layer(slot.build(32, 4), FeedForward(32, 64), lambda: Residual(torch.nn.LayerNorm(32))) for _ in range(2)]
     stack = Stack(layers, causal=True).cuda().eval()
     x = torch.randn(3, 40, 32, device="cuda")
@@ -78,7 +78,7 @@ FAMILIES = pytest.mark.parametrize("family", SHAPES)
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch):
-    """cuDNN's fused LSTMs multiply in TF32 unless told otherwise."""
+    """Disable TF32, which cuDNN's fused LSTMs use by default."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
@@ -96,7 +96,7 @@ def a_model(family: str = "transformer") -> torch.nn.Module:
 
 
 @FAMILIES
-def test_the_same_texts_as_on_the_cpu(family):
+def test_search_equals_cpu(family):
     model, lengths = a_model(family), torch.randint(1, 15, (20,))
     real = torch.arange(15)[None] < lengths[:, None]
     source = torch.randint(3, 97, (20, 15))
@@ -126,8 +126,8 @@ WAYS = {
 
 @FAMILIES
 @pytest.mark.parametrize("way", WAYS)
-def test_recorded_steps_find_the_same_texts(way, family):
-    """Over a fixed cache whole steps are replayed; rows of unlike limits end at unlike times, and few are left."""
+def test_graphed_search_equals_eager(way, family):
+    """Whole steps are replayed over a fixed cache; rows end at different times, and few are left."""
     model, rows = a_model(family), 30
     source, lengths = torch.randint(3, 97, (rows, 9)), torch.cat([torch.full((28,), 6), torch.tensor([40, 45])])
     found = []
@@ -147,8 +147,8 @@ def test_recorded_steps_find_the_same_texts(way, family):
 
 
 @pytest.mark.parametrize("way", ["greedy", "exact", "samples"])
-def test_the_next_search_finds_the_recording(way, monkeypatch):
-    """The second search of the same shapes records nothing, not even after another prompt, and finds its own texts."""
+def test_next_search_reuses_the_graph(way, monkeypatch):
+    """The second search of the same shapes captures no graph, also after another prompt, and finds its own texts."""
     from regard.decode import cuda_graph
 
     model, twin, made = a_model().cuda(), a_model(), []
@@ -171,7 +171,7 @@ def test_the_next_search_finds_the_recording(way, monkeypatch):
     assert len(made) == 1
 
 
-def test_packed_rows_learn_the_same_when_compiled():
+def test_compiled_packed_training_equals_plain():
     """FlexAttention with segments, inside a compiled loss, gives the loss and the gradients of plain attention."""
     rng = torch.Generator().manual_seed(3)
     texts = [
@@ -195,8 +195,8 @@ def test_packed_rows_learn_the_same_when_compiled():
 
 @pytest.mark.parametrize("family", ["rnn", "cnn"])
 @pytest.mark.parametrize("width", [0, 64], ids=["padded", "packed"])
-def test_what_attention_replaced_learns_as_on_the_cpu(family, width, tmp_path):
-    """Fused LSTMs over padded and packed rows, in float32 the same gradients, in bfloat16 near ones; and it is stored."""
+def test_recurrent_training_equals_cpu(family, width, tmp_path):
+    """Fused LSTMs over padded and packed rows: equal gradients in float32, close ones in bfloat16; it is saved."""
     draw = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 20, (24,), generator=draw).tolist()
     texts = [torch.randint(4, 97, (length,), generator=draw).tolist() for length in lengths]
@@ -223,7 +223,7 @@ def test_what_attention_replaced_learns_as_on_the_cpu(family, width, tmp_path):
 @torch.no_grad()
 @FAMILIES
 @pytest.mark.parametrize("beams", [0, 4])
-def test_a_captured_step_equals_an_eager_one(beams, family):
+def test_captured_step_equals_eager(beams, family):
     """One decode step over a preallocated cache, captured in a CUDA graph and replayed; for beams too."""
     model = a_model(family).cuda()
     source, shape = torch.randint(3, 97, (8, 11), device="cuda"), (8, beams or 1)
@@ -254,7 +254,7 @@ def test_a_captured_step_equals_an_eager_one(beams, family):
 
 
 @torch.no_grad()
-def test_a_masked_step_compiles_to_one_graph():
+def test_masked_step_compiles_to_one_graph():
     model = a_model().cuda()
     step = torch.compile(model.step, fullgraph=True)
     source, real = (
@@ -282,7 +282,7 @@ SPARSE = {
 
 @pytest.mark.parametrize("name", SPARSE)
 @pytest.mark.parametrize("padded", [False, True])
-def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
+def test_compiled_windows_and_blocks_equal_plain(name, padded):
     """FlexAttention in compiled code, blocks in plain torch, and the CPU: the same numbers and gradients."""
     torch.manual_seed(1)
     layers = [
@@ -316,8 +316,8 @@ def test_compiled_windows_and_blocks_are_the_plain_ones(name, padded):
             assert (theirs[path] - each).abs().max() < 5e-3 * max(each.abs().max(), 1), path
 
 
-def test_long_texts_need_memory_by_their_length():
-    """Twice the text, twice the peak, about."""
+def test_memory_is_linear_in_text_length():
+    """Twice the text needs about twice the peak memory."""
     for slot in (slots.Window(radius=64), slots.Blocks(size=32)):
         attention, peaks = slot.build(64, 2).cuda(), []
         read = torch.compile(lambda x, attention=attention: attention(x, x, x, Mask()), dynamic=False)

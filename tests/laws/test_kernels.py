@@ -1,4 +1,4 @@
-"""Every kernel against its formula in float64, and the laws they all keep whatever the mask says."""
+"""Every kernel against its formula in float64, and laws of all kernels under any mask."""
 
 import math
 from itertools import product
@@ -44,7 +44,7 @@ def three(queries: int, keys: int, grad: bool = False) -> tuple[Tensor, Tensor, 
 
 
 def naive(scores: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """softmax in float64, one query at a time over what it sees."""
+    """Softmax in float64, one query at a time over its visible keys."""
     out = torch.zeros(*scores.shape[:3], v.size(-1), dtype=torch.float64)
     for b, h, i in product(*map(range, scores.shape[:3])):
         keys = seen[b, 0, i].nonzero()[:, 0]
@@ -66,8 +66,8 @@ def formula(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
     "kernel", [SoftmaxKernel(), SoftmaxKernel(scale=1.0), AdditiveKernel(8)], ids=["scaled", "unscaled", "additive"]
 )
 @torch.no_grad()
-def test_kernels_are_their_formula(kernel: Kernel, queries: int, keys: int, biased: bool) -> None:
-    """In float64, for every word of a mask; and the visible path mixes to what the fused one does."""
+def test_kernels_equal_their_formulas(kernel: Kernel, queries: int, keys: int, biased: bool) -> None:
+    """In float64, for every field of a mask; `weights` times values equals the fused output."""
     for name, mask in masks(queries, keys).items():
         q, k, v = three(queries, keys)
         bias = torch.randn(2, 3, queries, keys) if biased else None
@@ -94,7 +94,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", KERNELS)
-def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
+def test_no_visible_key_gives_zeros(name: str, causal: bool) -> None:
     """Before the output map, exactly; and every gradient is finite."""
     kernel, (q, k, v) = KERNELS[name], three(10, 10, grad=True)
     if causal and not kernel.causal:
@@ -112,8 +112,8 @@ def test_seeing_nothing_gives_zeros(name: str, causal: bool) -> None:
 @pytest.mark.parametrize(
     "scheme", [BucketPositions(3, causal=True), RelativePositions(24, 3)], ids=["buckets", "relative"]
 )
-def test_seeing_nothing_gives_zeros_under_a_bias(scheme: Positions) -> None:
-    """Also through a whole attention, whose positions add to the scores."""
+def test_no_visible_key_gives_zeros_with_bias(scheme: Positions) -> None:
+    """Also in a complete attention module whose positions add to the scores."""
     attention, x = Attention(24, 3), torch.randn(2, 6, 24, requires_grad=True)
     attention.out = nn.Identity()
     mask = Mask(causal=True, key_valid=ragged([6, 0]))
@@ -124,7 +124,7 @@ def test_seeing_nothing_gives_zeros_under_a_bias(scheme: Positions) -> None:
 
 
 def spaced(mask: Mask, tokens: int, radius: int, dilation: int) -> Mask:
-    """The same words for a dense kernel: `radius` neighbours on each side, every so manyeth token."""
+    """The same pattern as a mask for a dense kernel: `radius` neighbors on each side, every `dilation`-th token."""
     gap = torch.arange(tokens)[:, None] - torch.arange(tokens)[None]
     met = (gap % dilation == 0).expand(2, -1, -1)
     if mask.global_positions is not None:
@@ -136,7 +136,7 @@ def spaced(mask: Mask, tokens: int, radius: int, dilation: int) -> Mask:
 @pytest.mark.parametrize("tokens", [1, 4, 5, 23, 48])
 @pytest.mark.parametrize(("radius", "dilation", "block"), [(5, 1, 4), (5, 1, 64), (2, 3, 4), (3, 2, 8), (60, 1, 4)])
 @torch.no_grad()
-def test_window_is_dense_with_reach(tokens: int, radius: int, dilation: int, block: int) -> None:
+def test_window_equals_dense_with_window_mask(tokens: int, radius: int, dilation: int, block: int) -> None:
     """Also with several query heads to a key head, and with a window larger than the text."""
     kernel = WindowKernel(radius, dilation, block)
     for name, mask in masks(tokens, tokens).items():
@@ -156,8 +156,8 @@ def test_window_is_dense_with_reach(tokens: int, radius: int, dilation: int, blo
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dilation", "block"), [(1, 64), (1, 4), (2, 4)])
 @torch.no_grad()
-def test_window_with_global_positions_is_dense(causal: bool, dilation: int, block: int) -> None:
-    """Where global positions ask, Longformer asks apart; everyone else agrees with the dense kernel."""
+def test_window_with_global_positions_equals_dense(causal: bool, dilation: int, block: int) -> None:
+    """Global queries are computed separately; all other queries equal the dense kernel."""
     q, k, v = three(33, 33)
     marks = torch.tensor([[3, 30, 0], [7, -1, -1]])
     segments = torch.tensor([[0] * 11 + [1] * 22, [0] * 33])
@@ -184,8 +184,8 @@ def twins(block: int = 4) -> tuple[GlobalAttention, Attention]:
 
 @pytest.mark.parametrize("block", [4, 64])
 @torch.no_grad()
-def test_global_positions_see_everything_of_their_text(block: int) -> None:
-    """The whole module is then dense attention under the same words."""
+def test_global_positions_attend_within_their_text(block: int) -> None:
+    """The whole module then equals dense attention under the same mask."""
     (ours, dense), x = twins(block), torch.randn(2, 23, 24)
     marks, segments = torch.tensor([[3, 20, 0], [7, -1, -1]]), torch.tensor([[0] * 11 + [1] * 12, [0] * 23])
     for words in ({}, {"exclude_self": True}, {"key_valid": ragged([21, 6], 23)}, {"segments": segments}):
@@ -200,7 +200,7 @@ def test_global_positions_see_everything_of_their_text(block: int) -> None:
 
 
 @torch.no_grad()
-def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
+def test_invalid_global_positions_are_ignored() -> None:
     (ours, dense), x = twins(), torch.randn(2, 17, 24)
     for marks in ([[3, 17, 99], [7, 7, -1]], [[3, 3, 99], [17, 7, 7]]):
         mask = Mask(global_positions=torch.tensor(marks))
@@ -211,8 +211,8 @@ def test_global_positions_beyond_the_text_or_named_twice_are_none() -> None:
 
 @pytest.mark.parametrize("tokens", [23, 200])
 @torch.no_grad()
-def test_global_positions_know_where_they_are(tokens: int) -> None:
-    """With positions that turn heads, or add to inputs, they are still dense attention; one row of them serves all."""
+def test_global_positions_keep_position_terms(tokens: int) -> None:
+    """With rotary or added positions they still equal dense attention; a single row serves the batch."""
     (ours, dense), x = twins(), torch.randn(2, tokens, 24)
     marks = torch.tensor([[3, tokens - 1]])
     mask = Mask(key_valid=ragged([tokens, tokens - 9]))
@@ -224,7 +224,7 @@ def test_global_positions_know_where_they_are(tokens: int) -> None:
 
 
 @torch.no_grad()
-def test_words_of_one_row_serve_all() -> None:
+def test_single_row_mask_tensors_broadcast() -> None:
     (q, k, v), at, segments = three(41, 41), torch.arange(41)[None], (torch.arange(41) > 20).long()[None]
     for words in (
         {"positions": at, "key_valid": ragged([41, 20])},
@@ -236,8 +236,8 @@ def test_words_of_one_row_serve_all() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_window_builds_nothing_of_all_pairs(causal: bool) -> None:
-    """Also for the gradient. Twice the text, twice the largest tensor."""
+def test_window_memory_is_linear(causal: bool) -> None:
+    """Also for the gradient: twice the text, twice the largest tensor."""
     sizes = []
     for tokens in (2000, 4000):
         q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
@@ -249,7 +249,7 @@ def test_window_builds_nothing_of_all_pairs(causal: bool) -> None:
     assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
 
 
-def test_window_has_the_gradient_of_dense() -> None:
+def test_window_gradient_equals_dense() -> None:
     for kernel in (WindowKernel(5, 1, 4), WindowKernel(2, 2, 8)):
         q, k, v = three(41, 41, grad=True)
         mask = Mask(key_valid=ragged([41, 20]), global_positions=torch.tensor([[40], [-1]]))
@@ -262,8 +262,8 @@ def test_window_has_the_gradient_of_dense() -> None:
 
 
 @torch.no_grad()
-def test_flex_window_is_the_window() -> None:
-    """What FlexAttention is told on a GPU: the same pairs, and blocks that hold just those."""
+def test_flex_window_mask_equals_window() -> None:
+    """The block mask for FlexAttention has the same pairs, and its blocks cover just those."""
     marks, segments = torch.tensor([[3, 300], [-1, 7]]), (torch.arange(333) > 200).long().expand(2, -1)
     keys, texts = ragged([333, 150], 333), torch.tensor([[300, 33], [30, 303]])
     packed = {
@@ -283,7 +283,7 @@ def test_flex_window_is_the_window() -> None:
 
 
 def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
-    """`seen` (batch, tokens, tokens) is what the block mask says, wherever it asks."""
+    """Check that `seen` (batch, tokens, tokens) equals the block mask."""
     tokens = seen.size(1)
     i = torch.arange(tokens)
     in_order(blocks)
@@ -305,7 +305,7 @@ def flexed(blocks: Any, seen: Tensor, mask: Mask) -> None:
 
 
 def in_order(blocks: Any) -> None:
-    """FlexAttention's kernels take no notice of strides."""
+    """FlexAttention's kernels ignore strides."""
     names = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
     assert all(getattr(blocks, f"{full}{name}").is_contiguous() for name in names for full in ("", "full_"))
 
@@ -319,7 +319,7 @@ def dense_blocks(number: Tensor, listed: Tensor) -> Tensor:
 
 
 def chosen_pairs(kernel: BlockSparseKernel, length: int, tokens: int, heads: int) -> Tensor:
-    """(heads, tokens, tokens), as the paper draws it: block by block. -inf, or what is added to the score of a pair."""
+    """(heads, tokens, tokens), block by block as in the paper: -inf, or the bias of a pair's score."""
     blocks, last = -(-length // kernel.size), -(-length // kernel.size) - 1
     picks = kernel.random_blocks(torch.tensor([blocks]), blocks, heads)[0].tolist()
     table = torch.full((heads, tokens, tokens), -torch.inf)
@@ -337,8 +337,8 @@ def chosen_pairs(kernel: BlockSparseKernel, length: int, tokens: int, heads: int
 @pytest.mark.parametrize("drawn", [True, False])
 @pytest.mark.parametrize(("size", "random"), [(2, 1), (3, 2), (4, 0)])
 @torch.no_grad()
-def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
-    """Of texts whose lengths no block divides, in one batch: each as if it were alone."""
+def test_blocks_equal_their_pattern(size: int, random: int, drawn: bool) -> None:
+    """Texts whose lengths are no multiple of the block, in one batch: each equals itself alone."""
     kernel = BlockSparseKernel(size, random, 5, drawn)
     for tokens, ends in (
         (41, None),
@@ -360,7 +360,7 @@ def test_blocks_are_their_pattern(size: int, random: int, drawn: bool) -> None:
         close(shared, kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
 
 
-def test_drawn_blocks_are_others_and_stay() -> None:
+def test_drawn_blocks_differ_and_are_stable() -> None:
     kernel = BlockSparseKernel(2, 3, 7)
     picks = kernel.random_blocks(torch.tensor([12, 40]), 40, 4)
     assert picks[:1].equal(kernel.random_blocks(torch.tensor([12]), 40, 4))  # whoever else is there
@@ -379,12 +379,12 @@ def test_drawn_blocks_are_others_and_stay() -> None:
 
 
 @torch.no_grad()
-def test_all_blocks_are_dense() -> None:
+def test_all_blocks_equal_dense() -> None:
     q, k, v = three(30, 30)
     close(BlockSparseKernel(2, 5)(q, k, v, Mask()), SoftmaxKernel()(q, k, v, Mask()), 0)  # few blocks: all of them
 
 
-def test_blocks_have_the_gradient_of_their_pattern() -> None:
+def test_blocks_gradient_equals_pattern() -> None:
     for drawn in (True, False):
         kernel, (q, k, v) = BlockSparseKernel(3, 1, drawn=drawn), three(41, 41, grad=True)
         table = torch.stack([chosen_pairs(kernel, n, 41, 3) for n in (41, 30)])
@@ -396,7 +396,7 @@ def test_blocks_have_the_gradient_of_their_pattern() -> None:
             close(ours, wanted, 1e-5)
 
 
-def test_blocks_build_nothing_of_all_pairs() -> None:
+def test_blocks_memory_is_linear() -> None:
     sizes = []
     for tokens in (2000, 4000):
         q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
@@ -416,13 +416,13 @@ def test_blocks_build_nothing_of_all_pairs() -> None:
         ({"global_positions": torch.zeros(2, 1)}, "can hide padding only"),
     ],
 )
-def test_what_blocks_refuse(words: dict[str, Any], told: str) -> None:
+def test_blocks_refuse_other_masks(words: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         BlockSparseKernel()(*three(9, 9), Mask(**words))
 
 
 @torch.no_grad()
-def test_flex_blocks_are_the_blocks() -> None:
+def test_flex_block_mask_equals_blocks() -> None:
     for size, drawn, tokens in ((16, True, 400), (48, False, 700), (150, True, 1300)):
         kernel, q = BlockSparseKernel(size, 1, drawn=drawn), torch.randn(2, 2, tokens, 8)
         for keys in (None, ragged([tokens, tokens - 130])):
@@ -451,8 +451,8 @@ def test_flex_blocks_are_the_blocks() -> None:
                                   slots.Blocks(size=4, random=1), slots.Blocks(size=4, random=1, drawn=False)],
                          ids=["globals", "dilated", "drawn", "undrawn"])  # fmt: skip
 @torch.no_grad()
-def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU compiles, traced here without a compiler behind it."""
+def test_compiled_code_uses_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that a GPU compiles, traced here without a compiler backend."""
     monkeypatch.setattr(flex, "is_compiling", lambda device: torch.compiler.is_compiling())
     attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
     compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(key_valid=real)), backend="eager", fullgraph=True)
@@ -464,7 +464,7 @@ def test_compiled_code_takes_flex_in_one_graph(slot: Any, monkeypatch: pytest.Mo
 
 
 def quadratic(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """What favor stands for, in float64: every product of features, one pair after the other."""
+    """The quadratic form in float64: the product of features for every pair."""
     pairs = kernel.log_features(q.double())[:, :, :, None] + kernel.log_features(k.double())[:, :, None]
     scores = pairs.logsumexp(-1).masked_fill(~seen, -torch.inf)
     return scores.softmax(-1).nan_to_num(0.0) @ v.double()
@@ -472,8 +472,8 @@ def quadratic(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 200])
 @torch.no_grad()
-def test_favor_is_its_quadratic_form(chunk: int) -> None:
-    """At every size of a chunk; 140 tokens are more than a span of the small ones."""
+def test_favor_equals_its_quadratic_form(chunk: int) -> None:
+    """For every chunk size; 140 tokens are more than a span of the small ones."""
     kernel, (q, k, v), real = RandomFeatureKernel(8, 30, chunk), three(140, 140), ragged([140, 51])
     for causal in (False, True):
         seen = real[:, None, None] & (torch.ones(140, 140).tril() if causal else torch.ones(140, 140)).bool()
@@ -484,8 +484,8 @@ def test_favor_is_its_quadratic_form(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 64, 200])
 @pytest.mark.parametrize("groups", [1, 3])
 @torch.no_grad()
-def test_favor_keeps_packed_texts_apart(chunk: int, groups: int) -> None:
-    """Texts longer and shorter than a chunk, one that ends with a span; the loud one in between changes no unit."""
+def test_favor_separates_packed_texts(chunk: int, groups: int) -> None:
+    """Texts longer and shorter than a chunk, one ending with a span; the large one in between changes no scale."""
     kernel, (q, k, v) = RandomFeatureKernel(8, 30, chunk), three(140, 140)
     k, v = k[:, : 3 // groups], v[:, : 3 // groups]
     lengths = torch.tensor([[5, 107, 2, 26], [112, 1, 20, 7]])
@@ -496,8 +496,8 @@ def test_favor_keeps_packed_texts_apart(chunk: int, groups: int) -> None:
     close(kernel(q, k, v, Mask(True, segments=segments)).double(), want, 2e-5)
 
 
-def test_favor_learns_through_every_chunk() -> None:
-    """Gradients, too, are those of the quadratic form: queries, keys and values, before and behind a border."""
+def test_favor_gradient_equals_quadratic_form() -> None:
+    """Gradients of queries, keys and values equal the quadratic form, before and after a chunk border."""
     kernel, real = RandomFeatureKernel(8, 30, chunk=3), ragged([60, 41])
     q, k, v = three(60, 60, grad=True)
     seen = real[:, None, None] & torch.ones(60, 60).tril().bool()
@@ -509,7 +509,7 @@ def test_favor_learns_through_every_chunk() -> None:
 
 
 def estimates(features: int, orthogonal: bool) -> Tensor:
-    """Relative errors of exp(q·k/√d) by so many features, (2000 draws, pairs)."""
+    """Relative errors of the estimate of exp(q·k/√d), (2000 draws, pairs)."""
     torch.manual_seed(3)
     q, k = 0.5 * torch.randn(2, 1, 1, 40, 8)
     kernel, errors = RandomFeatureKernel(8, features), []
@@ -522,8 +522,8 @@ def estimates(features: int, orthogonal: bool) -> Tensor:
 
 
 @torch.no_grad()
-def test_favor_estimates_the_kernel_without_bias() -> None:
-    """The mean over draws is the kernel; the error falls with the root of the features; orthogonal is better."""
+def test_favor_estimate_is_unbiased() -> None:
+    """The mean over draws is exact; the error falls with the root of the features; orthogonal is better."""
     few, many, independent = estimates(8, True), estimates(32, True), estimates(8, False)
     assert (few.mean(0).abs() < 4.5 * few.std(0) / 2000**0.5).all() and few.std() < 1
     assert 1.7 < few.square().mean().sqrt() / many.square().mean().sqrt() < 2.3
@@ -531,7 +531,7 @@ def test_favor_estimates_the_kernel_without_bias() -> None:
 
 
 @torch.no_grad()
-def test_favor_nears_softmax_with_more_features() -> None:
+def test_favor_converges_to_softmax() -> None:
     q, k, v = three(9, 9)
     q, k, mask, kernel = q / 2, k / 2, Mask(causal=True), RandomFeatureKernel(8, 2**16)
     assert (kernel(q, k, v, mask) - SoftmaxKernel()(q, k, v, mask)).abs().mean() < 0.01
@@ -539,7 +539,7 @@ def test_favor_nears_softmax_with_more_features() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
+def test_favor_is_numerically_stable(dtype: torch.dtype) -> None:
     """One key whose features are e^100 times the others': it rules what comes behind it, and before it nothing changes,
     be it in the same chunk or not."""
     kernel, (q, k, v) = RandomFeatureKernel(8, 32, chunk=4), three(23, 23)
@@ -556,8 +556,8 @@ def test_favor_keeps_its_range(dtype: torch.dtype) -> None:
 
 
 @torch.no_grad()
-def test_favor_sums_up_in_full_under_autocast() -> None:
-    """What goes on from span to span is many small numbers, which bf16 would lose."""
+def test_favor_sums_in_float32_under_autocast() -> None:
+    """The sums over spans add many small numbers, which bf16 would lose."""
     kernel, sums = RandomFeatureKernel(8, 32, chunk=4), []
     q, k, v = (x.bfloat16() for x in three(150, 150))
     for told in (False, True):
@@ -578,7 +578,7 @@ def test_favor_compiles_to_one_graph() -> None:
         close(compiled(q, k, v, mask), kernel(q, k, v, mask), 1e-6)
 
 
-def test_favor_directions_are_orthogonal_and_kept() -> None:
+def test_favor_directions_are_orthogonal_and_saved() -> None:
     kernel = RandomFeatureKernel(8, 20)
     block = F.normalize(kernel.directions[:8], dim=1)
     close(block @ block.T, torch.eye(8), 1e-5)
@@ -589,7 +589,7 @@ def test_favor_directions_are_orthogonal_and_kept() -> None:
         RandomFeatureKernel(8, 0)
 
 
-def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
+def test_favor_redraw_depends_on_step_and_seed() -> None:
     one, other = (RandomFeatureKernel(8, 20, redraw=5) for _ in range(2))
     before = one.directions.clone()
     one.resample(4, 7)
@@ -611,7 +611,7 @@ def test_favor_is_drawn_anew_by_step_and_seed_alone() -> None:
 
 @pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
 @torch.no_grad()
-def test_lowrank_with_identity_is_dense(sharing: str) -> None:
+def test_lowrank_with_identity_equals_dense(sharing: str) -> None:
     kernel, (q, k, v) = LowRankKernel(3, 11, 11, sharing), three(11, 11)
     for places in (kernel.keys, kernel.values):
         close(places.map(11), torch.eye(11).expand_as(places.weight), 1e-6)  # so it begins; with fewer places, as means
@@ -622,8 +622,8 @@ def test_lowrank_with_identity_is_dense(sharing: str) -> None:
 
 @pytest.mark.parametrize("sharing", ["none", "heads", "key-value", "layers"])
 @torch.no_grad()
-def test_lowrank_is_its_formula(sharing: str) -> None:
-    """softmax(q (E k)ᵀ/√d) F v, with what is hidden zero before the maps, and every token at its own place."""
+def test_lowrank_equals_its_formula(sharing: str) -> None:
+    """softmax(q (E k)ᵀ/√d) F v, with hidden tokens zeroed before E and F, and every token at its position."""
     kernel, (q, k, v), real = LowRankKernel(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
     for weight in kernel.parameters():
         weight.normal_(std=13 / 4)
@@ -647,7 +647,7 @@ def test_lowrank_is_its_formula(sharing: str) -> None:
             close((kernel.weights(q, k, mask) @ v).double(), want, 1e-5)
 
 
-def test_lowrank_shares_one_map_among_layers() -> None:
+def test_lowrank_shares_projections_among_layers() -> None:
     def stack(sharing: str) -> Stack:
         slot = slots.Lowrank(rank=3, tokens=9, sharing=sharing)
         layers = [Layer(slot.build(12, 2), FeedForward(12, 12), lambda: Residual(nn.LayerNorm(12))) for _ in range(3)]
@@ -664,7 +664,7 @@ def test_lowrank_shares_one_map_among_layers() -> None:
     assert grad.abs().max() > 0
 
 
-def test_what_lowrank_and_favor_cannot_do_is_refused() -> None:
+def test_lowrank_and_favor_refuse_unsupported_masks() -> None:
     q, k, v = three(9, 9)
     packed = Mask(segments=torch.zeros(2, 9, dtype=torch.long))
     lowrank, favor = LowRankKernel(3, 4, 8), RandomFeatureKernel(8, 4)
@@ -720,8 +720,8 @@ def drawn(draw: st.DrawFn) -> tuple[Mask, int]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(drawn(), st.sampled_from(sorted(KERNELS)), st.integers(0, 10))
 @torch.no_grad()
-def test_what_is_hidden_does_not_matter(drawn: tuple[Mask, int], name: str, place: int) -> None:
-    """Changing a key and its value changes no query that does not see it, and whoever sees nothing gets zeros."""
+def test_hidden_keys_change_nothing(drawn: tuple[Mask, int], name: str, place: int) -> None:
+    """Changing a hidden key and its value changes no query; a query without a visible key gets zeros."""
     (mask, tokens), kernel, j = drawn, KERNELS[name], place % drawn[1]
     if name in ("favor", "blocks", "lowrank"):
         mask = mask.replace(exclude_self=False, window=None, segments=None, global_positions=None)

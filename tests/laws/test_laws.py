@@ -1,4 +1,4 @@
-"""Laws that every family keeps, at size tiny and in every filling of its slots."""
+"""Laws of every family, at size tiny and with every slot variant."""
 
 import pytest
 import torch
@@ -19,13 +19,13 @@ def case(request):
 
 @pytest.fixture
 def it(case):
-    """A model behind the verbs of its kind."""
+    """A model behind the interface of its kind."""
     return kind(*case)(loud(*case))
 
 
 @pytest.fixture(params=[case for case in CASES if kind(*case).writes], ids=" ".join)
 def writer(request):
-    """One that writes token by token."""
+    """A model that generates token by token."""
     return kind(*request.param)(loud(*request.param))
 
 
@@ -35,7 +35,7 @@ def test_shapes(it):
 
 
 @torch.no_grad()
-def test_padding_and_batch_mates_change_nothing(it):
+def test_rows_are_batch_invariant(it):
     texts = some(9, 4, 6)
     together, other = it.together(texts), it.together(texts, fill=7)
     for row, text in enumerate(texts):
@@ -44,7 +44,7 @@ def test_padding_and_batch_mates_change_nothing(it):
 
 
 @torch.no_grad()
-def test_the_future_changes_nothing(writer):
+def test_later_tokens_change_nothing(writer):
     tokens = ids(2, 8)
     before = writer.read(tokens)
     tokens[:, 5:] = ids(2, 3)
@@ -54,7 +54,7 @@ def test_the_future_changes_nothing(writer):
 
 @torch.no_grad()
 @pytest.mark.parametrize("capacity", [None, 24], ids=["growing", "static"])
-def test_cached_is_uncached(writer, capacity):
+def test_cached_equals_uncached(writer, capacity):
     """Prompts of different lengths, steps, a chunk in which one row waits."""
     cache, said = writer.start(3, capacity), [[], [], []]
     for lengths in ((4, 2, 3), (1, 1, 1), (1, 1, 1), (3, 0, 2), (1, 1, 1)):
@@ -69,7 +69,7 @@ def test_cached_is_uncached(writer, capacity):
 
 
 @torch.no_grad()
-def test_packed_is_separate(it, case):
+def test_packed_equals_separate(it, case):
     texts = some(6, 3, 8)
     if "packed" in LOOSE.get(case, ()):
         with pytest.raises(ValueError, match="cannot pack"):
@@ -110,8 +110,8 @@ def test_overfits_one_batch_and_a_seed_repeats(case):
 
 
 @torch.no_grad()
-def test_recorded_attention_is_the_attention(it, case):
-    """The visible path: rows sum to one over what is visible, and the output does not change by being watched."""
+def test_recorded_weights_equal_the_attention(it, case):
+    """Rows of recorded weights sum to one over visible keys, and recording does not change the output."""
     texts = some(6, 3)
     plain = it.together(texts)
     with record_attention(it.model) as maps:

@@ -57,7 +57,7 @@ def test_lm_equals_torch_encoder(tied):
     assert (ours.head.weight is ours.embed.weight) == tied
 
 
-def test_dropout_is_where_torch_has_it():
+def test_dropout_is_placed_as_in_torch():
     ours, theirs = lm.Model(lm.Config(**SHAPE, dropout=0.3)), nn.TransformerEncoderLayer(36, 3, 50, dropout=0.3)
     layer = ours.stack.layers[0]
     assert theirs.self_attn.dropout == layer.attention.kernel.dropout == 0.3

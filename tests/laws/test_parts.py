@@ -1,4 +1,4 @@
-"""Masks, positions, layers, stacks and beginnings, each against its formula, its paper's table or torch's own."""
+"""Masks, positions, layers, stacks and initialization against formulas, tables of papers and torch."""
 
 import math
 from dataclasses import fields
@@ -34,14 +34,14 @@ from regard.parts.positions import (
 
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
-def test_a_mask_says_what_its_words_say(queries: int, keys: int) -> None:
+def test_mask_tensor_equals_pairwise_rules(queries: int, keys: int) -> None:
     for name, mask in masks(queries, keys).items():
         seen, want = mask.visible(queries, keys), seen_by_pairs(mask, queries, keys)
         got = torch.ones_like(want) if seen is None else seen.expand_as(want)
         assert got.equal(want), name
 
 
-def test_a_mask_needs_a_tensor_only_for_more_than_causal() -> None:
+def test_causal_only_needs_no_tensor() -> None:
     assert Mask(causal=True).causal_only
     assert not Mask().causal_only
     assert Mask().visible(3, 3) is None
@@ -49,7 +49,7 @@ def test_a_mask_needs_a_tensor_only_for_more_than_causal() -> None:
         assert mask.replace(causal=True).causal_only == (name in ("nothing", "causal"))
 
 
-def test_rows_of_a_mask() -> None:
+def test_mask_select_rows() -> None:
     mask = Mask(causal=True, positions=torch.arange(4)[None], key_valid=ragged([4, 2, 3]))
     picked = mask.select(torch.tensor([2, 0]))
     assert picked.key_valid.equal(ragged([3, 4], 4))
@@ -57,7 +57,7 @@ def test_rows_of_a_mask() -> None:
     assert picked.causal
 
 
-def test_a_sight_builds_each_form_once_and_a_mask_none() -> None:
+def test_cached_mask_builds_each_form_once() -> None:
     mask = Mask(exclude_self=True)
     sight = mask.memoized()
     assert sight.visible(4, 4) is sight.visible(4, 4)
@@ -67,7 +67,7 @@ def test_a_sight_builds_each_form_once_and_a_mask_none() -> None:
 # --- Positions -------------------------------------------------------------------------------------------------------
 
 
-def test_sinusoid_is_the_paper_s() -> None:
+def test_sinusoid_equals_the_paper() -> None:
     table = SinusoidPositions(32).vectors(torch.arange(600))
     for place, pair in product((0, 1, 7, 599), range(16)):
         angle = place / 10000 ** (2 * pair / 32)
@@ -75,19 +75,19 @@ def test_sinusoid_is_the_paper_s() -> None:
         close(table[place, 2 * pair : 2 * pair + 2], want)
 
 
-def test_sinusoid_in_halves_is_marian_s() -> None:
+def test_sinusoid_halves_equals_marian() -> None:
     theirs = MarianSinusoidalPositionalEmbedding(600, 32)
     theirs.weight.data.copy_(theirs.create_weight())
     close(SinusoidPositions(32, "halves").vectors(torch.arange(600)), theirs.weight)
 
 
-def test_sinusoid_stretched_is_whisper_s() -> None:
+def test_sinusoid_whisper_equals_whisper() -> None:
     close(SinusoidPositions(32, "whisper").vectors(torch.arange(1500)), sinusoids(1500, 32), 1e-6)
 
 
 @pytest.mark.parametrize("scheme", [SinusoidPositions(8), RotaryPositions(8)])
-def test_rates_survive_a_cast(scheme: Positions) -> None:
-    """A model in bfloat16 still knows exactly where it is."""
+def test_frequency_rates_are_never_rounded(scheme: Positions) -> None:
+    """Rates stay float32 in a bfloat16 model."""
     before = scheme.rate.clone()
     assert nn.Sequential(scheme).bfloat16()[0].rate.equal(before)
     assert scheme.add_to_input(torch.zeros(1, 3, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
@@ -97,7 +97,7 @@ def test_rates_survive_a_cast(scheme: Positions) -> None:
     "scheme",
     [SinusoidPositions(8), SinusoidPositions(8, "halves"), LearnedPositions(20, 8), LearnedPositions(20, 8, skip=3)],
 )
-def test_places_by_index_are_places_in_order(scheme: Positions) -> None:
+def test_explicit_positions_equal_default_positions(scheme: Positions) -> None:
     x, at = torch.randn(2, 6, 8), torch.tensor([[3, 1, 0, 2, 7, 7], [0, 1, 2, 3, 4, 5]])
     with torch.no_grad():
         whole = scheme.add_to_input(torch.zeros(1, 20, 8))[0]
@@ -105,13 +105,13 @@ def test_places_by_index_are_places_in_order(scheme: Positions) -> None:
         close(scheme.add_to_input(x)[1], scheme.add_to_input(x, at)[1], 1e-6)
 
 
-def test_skipped_rows_of_a_table_are_never_used() -> None:
+def test_skipped_table_rows_are_unused() -> None:
     learned = LearnedPositions(5, 8, skip=2)
     assert learned.table.weight.shape == (7, 8)
     close(learned.add_to_input(torch.zeros(1, 5, 8))[0], learned.table.weight[2:], 0)
 
 
-def test_rotary_is_llama_s() -> None:
+def test_rotary_equals_llama() -> None:
     config = LlamaConfig(hidden_size=32, num_attention_heads=4, max_position_embeddings=600)
     at, x = torch.tensor([[0, 1, 2, 50, 599], [7, 7, 3, 0, 1]]), torch.randn(2, 5, 32)
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)
@@ -122,8 +122,8 @@ def test_rotary_is_llama_s() -> None:
         close(got, want)
 
 
-def test_rotary_turns_queries_and_keys_by_their_own_places() -> None:
-    """Only the distance counts, also when the keys stand elsewhere than the queries."""
+def test_rotary_depends_on_distance_only() -> None:
+    """Also if keys and queries have different positions."""
     rotary, x, q, k = RotaryPositions(8), torch.randn(1, 3, 32), torch.randn(1, 4, 3, 8), torch.randn(1, 4, 5, 8)
     scores = []
     for by in (0, 40):
@@ -136,13 +136,13 @@ def test_rotary_turns_queries_and_keys_by_their_own_places() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("buckets", "far"), [(32, 128), (8, 20)])
-def test_buckets_are_t5_s(causal: bool, buckets: int, far: int) -> None:
+def test_buckets_equal_t5(causal: bool, buckets: int, far: int) -> None:
     gap = torch.arange(-400, 401)
     want = T5Attention._relative_position_bucket(gap, not causal, buckets, far)
     assert BucketPositions(4, buckets, far, causal)._bucket(gap).equal(want)
 
 
-def test_buckets_hide_what_the_mask_hides() -> None:
+def test_bucket_bias_includes_the_mask() -> None:
     scheme, x = BucketPositions(4, causal=True), torch.randn(2, 5, 32)
     mask = Mask(causal=True, key_valid=ragged([5, 3]))
     where = scheme.terms(x, mask, mask)
@@ -151,8 +151,8 @@ def test_buckets_hide_what_the_mask_hides() -> None:
     assert (bias > -torch.inf).equal(seen_by_pairs(mask, 5, 5).expand_as(bias))
 
 
-def test_shift_is_gather() -> None:
-    """Regular places need no index: the same scores by one padded copy, wherever the key is not later."""
+def test_shift_equals_gather() -> None:
+    """For positions 0, 1, 2… one padded copy gives the same scores, except for later keys."""
     own, x, q = RelativePositions(32, 4), torch.randn(2, 9, 32), torch.randn(2, 4, 9, 8)
     nn.init.normal_(own.v)
     plain, told = Mask(causal=True), Mask(causal=True, positions=torch.arange(9).expand(2, -1))
@@ -164,8 +164,8 @@ def test_shift_is_gather() -> None:
     close(shift(scores[None, None])[0, 0].tril(), (torch.arange(9.0)[:, None] - torch.arange(9.0)).tril(), 0)
 
 
-def test_grid_counts_real_pixels() -> None:
-    """Padding below and to the right does not move what is real."""
+def test_grid_positions_count_valid_pixels() -> None:
+    """Padding below and to the right does not change valid pixels."""
     real = torch.zeros(1, 4, 5, dtype=torch.bool)
     real[:, :3, :4] = True
     small = GridPositions(16)(torch.ones(1, 3, 4, dtype=torch.bool)).view(1, 3, 4, 16)
@@ -183,7 +183,7 @@ def copy_attention(ours: Attention, theirs: nn.MultiheadAttention) -> None:
 
 
 @torch.no_grad()
-def test_attention_is_torch_nn_s() -> None:
+def test_attention_equals_torch() -> None:
     theirs, ours, x, y = nn.MultiheadAttention(32, 4, batch_first=True), Attention(32, 4), *torch.randn(2, 2, 7, 32)
     nn.init.normal_(theirs.in_proj_bias)
     copy_attention(ours, theirs)
@@ -215,7 +215,7 @@ def copy_layer(ours: Layer, theirs: nn.Module) -> None:
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("first", [False, True], ids=["norm last", "norm first"])
-def test_an_encoder_and_a_decoder_are_torch_nn_s(first: bool) -> None:
+def test_encoder_and_decoder_equal_torch(first: bool) -> None:
     theirs = nn.Transformer(32, 4, 2, 2, 64, 0.0, "relu", batch_first=True, norm_first=first)
     for p in theirs.parameters():
         nn.init.normal_(p, 0.0, 0.3)
@@ -235,7 +235,7 @@ def test_an_encoder_and_a_decoder_are_torch_nn_s(first: bool) -> None:
     close(decoder(target, mask, Cross(encoder(source, mask), mask))[real], want[real], 1e-5)
 
 
-def test_norms_and_gates_are_their_formula() -> None:
+def test_norms_and_gates_equal_their_formulas() -> None:
     x = torch.randn(2, 3, 8)
     norm = slots.RMSNorm().build(8)
     nn.init.normal_(norm.weight)
@@ -273,7 +273,7 @@ def test_dropout_works_only_in_training() -> None:
         assert feed.eval()(x, *change).equal(feed(x, *change))
 
 
-def test_a_stack_walks_through_its_layers() -> None:
+def test_stack_yields_layer_outputs() -> None:
     layers = [Layer(Attention(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
     stack, x = Stack(layers, nn.LayerNorm(32)), torch.randn(2, 5, 32)
     outs = list(stack.layer_outputs(x, Mask()))
@@ -284,8 +284,8 @@ def test_a_stack_walks_through_its_layers() -> None:
 
 
 @pytest.mark.parametrize("attention", [slots.Dense(), slots.Additive(), slots.Window(radius=2)])
-def test_a_stack_builds_each_mask_once(attention: slots.Dense, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many layers look through it; a padded batch would otherwise pay (batch, n, n) for each of them."""
+def test_stack_builds_each_mask_once(attention: slots.Dense, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of layers; a padded batch would otherwise build (batch, n, n) in each of them."""
     built, build = [], Mask._visible
     monkeypatch.setattr(Mask, "_visible", lambda mask, *size: built.append(mask) or build(mask, *size))
     layers = [Layer(attention.build(32, 4), FeedForward(32, 64), lambda: Residual(nn.LayerNorm(32))) for _ in range(3)]
@@ -298,7 +298,7 @@ def test_a_stack_builds_each_mask_once(attention: slots.Dense, monkeypatch: pyte
 # --- Slots, beginnings, refusals -------------------------------------------------------------------------------------
 
 
-def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
+def test_slot_values_are_frozen_and_named_by_kind() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
@@ -312,7 +312,7 @@ def test_every_slot_value_is_named_by_its_kind_and_frozen() -> None:
             kind(4)  # a bare number would say nothing
 
 
-def test_slots_hand_their_settings_on() -> None:
+def test_slots_pass_their_settings_to_parts() -> None:
     assert slots.Dense(scaled=False, dropout=0.3).build(32, 4).kernel.scale == 1.0
     assert slots.Dense(dropout=0.3).build(32, 4).kernel.dropout == 0.3
     assert slots.Window(radius=7).build(32, 4).kernel.radius == 7
@@ -336,7 +336,7 @@ def test_slots_hand_their_settings_on() -> None:
     assert slots.Gated(dropout=0.2).build(8, 12).dropout.p == 0.2
 
 
-def test_initial_values_come_from_the_first_line_that_fits() -> None:
+def test_first_matching_initialization_rule_wins() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(400, 50), "out": nn.Linear(200, 300), "norm": nn.LayerNorm(200)})
     lines = {r"table\.weight": normal(0.5), r"norm\.weight": ones, r".*weight": glorot, r".*bias": zeros}
     initialize(model, lines)
@@ -350,8 +350,8 @@ def test_initial_values_come_from_the_first_line_that_fits() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_a_convolutional_feed_is_torch_s(size: int) -> None:
-    """Neighbours that are padding or of another text count as zeros, as torch has them beyond the ends."""
+def test_convolutional_feed_equals_torch(size: int) -> None:
+    """Padding and tokens of other texts count as zeros, like torch's padding at the ends."""
     feed = slots.Convolution(size=size, act="gelu").build(12, 20).eval()
     theirs = nn.Conv1d(12, 20, size, padding=size // 2)
     theirs.weight.data = feed.into.weight.data.unflatten(1, (size, 12)).permute(0, 2, 1)  # (inner, width, size)
@@ -421,12 +421,12 @@ def a_stack(
         (lambda: slots.Convolution(size=-1), "model.feed.size is -1; expected at least 1"),
     ],
 )
-def test_nonsense_is_refused_when_it_is_built(build: object, message: str) -> None:
+def test_invalid_combinations_are_refused_at_build_time(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
 
-def test_nonsense_that_only_a_call_can_know_is_refused() -> None:
+def test_invalid_masks_are_refused_at_call_time() -> None:
     x, segments = torch.randn(2, 5, 32), torch.zeros(2, 5, dtype=torch.long)
     favor, longformer = slots.Favor().build(32, 4), slots.Window(radius=2, globals=1).build(32, 4)
     with pytest.raises(ValueError, match="cannot pack; set data.packed=false"):
@@ -439,7 +439,7 @@ def test_nonsense_that_only_a_call_can_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_dropout_hides_its_share_and_keeps_the_mean(share):
+def test_dropout_rate_and_mean(share):
     part, x = Dropout(share), torch.full((1001, 997), 3.0, requires_grad=True)
     torch.manual_seed(4)
     out = part(x)
@@ -456,19 +456,19 @@ def test_dropout_hides_its_share_and_keeps_the_mean(share):
     assert part.eval()(x) is x and Dropout(0.0)(x) is x
 
 
-def test_dropout_of_nearly_everything_is_finite():
+def test_dropout_near_one_is_finite():
     assert Dropout(0.999999)(torch.ones(9)).isfinite().all() and Dropout(0.3)(torch.ones(0, 5)).shape == (0, 5)
 
 
-def test_what_positions_turn_stays_as_precise_as_it_was():
-    """Under autocast a stack's input is finer than its heads, and kernels want query, key and value alike."""
+def test_rotation_keeps_the_dtype():
+    """Under autocast the input of a stack is float32, and kernels need one dtype for query, key and value."""
     where = RotaryPositions(8).terms(torch.zeros(1, 5, 16), Mask(), Mask())
     q, k = where.rotate(*(torch.randn(1, 2, 5, 8).bfloat16() for _ in range(2)))
     assert q.dtype == k.dtype == torch.bfloat16
 
 
 @torch.no_grad()
-def test_a_mask_of_padding_alone_makes_no_table_of_places():
+def test_padding_mask_builds_no_position_table():
     from prototypes.checks import Largest
 
     with Largest() as seen:

@@ -1,4 +1,4 @@
-"""The seams, attacked by awkward families: parity with transformers' models, packing, memory, whole passes."""
+"""Interfaces of the parts under awkward families: parity with transformers, packing, memory, compilation."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from regard.parts import Cross, Mask, slots
 # --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
 
 
-def test_whisper_is_transformers() -> None:
+def test_whisper_equals_transformers() -> None:
     config = hf.WhisperConfig(
         vocab_size=60, num_mel_bins=8, encoder_layers=2, encoder_attention_heads=4, decoder_layers=2,
         decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, d_model=32, max_source_positions=20,
@@ -31,7 +31,7 @@ def test_whisper_is_transformers() -> None:
     close(ours(mels, target), theirs(input_features=mels, decoder_input_ids=target).logits)
 
 
-def test_bert_is_transformers() -> None:
+def test_bert_equals_transformers() -> None:
     config = hf.BertConfig(
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=40,
@@ -56,7 +56,7 @@ def longformers() -> tuple[nn.Module, nn.Module]:
 
 
 @pytest.mark.parametrize("index", [[[0], [0]], [[0, 9, 30], [5, -1, -1]], [[3, 0, 7], [0, -1, -1]]])
-def test_longformer_is_transformers(index: list[list[int]]) -> None:
+def test_longformer_equals_transformers(index: list[list[int]]) -> None:
     """37 tokens are no multiple of any block; padding; rows with different numbers of global positions."""
     ours, theirs = longformers()
     real = ragged([37, 22])
@@ -68,15 +68,15 @@ def test_longformer_is_transformers(index: list[list[int]]) -> None:
         close(ours.encode(ids, Mask(key_valid=real))[real], want[real])
 
 
-def test_longformer_packed_is_separate() -> None:
-    """Each text has its own global first token, which sees and is seen only in that text."""
+def test_packed_longformer_equals_separate() -> None:
+    """Each text has its own global first token, which is global only within that text."""
     ours, _ = longformers()
     a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
     places = packed(21, 15).replace(global_positions=torch.tensor([[0, 21]]))
     close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
 
 
-def test_detr_is_transformers() -> None:
+def test_detr_equals_transformers() -> None:
     backbone = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], out_features=["stage2"])
     config = hf.DetrConfig(
         use_timm_backbone=False, num_queries=7, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
@@ -112,12 +112,12 @@ def packed(*lengths: int) -> Mask:
 
 
 @pytest.mark.parametrize("name", ["dense", "additive", "sinusoid", "rotary", "buckets", "window", "xl"])
-def test_packed_is_separate(name: str) -> None:
+def test_packed_equals_separate(name: str) -> None:
     model, a, b = stepped(name).model, torch.randint(50, (1, 9)), torch.randint(50, (1, 6))
     close(model(torch.cat([a, b], 1), packed(9, 6)), torch.cat([model(a), model(b)], 1))
 
 
-def test_both_sides_packed_are_separate() -> None:
+def test_packed_source_and_target_equal_separate() -> None:
     model = stepped("t5").model
     a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
     sides, target = packed(9, 6), packed(5, 4)
@@ -129,7 +129,7 @@ def test_both_sides_packed_are_separate() -> None:
 # --- The non-autoregressive layer ------------------------------------------------------------------------------------
 
 
-def test_nat_sees_all_but_itself() -> None:
+def test_nat_excludes_own_position() -> None:
     model, x, memory = NATDecoder(50, 32, 1, 4, 64).eval(), torch.randn(1, 6, 32), torch.randn(1, 5, 32)
     attention, values = model.stack.layers[0].attention, torch.randn(1, 6, 32)
     other = values.clone()
@@ -144,7 +144,7 @@ def test_nat_sees_all_but_itself() -> None:
 # --- Compiled whole, and checkpointed --------------------------------------------------------------------------------
 
 
-def test_training_passes_compile_whole() -> None:
+def test_training_compiles_to_one_graph() -> None:
     ids, real = torch.randint(50, (2, 9)), ragged([9, 5])
     whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
     loss = whole(lambda: model(ids, ids, Mask(key_valid=real)).square().mean(), backend="aot_eager")()
@@ -159,8 +159,8 @@ def test_training_passes_compile_whole() -> None:
 
 
 @pytest.mark.parametrize("name", ["t5", "window", "favor", "xl"])
-def test_checkpointed_gradients_are_the_same(name: str) -> None:
-    """Layers recomputed in the backward pass must not trip over what was built once per stack."""
+def test_checkpointed_gradients_equal_plain(name: str) -> None:
+    """Layers recomputed in the backward pass must work with masks that are built once per stack."""
     model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(key_valid=ragged([9, 5]))
     grads = []
     for again in (False, True):

@@ -1,4 +1,4 @@
-"""What attention replaced: torch's own recurrences and convolutions with the same weights, and formulas by hand."""
+"""Recurrence and convolution against torch with equal weights and against formulas."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def reader(cell: str, bidirectional: bool, width: int = 10) -> tuple[Recurrence,
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["forth", "both"])
 @pytest.mark.parametrize("stretch", [recurrent_part.MAX_TOKENS, 4], ids=["at once", "in stretches"])
 @torch.no_grad()
-def test_recurrence_is_torch_s(cell, bidirectional, stretch, monkeypatch):
+def test_recurrence_equals_torch(cell, bidirectional, stretch, monkeypatch):
     monkeypatch.setattr(recurrent_part, "MAX_TOKENS", stretch)
     ours, theirs = reader(cell, bidirectional)
     x, real = torch.randn(4, 11, 10), ragged(LENGTHS)
@@ -64,8 +64,8 @@ def test_recurrence_is_torch_s(cell, bidirectional, stretch, monkeypatch):
 
 @EVERY
 @torch.no_grad()
-def test_texts_that_share_a_row_begin_anew(cell):
-    """Segments of unlike lengths in two rows, some of them padding; none knows of its neighbours."""
+def test_packed_texts_start_from_zero_state(cell):
+    """Segments of different lengths in two rows with padding; none depends on another."""
     ours, theirs = reader(cell, bidirectional=True)
     x = torch.randn(2, 9, 10)
     segments = torch.tensor([[0, 0, 0, 0, 1, 2, 2, -1, -1], [5, 5, 5, 5, 5, 5, 3, 3, 3]])
@@ -78,7 +78,7 @@ def test_texts_that_share_a_row_begin_anew(cell):
             close(found[row, own], theirs(x[row, own][None])[0][0], 1e-6)
 
 
-def test_padding_and_neighbours_have_no_gradient():
+def test_padding_and_other_segments_have_no_gradient():
     ours, _ = reader("lstm", bidirectional=True)
     x, real = torch.randn(2, 9, 10, requires_grad=True), ragged([9, 5])
     ours.read_all(x, Mask(key_valid=real))[real].square().sum().backward()
@@ -89,7 +89,7 @@ def test_padding_and_neighbours_have_no_gradient():
     assert x.grad[0, 4:].abs().max() == 0 == x.grad[1].abs().max() and x.grad[0, :4].abs().amax(-1).min() > 0
 
 
-def test_how_texts_are_laid_out():
+def test_unpack_and_scatter_back():
     real = torch.tensor([[False, True, True, False], [True, True, True, True]])
     lay = unpack_rows(real)
     numbers = torch.arange(8).view(2, 4, 1)
@@ -104,8 +104,8 @@ def test_how_texts_are_laid_out():
 
 
 @EVERY
-def test_what_is_carried_is_the_whole_text(cell):
-    """Windows of a text, read one after another while learning: the numbers of the whole, no gradient between them."""
+def test_carried_state_equals_whole_text(cell):
+    """Windows read one after another in training give the outputs of the whole text, without gradients between them."""
     ours, theirs = reader(cell, bidirectional=False)
     x, memory = torch.randn(3, 12, 10), ours.layer_cache(None, 3)
     whole, parts = theirs(x)[0], []
@@ -121,8 +121,8 @@ def test_what_is_carried_is_the_whole_text(cell):
 
 
 @torch.no_grad()
-def test_a_step_writes_where_the_state_is():
-    """A recorded step works on certain addresses."""
+def test_step_updates_state_in_place():
+    """CUDA graphs need fixed addresses."""
     ours, _ = reader("lstm", bidirectional=False)
     memory = ours.layer_cache(None, 3)
     places = memory.h.data_ptr(), memory.c.data_ptr()
@@ -145,7 +145,7 @@ def test_a_step_writes_where_the_state_is():
 @pytest.mark.parametrize("size", [1, 3, 5])
 @pytest.mark.parametrize("causal", [False, True])
 @torch.no_grad()
-def test_a_gated_convolution_is_torch_s(size, causal):
+def test_gated_convolution_equals_torch(size, causal):
     ours, x = GatedConvolution(6, size, causal), torch.randn(3, 9, 6)
     weight = ours.into.weight.view(12, size, 6).transpose(1, 2)  # (out, in, size)
     sides = (size - 1, 0) if causal else (size // 2, size // 2)
@@ -156,7 +156,7 @@ def test_a_gated_convolution_is_torch_s(size, causal):
     close(ours.read_all(x, Mask(segments=segments)), separate, 1e-6)
 
 
-def test_what_cannot_be_built():
+def test_invalid_mixers_are_refused():
     with pytest.raises(ValueError, match="a convolution over 4 tokens has no middle; use 3 or 5"):
         GatedConvolution(6, 4)
     with pytest.raises(ValueError, match="width 7 cannot be halved between two directions; use 6 or 8"):
@@ -167,7 +167,7 @@ def test_what_cannot_be_built():
 
 
 @pytest.mark.parametrize("make", [standalone_recurrence, standalone_convolution])
-def test_alone_for_measuring(make):
+def test_standalone_mixers(make):
     layer, x = make(8), torch.randn(2, 7, 8)
     close(layer(x, Mask(key_valid=ragged([7, 3])))[1, :3], layer(x[1:, :3])[0], 1e-6)
     assert layer(x).shape == x.shape
@@ -214,7 +214,7 @@ def naive_look(part: nn.Module, x: Tensor, source: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_the_translator_is_its_formulas():
+def test_rnn_translator_equals_its_formulas():
     model = a_model(rnn)
     source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
     found = model(source, target, Mask(key_valid=real))
@@ -234,7 +234,7 @@ def test_the_translator_is_its_formulas():
 
 
 @torch.no_grad()
-def test_the_convolutional_translator_is_its_formulas():
+def test_cnn_translator_equals_its_formulas():
     """Attention by torch's own; convolutions by conv1d."""
     model = a_model(cnn, kernel_size=5)
     source, target = torch.randint(47, (3, 9)), torch.randint(41, (3, 6))
@@ -259,7 +259,7 @@ def test_the_convolutional_translator_is_its_formulas():
 
 
 class Uncached:
-    """The same model as a search sees it, but everything is read again at every step."""
+    """The interface of a search; every step reads the whole text again."""
 
     def __init__(self, model: nn.Module, source: Tensor, real: Tensor) -> None:
         self.model, self.source, self.real = model, source, real
@@ -288,7 +288,7 @@ class Uncached:
     "how", [{"beam": 4, "nbest": 3}, {"beam": 1, "early_stopping": "first"}], ids=["beam", "greedy"]
 )
 @torch.no_grad()
-def test_a_search_finds_the_same_without_a_cache(family, how):
+def test_search_equals_uncached_search(family, how):
     model = a_model(family)
     model.head = nn.Linear(12, 41)
     model.head.weight.data = model.target.weight.data * 3
@@ -306,8 +306,8 @@ def test_a_search_finds_the_same_without_a_cache(family, how):
 
 
 @pytest.mark.parametrize("family", [rnn, cnn], ids=["rnn", "cnn"])
-def test_compiled_it_learns_the_same(family):
-    """torch.compile steps back from a fused LSTM; what is around it is compiled."""
+def test_compiled_training_equals_eager(family):
+    """torch.compile skips the fused LSTM and compiles the rest."""
     model = a_model(family, layers=1, decoder_layers=1)
     source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
     grads = []
@@ -319,7 +319,7 @@ def test_compiled_it_learns_the_same(family):
 
 
 @EVERY
-def test_how_weights_begin(cell):
+def test_initial_weights(cell):
     model = rnn.Model(rnn.Config(**SHAPE, cell=cell))
     layer = model.decoder.layers[0].attention.forth
     for gate in layer.weight_hh_l0.chunk(len(layer.weight_hh_l0) // 12):
@@ -331,7 +331,7 @@ def test_how_weights_begin(cell):
     assert biases.equal(wanted)
 
 
-def test_as_large_as_the_transformer_of_multi30k():
+def test_parameter_count_matches_transformer_of_multi30k():
     def count(**settings: Any) -> int:
         return sum(each.numel() for each in regard.build("multi30k", settings).parameters())
 
@@ -340,8 +340,8 @@ def test_as_large_as_the_transformer_of_multi30k():
         assert abs(count(**{"model.family": family}) / wanted - 1) < 0.05
 
 
-def test_weights_that_lie_in_one_piece_are_stored(tmp_path):
-    """On a GPU a fused LSTM holds all its weights in one piece of memory."""
+def test_flattened_weights_are_saved(tmp_path):
+    """On a GPU a fused LSTM holds all its weights in one contiguous buffer."""
     model = a_model(rnn)
     layer = model.encoder.layers[0].attention.forth
     whole, at = torch.cat([each.detach().flatten() for each in layer.parameters()]), 0
@@ -353,7 +353,7 @@ def test_weights_that_lie_in_one_piece_are_stored(tmp_path):
     assert all(a.equal(b) for a, b in zip(model.state_dict().values(), fresh.state_dict().values(), strict=True))
 
 
-def test_int8_leaves_the_recurrence_as_it_is():
+def test_int8_skips_the_recurrence():
     from regard.adapt import precision
 
     model = rnn.Model(rnn.Config(**SHAPE | {"width": 64, "vocab": 200, "target_vocab": 0}))

@@ -1,4 +1,4 @@
-"""Rows are read without their padding where that is possible, and it makes no difference to any number."""
+"""Inference without padding equals inference with padding."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ WIDTH, HEADS = 24, 4
 
 
 class Special(Attention):
-    """Somebody's own."""
+    """A subclass that does not opt in."""
 
 
 def stack(kernel=None, feed=None, positions=None, causal=False, kind=Attention, **attention):
@@ -42,7 +42,7 @@ def stack(kernel=None, feed=None, positions=None, causal=False, kind=Attention, 
 
 
 def shapes(model, x, mask):
-    """What the stack gives, and the batch and tokens of the queries that its kernels were asked for."""
+    """The output of the stack, and the batch size and length of its kernels' queries."""
     seen = []
     hooks = [
         layer.attention.kernel.register_forward_pre_hook(
@@ -87,7 +87,7 @@ KINDS = {
 @torch.no_grad()
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_flat_is_padded(rows, kind):
+def test_unpadded_equals_padded(rows, kind):
     model = stack(**kind)
     x = model.add_positions(torch.randn(*rows.shape, WIDTH))
     found, asked = shapes(model, x, Mask(key_valid=rows))
@@ -97,7 +97,7 @@ def test_flat_is_padded(rows, kind):
 
 
 @torch.no_grad()
-def test_places_that_are_said_are_kept():
+def test_unpadded_keeps_explicit_positions():
     rows, model = ROWS["right"], stack(positions=RotaryPositions(WIDTH // HEADS))
     x, at = torch.randn(5, 5, WIDTH), torch.randint(0, 50, (5, 5))
     for places in (at, at[:1]):
@@ -122,7 +122,7 @@ SAID = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("words", SAID.values(), ids=SAID)
-def test_where_more_is_said_rows_stay(words):
+def test_other_mask_rules_keep_padding(words):
     _, asked = shapes(stack(), torch.randn(5, 5, WIDTH), Mask(**{"key_valid": ROWS["right"], **words}))
     assert asked == [(5, 5)] * 2
 
@@ -138,19 +138,19 @@ STAY = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", STAY.values(), ids=STAY)
-def test_parts_that_know_rows_alone_get_rows(kind):
+def test_unsupported_parts_keep_padding(kind):
     _, asked = shapes(stack(**kind), torch.randn(5, 5, WIDTH), Mask(key_valid=ROWS["right"]))
     assert asked == [(5, 5)] * 2
 
 
-def test_learning_is_from_rows():
+def test_training_keeps_padding():
     x = torch.randn(5, 5, WIDTH)
     found, asked = shapes(stack(), x, Mask(key_valid=ROWS["right"]))
     assert asked == [(5, 5)] * 2 and found.requires_grad
 
 
 @torch.no_grad()
-def test_weights_are_recorded_by_rows():
+def test_recording_keeps_padding():
     model, x, rows = stack(), torch.randn(5, 5, WIDTH), ROWS["right"]
     with record_attention(model) as maps:
         model(x, Mask(key_valid=rows))
@@ -163,7 +163,7 @@ def test_weights_are_recorded_by_rows():
 
 @pytest.mark.parametrize("act", ["relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward, ConvFeedForward])
-def test_memory_used_again_changes_nothing(kind, act):
+def test_in_place_activation_equals_out_of_place(kind, act):
     feed, x = kind(WIDTH, 40, act=act), torch.randn(2, 5, WIDTH)
     before, learnt = x.clone(), feed(x)
     with torch.no_grad():

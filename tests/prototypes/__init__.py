@@ -1,1 +1,1 @@
-"""Small awkward families on the real parts. They are here only to attack the seams until the real families come."""
+"""Small awkward families built from the real parts, to test the interfaces of the parts."""

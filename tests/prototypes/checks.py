@@ -1,4 +1,4 @@
-"""What the checks share: comparing, ragged rows, models whose mistakes show, and every model that can be stepped."""
+"""Helpers: comparison, ragged rows, models with large weights, and every model that decodes step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def ragged(lengths: list[int], tokens: int = 0) -> Tensor:
 
 
 def loud(model: nn.Module, spread: float = 3.0, noise: float = 0.1) -> nn.Module:
-    """Weights larger than a random start has, so that attention is not flat and mistakes show."""
+    """Enlarge the weights, so that attention is not uniform and errors show."""
     torch.manual_seed(0)
     for name, p in model.named_parameters():
         if p.requires_grad and "embed_positions" not in name:
@@ -37,7 +37,7 @@ def loud(model: nn.Module, spread: float = 3.0, noise: float = 0.1) -> nn.Module
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that any tensor has, made by anything inside."""
+    """Records the size of the largest tensor created inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Largest(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Stepped:
-    """A model, how its cache begins for three rows, and its answer to whole texts of one row without any cache."""
+    """A model, how to start its cache for three rows, and its uncached output for one row."""
 
     model: nn.Module
     start: Callable[[int | None], Cache]
@@ -87,7 +87,7 @@ def writing(**changes: Any) -> gpt.Model:
 
 
 def mixed() -> gpt.Model:
-    """Another kernel in every layer: each remembers in its own way."""
+    """A different kernel in every layer, each with its own kind of cache."""
     kinds = ({}, {"attention": WINDOW}, {"attention": FAVOR}, {"attention": {**WINDOW, "radius": 3}})
     model = writing(layers=4, positions="rotary")
     for place, kind in enumerate(kinds):
@@ -129,6 +129,6 @@ def stepped(name: str) -> Stepped:
 
 
 def alone(model: nn.Module) -> Stepped:
-    """A model that has only its own text to look at."""
+    """A decoder-only model."""
     model = loud(model, spread=1.5)
     return Stepped(model, lambda capacity: model.start(3, capacity), lambda ids, row: model(ids))

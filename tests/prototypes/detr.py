@@ -1,4 +1,4 @@
-"""DETR's transformer: image features in, one vector per object query out; places are added at every layer."""
+"""DETR's transformer: image features in, one vector per object query out; positions are added in every layer."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class DETR(nn.Module):
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], nn.LayerNorm(c.width))
 
     def forward(self, features: Tensor, real: Tensor) -> list[Tensor]:
-        """(batch, width, rows, columns), real (batch, rows, columns) -> every layer's (batch, queries, width)."""
+        """(batch, width, rows, columns), valid (batch, rows, columns) -> every layer's (batch, queries, width)."""
         x, mask, places = features.flatten(2).transpose(1, 2), Mask(key_valid=real.flatten(1)), self.grid(real)
         memory = self.encoder(x, mask, position_terms=AddedTerms(places, places))
         asked = self.queries.weight.expand(len(x), -1, -1)  # (batch, queries, width)

@@ -1,4 +1,4 @@
-"""BART's way of naming an encoder's and a decoder's layers, which Whisper and DETR follow."""
+"""BART's names of encoder and decoder layers, which Whisper and DETR use too."""
 
 from regard.formats.huggingface.weight_names import WeightRule, prefixed
 

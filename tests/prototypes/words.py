@@ -1,4 +1,4 @@
-"""The words of a mask, read out naively: what every kernel is held to."""
+"""A naive reference for the rules of a mask, which all kernels must match."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ SIZES = [(1, 1), (5, 5), (7, 11), (11, 7)]  # queries and keys
 
 
 def sees(mask: Mask, row: int, i: int, j: int) -> bool:
-    """The glossary of a mask's words, read out one pair at a time. A tensor of one row serves all rows."""
+    """True if query `i` may attend to key `j`. A tensor with a single row serves all rows."""
 
     def pick(tensor: Tensor | None, place: int) -> int:
         return place if tensor is None else int(tensor[min(row, len(tensor) - 1), place])
@@ -39,7 +39,7 @@ def seen_by_pairs(mask: Mask, queries: int, keys: int, rows: int = 2) -> Tensor:
 
 
 def masks(queries: int, keys: int) -> dict[str, Mask]:
-    """Every word of a mask, alone and in company, for two rows."""
+    """Every field of a mask, alone and combined, for two rows."""
     square = queries == keys
     words = {
         "nothing": Mask(),
