@@ -62,7 +62,7 @@ def test_memory_gets_no_gradient(form):
 @torch.no_grad()
 def test_saved_cache_state_loads_under_old_and_new_names():
     """Training checkpoints hold cache tensors by name; older ones say "books.0.at" for "layouts.0.positions"."""
-    model, first, second = made(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 5))
+    model, first, second = build(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 5))
     cache = model.new_memory(2)
     model(first, cache.next_mask(first), cache)
     state = cache.state()
