@@ -3,17 +3,19 @@
 #   make demo        train a small model, evaluate it, look at its attention
 #   make test        lint, types and the tests
 #   make learn       train the recipes to their stated scores (minutes)
+#   make bench       time regard beside other programs; WHAT=encode, generate, long, scaling, translate or tune
 #   make install     make .venv with everything in it; lint, clean and wheelhouse are the other targets
 
 PYTHON ?= python3
 WORKERS ?= 2
+WHAT ?= translate
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test learn lint clean wheelhouse
+.PHONY: install demo test learn bench lint clean wheelhouse
 
 install: $(STAMP)
 
@@ -41,6 +43,9 @@ test: lint
 
 learn: $(STAMP)
 	$(BIN)/pytest -q -m learn -rP
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(WHAT)
 
 clean:
 	rm -rf build dist wheelhouse *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

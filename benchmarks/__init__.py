@@ -1,4 +1,7 @@
-"""Figures beside peers, each in one run: `regard bench WHAT`. A bench has SIZES (the usual first), PARTS and main."""
+"""Benchmarks beside other programs, each in one run: `python -m benchmarks WHAT`, or `make bench WHAT=…`.
+
+A benchmark module has SIZES (the default first), PARTS and main.
+"""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -8,26 +11,28 @@ from typing import Any
 from regard.errors import UserError
 from regard.files import check_picture_path
 
-BENCHES = ("encode", "generate", "long", "scaling", "translate", "tune")
+BENCHMARKS = ("encode", "generate", "long", "scaling", "translate", "tune")
 
 
 def bench(
     what: str, device: str, size: str | None, rounds: int, only: str | None, out: str | Path | None = None
 ) -> Any:
-    """Time a bench, or one part of it, on a device: `rounds` rounds in which all programs take turns. Its report has a
-    `table` for people and `values` for programs; that of scaling is drawn to `out`."""
-    if what not in BENCHES:
-        raise UserError(f"there is no bench {what!r}; expected {one_of(BENCHES)}")
+    """Run a benchmark, or one part of it: `rounds` rounds in which all programs take turns.
+
+    The report has a `table` for people and `values` for programs; that of scaling is also drawn to `out`.
+    """
+    if what not in BENCHMARKS:
+        raise UserError(f"there is no benchmark {what!r}; expected {one_of(BENCHMARKS)}")
     module = import_module(f".{what}", __name__)
     size = module.SIZES[0] if size is None else size
     if size not in module.SIZES:
-        raise UserError(f"--size {size} is no size of this bench; expected {one_of(module.SIZES)}")
+        raise UserError(f"--size {size} is not a size of this benchmark; expected {one_of(module.SIZES)}")
     if only is not None and only not in module.PARTS:
-        raise UserError(f"--only {only} is no part of this bench; expected {one_of(module.PARTS)}")
+        raise UserError(f"--only {only} is not a part of this benchmark; expected {one_of(module.PARTS)}")
     if rounds < 1:
-        raise UserError(f"--rounds {rounds} times nothing; expected 1 or more")
+        raise UserError(f"--rounds is {rounds}; expected 1 or more")
     if out is not None and what != "scaling":
-        raise UserError(f"--out takes a picture and the bench {what} has none; leave it out, or use scaling")
+        raise UserError(f"--out takes a picture and the benchmark {what} has none; leave it out, or use scaling")
     picture = None if out is None else check_picture_path(Path(out))
     report = module.main(device, size, rounds, module.PARTS if only is None else (only,))
     if picture is not None:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.matching`: which attention brings two marks together that stand far apart in a long text?
+"""`python -m benchmarks.matching`: compare attention kinds on matching two distant marks in a long text.
 
-Every model has two layers, trains on the same texts in the same order, and tells the label by its first position with
-the same head. The control looks as near as the window does, but its head is given the mean over all positions.
+Every model has two layers, trains on the same texts in the same order, and predicts the label from its first position
+with the same head. The control has the attention of the window, but its head gets the mean over all positions.
 """
 
 import argparse
@@ -14,95 +14,97 @@ from typing import Any
 
 import torch
 
-from regard import files
+from regard import files, run_folder
 from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.tasks import classify
 from regard.training import fit
 
-from .report import aligned
+from .report import align_columns
 
-POOLED = "control"
-WAYS: dict[str, dict[str, Any]] = {
+CONTROL = "control"
+VARIANTS: dict[str, dict[str, Any]] = {
     "window": {"globals": 0},
-    POOLED: {"globals": 0},
+    CONTROL: {"globals": 0},
     "globals": {"globals": 1},
     "blocks": {"kind": "blocks"},
     "favor": {"kind": "favor"},
     "lowrank": {"kind": "lowrank"},
     "dense": {"kind": "dense", "dropout": 0.0},
 }
-REACH = 64  # a window's radius is so small a part of the text
+WINDOW_FRACTION = 64  # a window's radius is the text length divided by this
 
 
-def settings(way: str, tokens: int, others: Mapping[str, Any]) -> dict[str, Any]:
-    own = {f"model.attention.{key}": value for key, value in WAYS[way].items()}
-    if "globals" in WAYS[way]:
-        own["model.attention.radius"] = max(tokens // REACH, 1)
-    if way == "blocks":
-        own["model.attention.size"] = max(tokens // REACH, 1)
-    if way == "lowrank":
+def variant_settings(variant: str, tokens: int, others: Mapping[str, Any]) -> dict[str, Any]:
+    own = {f"model.attention.{key}": value for key, value in VARIANTS[variant].items()}
+    if "globals" in VARIANTS[variant]:
+        own["model.attention.radius"] = max(tokens // WINDOW_FRACTION, 1)
+    if variant == "blocks":
+        own["model.attention.size"] = max(tokens // WINDOW_FRACTION, 1)
+    if variant == "lowrank":
         own["model.attention.tokens"] = tokens
     return {"data.max_tokens": tokens, "train.tensorboard": False, **own, **others}
 
 
-def trained(way: str, tokens: int, folder: Path, others: Mapping[str, Any], short: int = 0) -> dict[str, Any]:
-    """Accuracy on test texts after a training as the recipe `marks` says; before it, unless `short` is 0, comes one on
-    texts of so many tokens, with all else the same."""
+def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], short: int = 0) -> dict[str, Any]:
+    """Train with the recipe `matching` and return the test accuracy.
+
+    If `short` is not 0, train on texts of `short` tokens first, with the same other settings.
+    """
     before, weights, seconds = None, None, 0.0
     for length in ([short] if short else []) + [tokens]:
-        run = resolve("matching", settings(way, tokens, others) | {"data.max_tokens": length}).run
-        lesson, kept, run = classify.prepare(run, before, resolve_device(run.device))
-        model, before = lesson.model, folder / str(length)
-        if way == POOLED:
-            model.pool = lambda states, pooler=model.pooler: torch.tanh(pooler(states.mean(1)))  # all of one length
+        run = resolve("matching", variant_settings(variant, tokens, others) | {"data.max_tokens": length}).run
+        objective, kept, run = classify.prepare(run, before, resolve_device(run.device))
+        model, before = objective.model, folder / str(length)
+        if variant == CONTROL:  # all texts have one length, so no padding is pooled
+            model.pool = lambda states, pooler=model.pooler: torch.tanh(pooler(states.mean(1)))
         if weights is not None:
             model.load_state_dict(weights)
         before.mkdir(parents=True)
-        files.write_json(before / "run.json", {"format": 1})
+        files.write_json(before / "run.json", {"format": run_folder.FORMAT})
         for name, part in kept.items():
             part.save(before / name)
-        seconds += fit(lesson, model, before, resume=False, progress=False).seconds
+        seconds += fit(objective, model, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()
-    found = lesson.system.evaluate()
-    return {"way": way, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": seconds}
+    found = objective.system.evaluate()
+    return {"way": variant, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": seconds}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.matching", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=4096, help="of a text")
-    parser.add_argument("--short", type=int, default=0, help="train as long on texts of so many tokens first")
-    parser.add_argument("--only", action="append", choices=[*WAYS], help="one of the ways; may be given again")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of a text")
+    parser.add_argument("--short", type=int, default=0, help="train on texts of this length first")
+    parser.add_argument("--only", action="append", choices=[*VARIANTS], help="one variant; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("settings", nargs="*", help="of the recipe marks, such as train.steps=500")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("settings", nargs="*", help="settings of the recipe matching, such as train.steps=500")
+    options = parser.parse_args(arguments)
     try:
-        print(answer(asked))
-    except UserError as mistake:
-        print(f"regard: {mistake}", file=sys.stderr)
+        print(report(options))
+    except UserError as error:
+        print(f"regard: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def answer(asked: argparse.Namespace) -> str:
-    """The table, or JSON, of the trainings that were asked for."""
-    if wrong := [each for each in asked.settings if "=" not in each]:
+def report(options: argparse.Namespace) -> str:
+    """Train the chosen variants and return the table or JSON."""
+    if wrong := [each for each in options.settings if "=" not in each]:
         raise UserError(f"{wrong[0]!r} is not a setting; expected key=value, such as train.steps=500")
-    others = dict(each.split("=", 1) for each in asked.settings)
-    told, ways = [], asked.only or [*WAYS]
+    others = dict(each.split("=", 1) for each in options.settings)
+    results, variants = [], options.only or [*VARIANTS]
     with tempfile.TemporaryDirectory() as folder:
-        for number, way in enumerate(ways):
-            print(f"training {way} …", file=sys.stderr)
-            told.append(trained(way, asked.tokens, Path(folder, str(number)), others, asked.short))
-    if asked.json:
-        how = {"tokens": asked.tokens, "short": asked.short, "settings": others}
-        return json.dumps({"bench": "marks", **how, "ways": told})
-    after = f" after {asked.short:,}" if asked.short else ""
-    rows = [[f"{asked.tokens:,} tokens{after}, {told[0]['examples']:,} texts", "accuracy", "seconds"]]
-    rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in told]
-    return "\n".join(aligned(rows))
+        for number, variant in enumerate(variants):
+            print(f"training {variant} …", file=sys.stderr)
+            results.append(train(variant, options.tokens, Path(folder, str(number)), others, options.short))
+    if options.json:
+        how = {"tokens": options.tokens, "short": options.short, "settings": others}
+        return json.dumps({"bench": "matching", **how, "ways": results})
+    after = f" after {options.short:,}" if options.short else ""
+    rows = [[f"{options.tokens:,} tokens{after}, {results[0]['examples']:,} texts", "accuracy", "seconds"]]
+    rows += [[each["way"], f"{each['accuracy']:.3f}", f"{each['seconds']:.0f}"] for each in results]
+    return "\n".join(align_columns(rows))
 
 
 if __name__ == "__main__":

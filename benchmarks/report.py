@@ -1,4 +1,4 @@
-"""What a bench found, as a table for people and as plain values for programs."""
+"""Reports of a benchmark, as a table for people and as plain values for programs."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from .timing import ratio
 
 @dataclass(frozen=True)
 class Section:
-    """One kind of work, done in several ways. `ours` are those of them that are this program."""
+    """One workload, run by several programs. `ours` are the names of those that are regard."""
 
     name: str
     unit: str
-    rates: dict[str, list[float]]  # of every way, its work per second in each round
+    rates: dict[str, list[float]]  # work per second of every program in each round
     ours: tuple[str, ...]
     facts: list[str] = field(default_factory=list)
 
@@ -22,7 +22,7 @@ class Section:
         return [name for name in self.rates if name not in self.ours]
 
     def values(self) -> dict[str, Any]:
-        ways = [
+        programs = [
             {"name": name, "ours": name in self.ours, "median": statistics.median(rates), "rates": rates}
             for name, rates in self.rates.items()
         ]
@@ -31,10 +31,10 @@ class Section:
             for peer in self.peers:
                 middle, low, high = ratio(self.rates[name], self.rates[peer])
                 ratios.append({"ours": name, "peer": peer, "median": middle, "low": low, "high": high})
-        return {"name": self.name, "unit": self.unit, "facts": self.facts, "ways": ways, "ratios": ratios}
+        return {"name": self.name, "unit": self.unit, "facts": self.facts, "ways": programs, "ratios": ratios}
 
     def table(self) -> str:
-        """A line for each way; a peer's also says how many times as fast each of ours is, and its single rounds."""
+        """One line per program; a peer's line has the speed-up of each of ours, with the range of single rounds."""
         rows = [[self.name, self.unit, *(f"{name} ×" for name in self.ours)]]
         for name, rates in self.rates.items():
             row = [name, f"{statistics.median(rates):,.4g}"]
@@ -42,15 +42,17 @@ class Section:
                 middle, low, high = ratio(self.rates[own], rates)
                 row.append(f"{middle:.2f} ({low:.2f} to {high:.2f})")
             rows.append(row)
-        return "\n".join([*aligned(rows), *(f"  {fact}" for fact in self.facts)])
+        return "\n".join([*align_columns(rows), *(f"  {fact}" for fact in self.facts)])
 
 
 @dataclass(frozen=True)
 class Report:
+    """All sections of a benchmark."""
+
     bench: str
-    about: dict[str, Any]  # the machine, the versions, what was asked
+    about: dict[str, Any]  # the machine, the versions, the options
     sections: list[Section]
-    notes: list[str] = field(default_factory=list)  # what could not be timed, and why
+    notes: list[str] = field(default_factory=list)  # what was not timed, and why
 
     def values(self) -> dict[str, Any]:
         sections = [section.values() for section in self.sections]
@@ -61,8 +63,8 @@ class Report:
         return "\n\n".join([f"{self.bench}: {about}", *(section.table() for section in self.sections), *self.notes])
 
 
-def aligned(rows: list[list[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
+def align_columns(rows: list[list[str]]) -> list[str]:
+    """Align the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""`regard bench scaling`: what attention costs as texts grow, beside what replaced it and what it replaced.
+"""`python -m benchmarks scaling`: the cost of attention against text length, beside its alternatives.
 
-Forward and backward of one module at equal width, alone and inside a whole layer: seconds and peak memory against the
-length of a text, how fast they grow, and from which length on each way is faster than dense attention.
+Measures forward and backward of one module at equal width, alone and inside a whole layer: seconds and peak memory,
+their growth exponents, and the length from which each variant is faster than dense attention.
 """
 
 import os
@@ -20,20 +20,19 @@ from torch import Tensor, nn
 from regard.device import resolve_device
 from regard.parts import FeedForward, Mask, Residual, slots
 from regard.parts.recurrent import standalone_convolution, standalone_recurrence
-from regard.training import optim as optim
 
-from .report import aligned
-from .timing import settle
-from .translate import about
+from .report import align_columns
+from .timing import synchronize
+from .translate import environment
 
 SIZES = ("usual", "tiny")
 PARTS = ("attention", "layer")
-ENOUGH = 4.0  # seconds: a way that has taken so long at some length gets no further round there
+MAX_SECONDS = 4.0  # a variant that has taken this long at some length gets no further round there
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How large things are."""
+class ScalingWorkload:
+    """Sizes of the modules and lengths of the texts."""
 
     width: int = 128
     heads: int = 2
@@ -41,56 +40,62 @@ class Plan:
     features: int = 128
     rank: int = 128
     lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384)
-    fitted: int = 4096  # growth is that from this length on
+    fitted: int = 4096  # the growth exponent is fitted from this length on
     dtype: torch.dtype = torch.float32
 
 
-def planned(size: str, device: torch.device) -> Plan:
+def make_workload(size: str, device: torch.device) -> ScalingWorkload:
     if size == "tiny":
-        return Plan(32, 2, 8, 16, 16, (32, 64, 128), 32)
+        return ScalingWorkload(32, 2, 8, 16, 16, (32, 64, 128), 32)
     if device.type == "cuda":
         lengths = tuple(2**power for power in range(9, 17))
-        return Plan(512, 8, 256, 256, 256, lengths, 8192, torch.bfloat16)
-    return Plan()
+        return ScalingWorkload(512, 8, 256, 256, 256, lengths, 8192, torch.bfloat16)
+    return ScalingWorkload()
 
 
 @dataclass(frozen=True)
-class Way:
-    """`build` makes a module from (batch, tokens, width) to the same, for texts of so many tokens."""
+class Variant:
+    """`build` returns a module from (batch, tokens, width) to the same shape, for texts of the given length."""
 
-    build: Callable[[Plan, int], nn.Module]
-    theory: str  # how its time grows: n tokens, d width, and its own setting
+    build: Callable[[ScalingWorkload, int], nn.Module]
+    theory: str  # time complexity: n tokens, d width, and its own setting
 
 
-class Looking(nn.Module):
-    def __init__(self, plan: Plan, slot: Any, causal: bool = False) -> None:
+class SelfAttention(nn.Module):
+    """An attention slot as self-attention."""
+
+    def __init__(self, workload: ScalingWorkload, slot: Any, causal: bool = False) -> None:
         super().__init__()
-        self.attention, self.mask = slot.build(plan.width, plan.heads), Mask(causal=causal)
+        self.attention, self.mask = slot.build(workload.width, workload.heads), Mask(causal=causal)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.attention(x, x, x, self.mask)
-        return found
+        out: Tensor = self.attention(x, x, x, self.mask)
+        return out
 
 
-WAYS: dict[str, Way] = {
-    "dense": Way(lambda plan, tokens: Looking(plan, slots.Dense()), "n²d"),
-    "window": Way(lambda plan, tokens: Looking(plan, slots.Window(radius=plan.radius)), "nwd"),
-    "favor": Way(lambda plan, tokens: Looking(plan, slots.Favor(features=plan.features)), "nmd"),
-    "favor causal": Way(lambda plan, tokens: Looking(plan, slots.Favor(features=plan.features), True), "nmd"),
-    "lowrank": Way(lambda plan, tokens: Looking(plan, slots.Lowrank(rank=plan.rank, tokens=tokens)), "nrd"),
-    "blocks": Way(lambda plan, tokens: Looking(plan, slots.Blocks(size=plan.radius // 4)), "nbd"),
-    "rnn": Way(lambda plan, tokens: standalone_recurrence(plan.width), "nd²"),
-    "cnn": Way(lambda plan, tokens: standalone_convolution(plan.width), "knd²"),
+VARIANTS: dict[str, Variant] = {
+    "dense": Variant(lambda workload, tokens: SelfAttention(workload, slots.Dense()), "n²d"),
+    "window": Variant(lambda workload, tokens: SelfAttention(workload, slots.Window(radius=workload.radius)), "nwd"),
+    "favor": Variant(lambda workload, tokens: SelfAttention(workload, slots.Favor(features=workload.features)), "nmd"),
+    "favor causal": Variant(
+        lambda workload, tokens: SelfAttention(workload, slots.Favor(features=workload.features), True), "nmd"
+    ),
+    "lowrank": Variant(
+        lambda workload, tokens: SelfAttention(workload, slots.Lowrank(rank=workload.rank, tokens=tokens)), "nrd"
+    ),
+    "blocks": Variant(lambda workload, tokens: SelfAttention(workload, slots.Blocks(size=workload.radius // 4)), "nbd"),
+    "rnn": Variant(lambda workload, tokens: standalone_recurrence(workload.width), "nd²"),
+    "cnn": Variant(lambda workload, tokens: standalone_convolution(workload.width), "knd²"),
 }
 
 
-class Whole(nn.Module):
-    """A layer: what is measured, and a feed-forward, each inside its residual."""
+class FullLayer(nn.Module):
+    """A layer of the measured module and a feed-forward, each with its residual."""
 
-    def __init__(self, plan: Plan, inside: nn.Module) -> None:
+    def __init__(self, workload: ScalingWorkload, inside: nn.Module) -> None:
         super().__init__()
-        self.inside, self.feed = inside, FeedForward(plan.width, 4 * plan.width, "gelu")
-        self.first, self.second = (Residual(nn.LayerNorm(plan.width)) for _ in range(2))
+        self.inside, self.feed = inside, FeedForward(workload.width, 4 * workload.width, "gelu")
+        self.first, self.second = (Residual(nn.LayerNorm(workload.width)) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.second(self.first(x, self.inside), lambda y: self.feed(y, Mask()))
@@ -100,47 +105,51 @@ class Whole(nn.Module):
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def once(module: nn.Module, x: Tensor) -> None:
+def forward_backward(module: nn.Module, x: Tensor) -> None:
     module(x).sum().backward()
     module.zero_grad()
     x.grad = None
 
 
-def peak(module: nn.Module, x: Tensor) -> int:
-    """The most bytes that a pass holds at one time, beside weights and input. On a CPU these are summed up over what
-    torch's allocator notes; what the process itself takes would hold much that has nothing to do with it."""
+def peak_bytes(module: nn.Module, x: Tensor) -> int:
+    """The peak memory of a pass, without weights and input.
+
+    On a CPU it is the sum of torch's allocator events; the memory of the process would include unrelated parts.
+    """
     if x.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        once(module, x)
+        forward_backward(module, x)
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it tells of every start and stop
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as watched:
-        once(module, x)
-    noted = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
-    noted.sort(key=lambda event: event.start_ns())
-    return int(np.cumsum([0, *(event.nbytes() for event in noted)]).max())
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise it logs every start and stop
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        forward_backward(module, x)
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    events.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([0, *(event.nbytes() for event in events)]).max())
 
 
-def measured(plan: Plan, part: str, tokens: int, rounds: int, device: torch.device) -> dict[str, tuple[float, int]]:
-    """Seconds and bytes of every way at one length; the ways take turns."""
+def measure(
+    workload: ScalingWorkload, part: str, tokens: int, rounds: int, device: torch.device
+) -> dict[str, tuple[float, int]]:
+    """Seconds and bytes of every variant at one length; the variants take turns."""
     torch.manual_seed(1)
-    x = torch.randn(1, tokens, plan.width, device=device, dtype=plan.dtype, requires_grad=True)
-    modules, spent, bytes = {}, {name: list[float]() for name in WAYS}, {}
-    for name, way in WAYS.items():
-        module = way.build(plan, tokens)
-        module = (module if part == "attention" else Whole(plan, module)).to(device, plan.dtype)
-        once(module, x)  # the first product of all brings its workspace along
-        modules[name], bytes[name] = module, peak(module, x)
+    x = torch.randn(1, tokens, workload.width, device=device, dtype=workload.dtype, requires_grad=True)
+    modules, spent, bytes = {}, {name: list[float]() for name in VARIANTS}, {}
+    for name, variant in VARIANTS.items():
+        module = variant.build(workload, tokens)
+        module = (module if part == "attention" else FullLayer(workload, module)).to(device, workload.dtype)
+        forward_backward(module, x)  # warm-up: the first product allocates its workspace
+        modules[name], bytes[name] = module, peak_bytes(module, x)
     for _ in range(rounds):
         for name, module in modules.items():
-            if sum(spent[name]) < ENOUGH:
-                settle(device)
+            if sum(spent[name]) < MAX_SECONDS:
+                synchronize(device)
                 began = time.perf_counter()
-                once(module, x)
-                settle(device)
+                forward_backward(module, x)
+                synchronize(device)
                 spent[name].append(time.perf_counter() - began)
-    return {name: (statistics.median(spent[name]), bytes[name]) for name in WAYS}
+    return {name: (statistics.median(spent[name]), bytes[name]) for name in VARIANTS}
 
 
 def growth(lengths: list[int], values: list[float], since: int) -> float:
@@ -151,10 +160,11 @@ def growth(lengths: list[int], values: list[float], since: int) -> float:
 
 
 def crossing(lengths: list[int], dense: list[float], other: list[float]) -> float | None:
-    """From which length on the other one takes less, between two measured ones by a straight line in the logarithms; 0:
-    always, None: nowhere here."""
+    """The length from which `other` is faster, interpolated linearly in the logarithms; 0: always, None: never."""
     gaps = [float(np.log(a / b)) for a, b in zip(dense, other, strict=True)]
-    last = next((i for i in reversed(range(len(gaps))) if gaps[i] <= 0), -1)  # the last length where dense is no worse
+    last = next(
+        (i for i in reversed(range(len(gaps))) if gaps[i] <= 0), -1
+    )  # the last length where dense is not slower
     if last == len(gaps) - 1:
         return None
     if last < 0:
@@ -168,7 +178,7 @@ def crossing(lengths: list[int], dense: list[float], other: list[float]) -> floa
 
 @dataclass(frozen=True)
 class Curves:
-    """One part: what every way took at every length."""
+    """One part: seconds and bytes of every variant at every length."""
 
     part: str
     lengths: list[int]
@@ -177,18 +187,18 @@ class Curves:
     bytes: dict[str, list[int]]
 
     def values(self) -> dict[str, Any]:
-        ways = {
+        variants = {
             name: {
                 "seconds": self.seconds[name],
                 "bytes": self.bytes[name],
                 "growth": growth(self.lengths, self.seconds[name], self.since),
                 "memory growth": growth(self.lengths, [float(each) for each in self.bytes[name]], self.since),
                 "faster than dense from": crossing(self.lengths, self.seconds["dense"], self.seconds[name]),
-                "theory": WAYS[name].theory,
+                "theory": VARIANTS[name].theory,
             }
             for name in self.seconds
         }
-        return {"part": self.part, "lengths": self.lengths, "fitted from": self.since, "ways": ways}
+        return {"part": self.part, "lengths": self.lengths, "fitted from": self.since, "ways": variants}
 
     def table(self) -> str:
         values = self.values()["ways"]
@@ -196,21 +206,23 @@ class Curves:
         time = [[f"{self.part}, ms", *sizes, f"growth from {self.since:,}", "theory", "faster than dense"]]
         memory = [[f"{self.part}, peak MiB", *sizes, f"growth from {self.since:,}"]]
         for name, own in values.items():
-            from_ = "" if name == "dense" else crossed(own["faster than dense from"], self.lengths)
+            from_ = "" if name == "dense" else format_crossing(own["faster than dense from"], self.lengths)
             spent = [f"{1000 * each:,.4g}" for each in own["seconds"]]
             time.append([name, *spent, f"{own['growth']:.2f}", own["theory"], from_])
             memory.append([name, *(f"{each / 2**20:,.1f}" for each in own["bytes"]), f"{own['memory growth']:.2f}"])
-        return "\n".join([*aligned(time), "", *aligned(memory)])
+        return "\n".join([*align_columns(time), "", *align_columns(memory)])
 
 
-def crossed(tokens: float | None, lengths: list[int]) -> str:
+def format_crossing(tokens: float | None, lengths: list[int]) -> str:
     if tokens is None:
         return f"not up to {lengths[-1]:,}"
     return f"from {tokens:,.0f} tokens" if tokens else f"from {lengths[0]:,} or less"
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingReport:
+    """The curves of all parts."""
+
     about: dict[str, Any]
     curves: list[Curves]
 
@@ -222,22 +234,22 @@ class Scaling:
         return "\n\n".join([f"scaling: {about}", *(each.table() for each in self.curves)])
 
     def draw(self, path: Path) -> None:
-        from .picture import draw
+        from .plot import draw
 
         draw(path, self.curves, f"{self.about['device']}, width {self.about['width']}, {self.about['dtype']}")
 
 
-def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> Scaling:
+def main(device: str, size: str, rounds: int, parts: tuple[str, ...]) -> ScalingReport:
     where = resolve_device(device)
-    plan = planned(size, where)
+    workload = make_workload(size, where)
     curves = []
     for part in parts:
         found = []
-        for tokens in plan.lengths:
+        for tokens in workload.lengths:
             print(f"timing {part} at {tokens:,} tokens …", file=sys.stderr)
-            found.append(measured(plan, part, tokens, rounds, where))
-        seconds, bytes = ({name: [each[name][i] for each in found] for name in WAYS} for i in (0, 1))
-        curves.append(Curves(part, list(plan.lengths), plan.fitted, seconds, bytes))  # type: ignore[arg-type]
-    settings = {name: getattr(plan, name) for name in ("width", "heads", "radius", "features", "rank")}
-    asked = {"size": size, "rounds": rounds, "dtype": str(plan.dtype).removeprefix("torch.")}
-    return Scaling(about(where) | settings | asked, curves)
+            found.append(measure(workload, part, tokens, rounds, where))
+        seconds, bytes = ({name: [each[name][i] for each in found] for name in VARIANTS} for i in (0, 1))
+        curves.append(Curves(part, list(workload.lengths), workload.fitted, seconds, bytes))  # type: ignore[arg-type]
+    settings = {name: getattr(workload, name) for name in ("width", "heads", "radius", "features", "rank")}
+    options = {"size": size, "rounds": rounds, "dtype": str(workload.dtype).removeprefix("torch.")}
+    return ScalingReport(environment(where) | settings | options, curves)

@@ -1,4 +1,4 @@
-"""Fair timing: the ways take turns, and what is reported is the ratio of medians and how far single rounds stray."""
+"""Fair timing: the programs take turns. Reported are the ratio of medians and the range of single rounds."""
 
 import statistics
 import time
@@ -6,32 +6,36 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-Way = Callable[[int], float]  # does the work of a round, which has a number; says how much that was
+RunRound = Callable[[int], float]  # does the work of round number i and returns its amount
 
 
-def rounds(ways: Mapping[str, Way], count: int, device: torch.device, warm: bool = False) -> dict[str, list[float]]:
-    """Work per second of every way in every round: A B A B …, after each has done the first round unwatched; `warm`:
-    it has done so already."""
-    for go in () if warm else ways.values():
-        go(0)
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+def rounds(
+    programs: Mapping[str, RunRound], count: int, device: torch.device, warm: bool = False
+) -> dict[str, list[float]]:
+    """Work per second of every program in every round, in the order A B A B ….
+
+    Each first runs one round as a warm-up, unless `warm` says that it has done so already.
+    """
+    for run_round in () if warm else programs.values():
+        run_round(0)
+    rates: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(count):
-        for name, go in ways.items():
-            settle(device)
+        for name, run_round in programs.items():
+            synchronize(device)
             began = time.perf_counter()
-            work = go(number)
-            settle(device)
+            work = run_round(number)
+            synchronize(device)
             rates[name].append(work / (time.perf_counter() - began))
     return rates
 
 
-def settle(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def ratio(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """How many times faster ours is: by the medians, and the smallest and largest of the single rounds."""
+    """How many times faster ours is: by the medians, and the minimum and maximum of the single rounds."""
     single = [a / b for a, b in zip(ours, theirs, strict=True)]
     return statistics.median(ours) / statistics.median(theirs), min(single), max(single)

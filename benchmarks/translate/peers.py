@@ -1,4 +1,4 @@
-"""The programs we are timed beside, each with the weights of one of our models, at its best setting."""
+"""The other programs, each with the weights of one of our models and its best settings."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +19,9 @@ SMOOTHING = Train().smoothing
 
 
 def installed(package: str, notes: list[str]) -> bool:
-    """Is it there? A peer that is missing is a column less, and told."""
+    """True if the package is installed; otherwise a note says that it is left out."""
     if find_spec(package) is None:
-        notes.append(f"{package} is not installed, so it was not timed; pip install {package} brings it in")
+        notes.append(f"{package} is not installed, so it was not timed; run pip install {package}")
         return False
     return True
 
@@ -29,18 +29,18 @@ def installed(package: str, notes: list[str]) -> bool:
 # --- Hugging Face Marian -------------------------------------------------------------------------------------------
 
 
-def marian(system: TranslatePredictor) -> Any:
+def marian(predictor: TranslatePredictor) -> Any:
     import transformers as hf
 
     hf.utils.logging.set_verbosity_error()
-    run = system.run
-    twin, c = as_marian(system.model.cpu(), run.model)
-    words = config(c, system.source, max_positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
-    theirs: Any = hf.MarianMTModel(hf.MarianConfig(**words))
-    theirs.load_state_dict(tensors(twin, c), strict=False)  # positions are computed, and a tied table comes once
+    run = predictor.run
+    twin, c = as_marian(predictor.model.cpu(), run.model)
+    settings = config(c, predictor.source, max_positions(run)) | {"attn_implementation": "sdpa"}  # type: ignore[arg-type]
+    theirs: Any = hf.MarianMTModel(hf.MarianConfig(**settings))
+    theirs.load_state_dict(tensors(twin, c), strict=False)  # positions are computed, and a tied table is stored once
     theirs.tie_weights()
-    system.model.to(system.device)
-    return theirs.to(system.device)
+    predictor.model.to(predictor.device)
+    return theirs.to(predictor.device)
 
 
 def marian_loss(model: Any, batch: PairBatch) -> Tensor:
@@ -48,10 +48,10 @@ def marian_loss(model: Any, batch: PairBatch) -> Tensor:
         input_ids=batch.source, attention_mask=batch.source_valid.long(), decoder_input_ids=batch.target_in,
         use_cache=False,
     ).logits  # fmt: skip
-    return summed(logits, batch)
+    return summed_loss(logits, batch)
 
 
-def summed(logits: Tensor, batch: PairBatch) -> Tensor:
+def summed_loss(logits: Tensor, batch: PairBatch) -> Tensor:
     labels = batch.target_out.masked_fill(~batch.target_valid, -100)
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING, reduction="sum")
 
@@ -60,9 +60,9 @@ def summed(logits: Tensor, batch: PairBatch) -> Tensor:
 
 
 class TorchTransformer(nn.Module):
-    """torch's own layers, wired as its documentation does, with a shared table that is also the projection."""
+    """The layers of torch.nn, wired as in its documentation, with a shared embedding and output table."""
 
-    places: Tensor
+    positions_table: Tensor
 
     def __init__(self, model: transformer.Model, c: transformer.Config) -> None:
         super().__init__()
@@ -75,69 +75,73 @@ class TorchTransformer(nn.Module):
             custom_decoder=nn.TransformerDecoder(layer[1], c.decoder_layers or c.layers),
         )
         self.table, self.scale, self.dropout = nn.Embedding(c.vocab, c.width), model.scale, nn.Dropout(c.dropout)
-        self.register_buffer("places", model.encoder.add_positions(model.source.weight.new_zeros(1, 512, c.width))[0])
-        self.take(model)
+        self.register_buffer(
+            "positions_table", model.encoder.add_positions(model.source.weight.new_zeros(1, 512, c.width))[0]
+        )
+        self.copy_weights(model)
 
     @torch.no_grad()
-    def take(self, model: transformer.Model) -> None:
+    def copy_weights(self, model: transformer.Model) -> None:
         self.table.weight.copy_(model.source.weight)
         for ours, theirs in ((model.encoder, self.inner.encoder), (model.decoder, self.inner.decoder)):
             for one, other in zip(ours.layers, theirs.layers, strict=True):
-                attend(one.attention, other.self_attn)
+                copy_attention(one.attention, other.self_attn)
                 norms = [one.attention_residual.norm, one.feed_residual.norm]
                 if one.cross is not None:
-                    attend(one.cross, other.multihead_attn)
+                    copy_attention(one.cross, other.multihead_attn)
                     norms.insert(1, one.cross_residual.norm)
                 for number, norm in enumerate(norms, 1):
                     getattr(other, f"norm{number}").load_state_dict(norm.state_dict())
                 other.linear1.load_state_dict(one.feed.into.state_dict())
                 other.linear2.load_state_dict(one.feed.out.state_dict())
-                other.dropout.p = 0.0  # inside the feed-forward, where the others have none
+                other.dropout.p = 0.0  # the others have no dropout inside the feed-forward
 
     def embed(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.dropout(self.table(tokens) * self.scale + self.places[: tokens.size(1)])
+        x: Tensor = self.dropout(self.table(tokens) * self.scale + self.positions_table[: tokens.size(1)])
         return x
 
     def forward(self, batch: PairBatch) -> Tensor:
-        """Logits."""
-        hidden, tokens = ~batch.source_valid, batch.target_in.size(1)
-        later = nn.Transformer.generate_square_subsequent_mask(tokens, device=batch.source.device)
+        """Return the logits."""
+        padding, tokens = ~batch.source_valid, batch.target_in.size(1)
+        causal = nn.Transformer.generate_square_subsequent_mask(tokens, device=batch.source.device)
         states = self.inner(
             self.embed(batch.source),
             self.embed(batch.target_in),
-            tgt_mask=later,
+            tgt_mask=causal,
             tgt_is_causal=True,
-            src_key_padding_mask=hidden,
-            memory_key_padding_mask=hidden,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
         )
         return states @ self.table.weight.t()
 
 
-def attend(ours: Any, theirs: nn.MultiheadAttention) -> None:
+def copy_attention(ours: Any, theirs: nn.MultiheadAttention) -> None:
     maps = ours.query, ours.key, ours.value
     theirs.in_proj_weight.copy_(torch.cat([each.weight for each in maps]))
     theirs.in_proj_bias.copy_(torch.cat([each.bias for each in maps]))
     theirs.out_proj.load_state_dict(ours.out.state_dict())
-    theirs.dropout = 0.0  # of the weights, where the others have none
+    theirs.dropout = 0.0  # the others have no dropout of attention weights
 
 
 def torch_loss(model: nn.Module, batch: PairBatch) -> Tensor:
-    return summed(model(batch), batch)
+    return summed_loss(model(batch), batch)
 
 
 # --- CTranslate2 ---------------------------------------------------------------------------------------------------
 
 
-def translator(system: TranslatePredictor, folder: Path, precision: str) -> Any:
-    """The system as CTranslate2 runs it, with as many threads as torch has."""
-    plain = TranslatePredictor(system.run, system.model.cpu(), system.source, system.target, torch.device("cpu"))
+def translator(predictor: TranslatePredictor, folder: Path, precision: str) -> Any:
+    """The model in CTranslate2, with as many threads as torch."""
+    plain = TranslatePredictor(
+        predictor.run, predictor.model.cpu(), predictor.source, predictor.target, torch.device("cpu")
+    )
     if not folder.exists():
         ctranslate2.write(plain, folder, "fp32")
-    system.model.to(system.device)
+    predictor.model.to(predictor.device)
     return ctranslate2.import_ctranslate2().Translator(
         str(folder),
-        device=system.device.type,
-        device_index=system.device.index or 0,
+        device=predictor.device.type,
+        device_index=predictor.device.index or 0,
         compute_type=ctranslate2.TYPES[precision],
         intra_threads=torch.get_num_threads(),
         inter_threads=1,

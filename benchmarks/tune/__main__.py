@@ -1,8 +1,8 @@
-"""`python -m benchmarks.tune RECIPE start=RUN KEY=VALUE …`: one task, trained whole and in small parts, as a table.
+"""`python -m benchmarks.tune RECIPE start=RUN KEY=VALUE …`: compare full and parameter-efficient training on one task.
 
     python -m benchmarks.tune ewt start=runs/cased data.train=train.conllu data.valid=dev.conllu data.test=test.conllu
 
-Every training is a process of its own, so that its memory is its own. `lora:train.lr=1e-3` is a setting of one kind.
+Every training runs in a process of its own, which gives its memory. `lora:train.lr=1e-3` is a setting of one kind.
 The score is train.metric on data.test, the mean over the seeds.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from regard.errors import UserError
 
-from ..report import aligned
+from ..report import align_columns
 
 KINDS: dict[str, dict[str, str]] = {
     "full": {},
@@ -25,37 +25,37 @@ KINDS: dict[str, dict[str, str]] = {
     "prompt": {"tune.kind": "prompt", "train.lr": "1e-2"},
     "prefix": {"tune.kind": "prefix", "train.lr": "5e-3"},
 }
-HEAD = ["", "score", "seeds", "trained", "share", "file MiB", "ms/update", "peak MiB"]
+HEAD = ["", "score", "seeds", "trained", "share", "file MiB", "ms/step", "peak MiB"]
 
 
-def one(recipe: str, settings: dict[str, str], out: str) -> dict[str, Any]:
-    """Train, measure, tell."""
+def train_one(recipe: str, settings: dict[str, str], out: str) -> dict[str, Any]:
+    """Train once; return the score, sizes, speed and peak memory."""
     import torch
 
     from regard import api
 
     events, peaks = list[dict[str, Any]](), list[float]()
 
-    def note(event: dict[str, Any]) -> None:
+    def record(event: dict[str, Any]) -> None:
         events.append(event)
-        if event["event"] == "end":  # what is loaded afterwards is not of the training
-            peaks.append(torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else resident())
+        if event["event"] == "end":  # before the evaluation loads anything
+            peaks.append(torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else peak_mebibytes())
 
-    system = api.train(recipe, settings, out=out, on_event=note)
-    figures = system.evaluate()
-    trained = [each for each in system.model.parameters() if each.requires_grad]
+    predictor = api.train(recipe, settings, out=out, on_event=record)
+    metrics = predictor.evaluate()
+    trained = [each for each in predictor.model.parameters() if each.requires_grad]
     return {
-        "score": figures.get(system.run.train.metric),
+        "score": metrics.get(predictor.run.train.metric),
         "trained": sum(each.numel() for each in trained),
-        "every": sum(each.numel() for name, each in system.model.named_parameters() if not name.startswith("tune.")),
+        "every": sum(each.numel() for name, each in predictor.model.named_parameters() if not name.startswith("tune.")),
         "file": (Path(out) / "model.safetensors").stat().st_size / 2**20,
-        "step": 1000 * pace(events),
+        "step": 1000 * step_seconds(events),
         "peak": peaks[-1],
     }
 
 
-def pace(events: list[dict[str, Any]]) -> float:
-    """Seconds of an update: the median over stretches between two records in which nothing was evaluated."""
+def step_seconds(events: list[dict[str, Any]]) -> float:
+    """Seconds of a step: the median over intervals between two train records without an evaluation."""
     found, last = [], None
     for event in events:
         if event["event"] == "train":
@@ -67,15 +67,15 @@ def pace(events: list[dict[str, Any]]) -> float:
     return statistics.median(found) if found else float("nan")
 
 
-def resident() -> float:
+def peak_mebibytes() -> float:
     from ..corpus import peak
 
     return peak() * 1e6 / 2**20
 
 
-def rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
+def table_rows(results: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
     table = [HEAD]
-    for kind, runs in found.items():
+    for kind, runs in results.items():
         scores = [run["score"] for run in runs]
         spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
         first = runs[0]
@@ -87,8 +87,8 @@ def rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
     return table
 
 
-def settings_of(words: list[str], kind: str) -> dict[str, str]:
-    """Those of all kinds, then what this kind has, then what was said for it alone."""
+def settings_for(words: list[str], kind: str) -> dict[str, str]:
+    """The common settings, the defaults of the kind, and the settings given for this kind."""
     common, own = {}, {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -100,7 +100,7 @@ def settings_of(words: list[str], kind: str) -> dict[str, str]:
         elif which == kind:
             own[rest] = value
         elif which not in KINDS:
-            sys.exit(f"{which} is no kind; expected one of {', '.join(KINDS)}")
+            sys.exit(f"{which} is not a kind; expected one of {', '.join(KINDS)}")
     return common | KINDS[kind] | own
 
 
@@ -113,25 +113,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench-tune"), help="where the runs go")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_intermixed_args(arguments)
-    if asked.one:
+    options = parser.parse_intermixed_args(arguments)
+    if options.one:
         try:
-            print(json.dumps(one(asked.recipe, json.loads(asked.one), str(asked.out))))
-        except UserError as mistake:
-            print(f"regard: {mistake}", file=sys.stderr)
+            print(json.dumps(train_one(options.recipe, json.loads(options.one), str(options.out))))
+        except UserError as error:
+            print(f"regard: {error}", file=sys.stderr)
             sys.exit(2)
         return
-    found: dict[str, list[dict[str, Any]]] = {}
-    for kind in asked.kinds:
-        for seed in range(1, asked.seeds + 1):
-            settings = settings_of(asked.settings, kind) | {"train.seed": str(seed), "train.tensorboard": "false"}
-            own = [sys.executable, "-m", "benchmarks.tune", asked.recipe, "--one", json.dumps(settings)]
-            done = subprocess.run([*own, "--out", f"{asked.out / f'{kind}-{seed}'}"], stdout=subprocess.PIPE)
-            if done.returncode:  # it has said why
+    results: dict[str, list[dict[str, Any]]] = {}
+    for kind in options.kinds:
+        for seed in range(1, options.seeds + 1):
+            settings = settings_for(options.settings, kind) | {"train.seed": str(seed), "train.tensorboard": "false"}
+            command = [sys.executable, "-m", "benchmarks.tune", options.recipe, "--one", json.dumps(settings)]
+            done = subprocess.run([*command, "--out", f"{options.out / f'{kind}-{seed}'}"], stdout=subprocess.PIPE)
+            if done.returncode:  # the process has printed the reason
                 sys.exit(done.returncode)
-            found.setdefault(kind, []).append(json.loads(done.stdout.splitlines()[-1]))
-            print(kind, seed, found[kind][-1], file=sys.stderr, flush=True)
-    print(json.dumps(found) if asked.json else "\n".join(aligned(rows(found))))
+            results.setdefault(kind, []).append(json.loads(done.stdout.splitlines()[-1]))
+            print(kind, seed, results[kind][-1], file=sys.stderr, flush=True)
+    print(json.dumps(results) if options.json else "\n".join(align_columns(table_rows(results))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`regard bench encode`: every program has its row, the peer its best batches, and what is not equal is not timed."""
+"""`python -m benchmarks encode`: a row per program, the best batch size of the peer, and checks of equality."""
 
 import json
 import time
@@ -23,51 +23,55 @@ def test_encode(capsys):
         assert names[: len(ours)] == ours == [way["name"] for way in section["ways"] if way["ours"]]
         peers = names[len(ours) :]
         assert peers[-1] == f"HF {section['name']}, 32 texts a batch"
-        assert peers[0] in {f"HF {section['name']}, {cut} a batch" for cut in ("8 texts", "256 tokens")}
+        assert peers[0] in {f"HF {section['name']}, {batch_size} a batch" for batch_size in ("8 texts", "256 tokens")}
         assert all(len(way["rates"]) == 2 and way["median"] > 0 for way in section["ways"])
-        assert sum("vectors apart by" in fact for fact in section["facts"]) == len(names)
+        assert sum("vectors differ by" in fact for fact in section["facts"]) == len(names)
         assert any("padding with the first" in fact for fact in section["facts"])
         best = next(fact for fact in section["facts"] if "tried once" in fact)
         assert peers[0].removeprefix(f"HF {section['name']}, ").removesuffix(" a batch") in best.split(":")[1][:12]
 
 
-def test_what_is_not_equal_is_not_timed(monkeypatch):
-    def worse(self, model, texts, cut):
-        vectors = padded(self, model, texts, cut).clone()
+def test_different_vectors_are_not_timed(monkeypatch):
+    def worse(self, model, texts, batch_size):
+        vectors = padded(self, model, texts, batch_size).clone()
         vectors[3, 5] += 2e-5
         return vectors
 
-    padded = encode.Bench.padded
-    monkeypatch.setattr(encode.Bench, "padded", worse)
-    monkeypatch.setattr(encode.Bench, "best", lambda self, theirs: (encode.USUAL, ""))
-    with pytest.raises(UserError, match=r"HF fp32, 32 texts a batch gave vectors that are 2.* so nothing was timed"):
+    padded = encode.EncodeBenchmark.padded
+    monkeypatch.setattr(encode.EncodeBenchmark, "padded", worse)
+    monkeypatch.setattr(encode.EncodeBenchmark, "best", lambda self, theirs: (encode.USUAL, ""))
+    with pytest.raises(
+        UserError, match=r"HF fp32, 32 texts a batch gave vectors that differ by 2.* so nothing was timed"
+    ):
         bench("encode", "cpu", "tiny", 1, "fp32")
 
 
-def test_vectors_that_are_no_numbers_are_not_equal():
-    it = encode.Bench.__new__(encode.Bench)
+def test_nan_vectors_are_not_equal():
+    it = encode.EncodeBenchmark.__new__(encode.EncodeBenchmark)
     it.exact = torch.ones(2, 3)
-    with pytest.raises(UserError, match="HF gave vectors that are nan apart"):
+    with pytest.raises(UserError, match="HF gave vectors that differ by nan"):
         it.compare("HF", torch.full((2, 3), torch.nan), True)
 
 
-def test_texts_have_the_lengths_they_should():
-    plan = encode.planned("base", CPU)
-    texts = encode.made(plan)
+def test_length_distribution_of_texts():
+    workload = encode.make_workload("base", CPU)
+    texts = encode.random_texts(workload)
     lengths = [len(text.split()) + 2 for text in texts]
     assert len(texts) == 512 and min(lengths) >= 4 and max(lengths) == 200 and 28 < sum(lengths) / 512 < 34
-    assert texts == encode.made(plan)
+    assert texts == encode.random_texts(workload)
 
 
-def test_batches_are_cut_by_texts_or_by_tokens():
-    assert encode.Cut(rows=2).batches([3, 9, 5]) == [[1, 2], [0]]
-    assert encode.Cut(tokens=11).batches([3, 9, 5]) == [[1], [2, 0]]
-    assert str(encode.Cut(tokens=1024)) == "1,024 tokens"
+def test_batch_sizes_in_texts_or_tokens():
+    assert encode.BatchSize(rows=2).batches([3, 9, 5]) == [[1, 2], [0]]
+    assert encode.BatchSize(tokens=11).batches([3, 9, 5]) == [[1], [2, 0]]
+    assert str(encode.BatchSize(tokens=1024)) == "1,024 tokens"
 
 
-def test_a_missing_peer_is_a_row_less(monkeypatch):
+def test_a_missing_peer_is_left_out(monkeypatch):
     monkeypatch.setattr(encode, "installed", lambda package, notes: notes.append(f"{package} is not there"))
-    monkeypatch.setattr(encode.Bench, "compare", lambda self, name, vectors, equal: lengths.append(vectors.norm(dim=1)))
+    monkeypatch.setattr(
+        encode.EncodeBenchmark, "compare", lambda self, name, vectors, equal: lengths.append(vectors.norm(dim=1))
+    )
     lengths = []
     report = bench("encode", "cpu", "tiny", 1, "bf16")
     assert len(lengths) == 2 and all((each - 1).abs().max() < 1e-5 for each in lengths)
@@ -77,12 +81,17 @@ def test_a_missing_peer_is_a_row_less(monkeypatch):
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_the_peer_is_timed_with_the_batches_that_suit_it_best(slow):
-    """Here it either cannot stand batches of 8 texts, or any others."""
-    plan = encode.planned("tiny", CPU)
-    text, texts = encode.tokenizer(plan.vocab), encode.made(plan)
-    it = encode.Bench.__new__(encode.Bench)
-    it.plan, it.device, it.texts, it.lengths = plan, CPU, texts, [len(row) for row in encode.between(text, texts)]
-    best, told = it.best(lambda cut: lambda some: time.sleep(0.1 if (len(some) == 8) == slow else 0.001))
-    assert best == plan.cuts[slow] and f"tried once): {best}" in told
+def test_the_peer_uses_its_fastest_batch_size(slow):
+    """Here either batches of 8 texts are slow, or all others."""
+    workload = encode.make_workload("tiny", CPU)
+    text, texts = encode.tokenizer(workload.vocab), encode.random_texts(workload)
+    it = encode.EncodeBenchmark.__new__(encode.EncodeBenchmark)
+    it.workload, it.device, it.texts, it.lengths = (
+        workload,
+        CPU,
+        texts,
+        [len(row) for row in encode.encode_with_specials(text, texts)],
+    )
+    best, fact = it.best(lambda batch_size: lambda some: time.sleep(0.1 if (len(some) == 8) == slow else 0.001))
+    assert best == workload.batch_sizes[slow] and f"tried once): {best}" in fact
     assert it.tokens([[0, 1], [2]]) == 2 * max(it.lengths[:2]) + it.lengths[2]

@@ -1,4 +1,4 @@
-"""`regard bench generate`: every program has its row, and what is not equal is not timed."""
+"""`python -m benchmarks generate`: a row per program, and checks of equality."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_generate(capsys):
     assert "3 at once" in out and "(" in next(line for line in out.splitlines() if line.startswith("HF GPT-2"))
 
 
-def test_what_is_not_equal_is_not_timed(monkeypatch):
+def test_different_losses_are_not_timed(monkeypatch):
     def worse(model, c, device):
         theirs = generate_hf(model, c, device)
         theirs.transformer.wpe.weight.data += 1.0
@@ -27,7 +27,7 @@ def test_what_is_not_equal_is_not_timed(monkeypatch):
         bench("generate", "cpu", "tiny", 1, "training")
 
 
-def test_texts_that_differ_are_not_timed():
+def test_different_texts_are_not_timed():
     first = [[5] * 4, [6] * 4]
     assert generate.compare({"regard fp32": first, "HF generate bf16": [[1] * 4] * 2}, 4) == [
         "HF generate bf16: 0 of 2 texts as regard fp32"

@@ -936,6 +936,6 @@ def test_the_bench_of_encoding(tmp_path, monkeypatch, capsys):
     encode.main()
     said = capsys.readouterr().out
     assert said.startswith("1 MB: ") and "MB/s" in said and said.count("\n") == 1
-    encode.text(tmp_path / "made", 1)
+    encode.write_text(tmp_path / "made", 1)
     content = (tmp_path / "made").read_text()
     assert 1_000_000 <= len(content) <= 1_100_000 and 10_000 < len(set(content.split())) < 60_000

@@ -105,12 +105,12 @@ def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
 def test_the_bench_trains_each_way(capsys) -> None:
     few = [f"{key}={value}" for key, value in FEW.items() if key not in ("data.max_tokens", "train.tensorboard")]
     shorter = ["train.steps=1", "train.batch=2", "data.examples=100", "decode.batch=64", "model.width=32"]
-    only = [bench.POOLED, "globals", "lowrank"]
+    only = [bench.CONTROL, "globals", "lowrank"]
     assert bench.main([*(f"--only={way}" for way in only), "--tokens", "34", "--json", *few, *shorter]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["way"] for each in told["ways"]] == only and told["tokens"] == 34
     assert all(0.3 < each["accuracy"] < 0.7 and each["examples"] == 1000 for each in told["ways"])
-    seen = {way: bench.settings(way, 4096, {}) for way in bench.WAYS}
+    seen = {way: bench.variant_settings(way, 4096, {}) for way in bench.VARIANTS}
     assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
 
 
@@ -147,7 +147,7 @@ def test_mistakes_of_the_bench_are_sentences(wrong: list[str], capsys) -> None:
 def test_marks(way: str, tmp_path) -> None:
     """Texts of 96 tokens: who sees the whole text connects its ends, a window of two layers does not."""
     own = {key: value for key, value in FEW.items() if key != "data.max_tokens"}
-    found = bench.trained(
+    found = bench.train(
         way, 96, tmp_path / "run",
         {**own, "data.examples": 20000, "train.steps": 400, "train.warmup": 50, "train.eval_every": 400},
     )  # fmt: skip

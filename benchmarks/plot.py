@@ -1,4 +1,4 @@
-"""The picture of `regard bench scaling`: seconds and bytes against length, both in powers."""
+"""The picture of `python -m benchmarks scaling`: time and memory against length, on logarithmic axes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 from regard.files import atomic_write
 
-COLOURS = ("#222222", "#1f77b4", "#d95f02", "#e6ab02", "#1b9e77", "#7570b3", "#e7298a", "#a6761d", "#666666")
+COLORS = ("#222222", "#1f77b4", "#d95f02", "#e6ab02", "#1b9e77", "#7570b3", "#e7298a", "#a6761d", "#666666")
 
 
 def draw(path: Path, curves: Sequence[Any], title: str) -> None:
-    """A PNG with a row for every part: on the left the time, on the right the memory."""
+    """Draw a PNG with one row per part: time on the left, memory on the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -18,25 +18,26 @@ def draw(path: Path, curves: Sequence[Any], title: str) -> None:
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(curves), 2, squeeze=False)
     for (left, right), each in zip(grid, curves, strict=True):
-        lines(left, each.lengths, {name: [1000 * s for s in own] for name, own in each.seconds.items()})
-        lines(right, each.lengths, {name: [b / 2**20 for b in own] for name, own in each.bytes.items()})
+        draw_lines(left, each.lengths, {name: [1000 * s for s in own] for name, own in each.seconds.items()})
+        draw_lines(right, each.lengths, {name: [b / 2**20 for b in own] for name, own in each.bytes.items()})
         left.set_title(f"{each.part}: time of forward and backward", fontsize=10)
         right.set_title(f"{each.part}: peak memory", fontsize=10)
         left.set_ylabel("ms")
         right.set_ylabel("MiB")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
-    figure.suptitle(f"Cost against the length of a text ({title})", fontsize=11)
+    figure.suptitle(f"Cost against text length ({title})", fontsize=11)
     with atomic_write(path) as draft:
         figure.savefig(draft, format="png")
 
 
-def lines(axes: Any, lengths: Sequence[int], ways: dict[str, list[float]]) -> None:
-    for number, (name, values) in enumerate(ways.items()):
-        axes.plot(lengths, values, marker="o", markersize=3.5, color=COLOURS[number % len(COLOURS)], label=name)
-    low, high = min(min(own) for own in ways.values()), max(max(own) for own in ways.values())
+def draw_lines(axes: Any, lengths: Sequence[int], values_by_name: dict[str, list[float]]) -> None:
+    for number, (name, values) in enumerate(values_by_name.items()):
+        axes.plot(lengths, values, marker="o", markersize=3.5, color=COLORS[number % len(COLORS)], label=name)
+    every = [value for own in values_by_name.values() for value in own]
+    low, high = min(every), max(every)
     first, last = lengths[0], lengths[-1]
-    for power, word in ((1, "n"), (2, "n²")):  # how steep these are; where they stand means nothing
+    for power, word in ((1, "n"), (2, "n²")):  # only the slope of these lines has a meaning
         rise = (last / first) ** power
         axes.plot([first, last], [low, low * rise], color="#bbbbbb", linestyle=":", linewidth=1, zorder=0)
         axes.annotate(f" {word}", (last, low * rise), color="#999999", fontsize=8, annotation_clip=False)
