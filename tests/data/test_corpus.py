@@ -1,4 +1,4 @@
-"""Running text: read in blocks that do not show, encoded once and found again, cut into windows that lose nothing."""
+"""Running text: documents in blocks, split points, the token cache, windows for training and evaluation."""
 
 import gzip
 import json
@@ -73,17 +73,17 @@ BITS += [
     "the",
     " street",
 ]
-# Every neighbourhood comes often enough to be learnt as one piece, where the tokenizer lets it be one.
+# Every neighborhood is frequent enough to become one token, where the tokenizer allows it.
 TEXTS.append(" ".join("".join(random.Random(seed).choices(BITS, k=4)) for seed in range(400)))
 SYMBOLS = ("<url>", "<two words>")
 KINDS = ("bpe", "unigram", "word", "space", "char", "byte")
-LEARNT = {
+TRAINED = {
     (kind, more): train_tokenizer(config.TokenizerConfig(kind=kind, vocab=3000, **json.loads(more)), TEXTS)
     for kind in KINDS
     for more in ("{}", json.dumps({"symbols": SYMBOLS}), json.dumps({"normalize": "nfkc+lower"}))
 }
-BYTES = LEARNT["byte", "{}"]
-CHARS = LEARNT["char", "{}"]
+BYTES = TRAINED["byte", "{}"]
+CHARS = TRAINED["char", "{}"]
 
 
 def data(tmp_path: Path, **changes) -> schema.TextData:
@@ -97,7 +97,7 @@ def write(path: Path, content: str | bytes) -> str:
 
 
 def units(texts: Documents) -> list[str]:
-    """Whole documents, put together from parts that end anywhere."""
+    """Whole documents, joined from parts of arbitrary length."""
     found = [""]
     for part in texts.parts(lambda text: len(text)):
         assert part.inner == bool(found[-1])
@@ -112,11 +112,11 @@ def block(request, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_BYTES", request.param)
 
 
-# --- seams -----------------------------------------------------------------------------------------------------------
+# --- split points -----------------------------------------------------------------------------------------------------------
 
 
 class Blocks(Documents):
-    """One document that comes in these blocks."""
+    """One document, read in these blocks."""
 
     def __init__(self, blocks: list[str]) -> None:
         self.blocks = blocks
@@ -133,8 +133,8 @@ class Blocks(Documents):
 @example(blocks=["the <url> street"])
 @example(blocks=["see <two words> ok"])
 @example(blocks=["the 'street 's ('s)"])
-def test_blocks_do_not_show(kind, more, blocks):
-    tokenizer = LEARNT[kind, more]
+def test_split_parts_encode_like_the_whole(kind, more, blocks):
+    tokenizer = TRAINED[kind, more]
     encoder = CachedEncoder(tokenizer)
     parts = list(Blocks(blocks).parts(encoder.rules.last_split))
     assert "".join(part.text for part in parts) == "".join(blocks)
@@ -142,14 +142,14 @@ def test_blocks_do_not_show(kind, more, blocks):
     assert found.tolist() == tokenizer.encode(["".join(blocks)])[0]
 
 
-def test_the_tests_of_blocks_do_cut():
-    for tokenizer in LEARNT.values():
+def test_sample_texts_are_split_by_every_tokenizer():
+    for tokenizer in TRAINED.values():
         assert len(list(Blocks(TEXTS * 3).parts(split_points.split_rules(tokenizer).last_split))) > 5
 
 
-def test_words_are_forgotten_and_found_again(monkeypatch):
+def test_word_cache_evicts_and_refills(monkeypatch):
     monkeypatch.setattr(split_points, "CACHED_WORDS", 3)
-    tokenizer = LEARNT["bpe", "{}"]
+    tokenizer = TRAINED["bpe", "{}"]
     encoder = CachedEncoder(tokenizer)
     for text in TEXTS * 3:
         assert encoder.encode([TextPart(text, False, True)]) == CachedEncoder(tokenizer).encode(
@@ -166,12 +166,12 @@ def test_words_are_forgotten_and_found_again(monkeypatch):
     assert sorted(asked[:-3]) == [" four", " one", " three", " two", "one"]
 
 
-def test_threads_share_an_encoder():
-    tokenizer = LEARNT["bpe", "{}"]
+def test_encoder_is_thread_safe():
+    tokenizer = TRAINED["bpe", "{}"]
     encoder = CachedEncoder(tokenizer)
 
     class Late(dict):
-        """Whenever it is asked for a word, another thread, that still holds it, adds that word a moment later."""
+        """Simulates another thread that adds a word right after it was looked up."""
 
         def __contains__(self, word):
             return self.get(word) is not None
@@ -187,10 +187,10 @@ def test_threads_share_an_encoder():
 
 
 @pytest.mark.parametrize("text", ["ab12(cd)ef,gh" * 9, "你好。早上好！" * 20])
-def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
+def test_text_without_spaces_uses_fallback_split_points(monkeypatch, text):
     monkeypatch.setattr(split_points, "MAX_UNSPLIT", 40)
     for kind in ("bpe", "unigram", "char", "byte"):
-        tokenizer = LEARNT[kind, "{}"]
+        tokenizer = TRAINED[kind, "{}"]
         encoder = CachedEncoder(tokenizer)
         parts = list(Blocks([text[i : i + 11] for i in range(0, len(text), 11)]).parts(encoder.rules.last_split))
         assert len(parts) > 2 and max(len(part.text) for part in parts) < 60
@@ -198,10 +198,10 @@ def test_text_without_spaces_is_cut_elsewhere(monkeypatch, text):
         assert found.tolist() == tokenizer.encode([text])[0]
 
 
-def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
+def test_endless_word_is_split_at_the_limit(monkeypatch):
     monkeypatch.setattr(split_points, "MAX_UNSPLIT", 40)
     for kind in ("bpe", "unigram", "word", "space"):
-        tokenizer = LEARNT[kind, "{}"]
+        tokenizer = TRAINED[kind, "{}"]
         encoder = CachedEncoder(tokenizer)
         parts = list(Blocks(["a" * 30] * 9).parts(encoder.rules.last_split))
         assert len(parts) > 3 and "".join(part.text for part in parts) == "a" * 270
@@ -212,11 +212,11 @@ def test_a_word_without_end_is_cut_all_the_same(monkeypatch):
             assert tokenizer.decode([found.tolist()]) == ["a" * 270]
 
 
-def test_a_tokenizer_with_other_rules_gets_whole_documents(tmp_path):
+def test_unknown_tokenizer_encodes_whole_documents(tmp_path):
     backend = Backend(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "▁a": 4, "▁b": 5}, "<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     assert split_points.split_rules(TrainedTokenizer(backend)) is None
-    greedy = Backend.from_str(LEARNT["bpe", "{}"].backend.to_str())
+    greedy = Backend.from_str(TRAINED["bpe", "{}"].backend.to_str())
     greedy.add_tokens([AddedToken("<mask>", lstrip=True)])
     assert split_points.split_rules(TrainedTokenizer(greedy)) is None
 
@@ -249,7 +249,7 @@ PLAIN = MIXED.replace("\r\n", "\n")
         ("stream", ["one two", "", "  ", "three é", "😀 four", "", "", "", "five\r\rsix"]),
     ],
 )
-def test_documents_of_a_file(tmp_path, block, document, expected):
+def test_document_kinds(tmp_path, block, document, expected):
     settings = data(tmp_path, train=write(tmp_path / "a.txt", "\ufeff" + MIXED), document=document)
     assert units(open_documents(settings, "train")) == expected
     ended = data(tmp_path, train=write(tmp_path / "b.txt", MIXED + "\n"), document=document)
@@ -261,7 +261,7 @@ def test_documents_of_a_file(tmp_path, block, document, expected):
     text=st.lists(st.sampled_from(["a", "é", "😀", "你", " ", "\n", "\r\n", "\r", "word"]), max_size=40).map("".join),
     size=st.integers(4, 20),
 )
-def test_blocks_of_bytes_do_not_show(tmp_path_factory, text, size):
+def test_documents_do_not_depend_on_block_size(tmp_path_factory, text, size):
     folder = tmp_path_factory.mktemp("blocks")
     plain = text.replace("\r\n", "\n")
     lines = plain.split("\n") if plain else []
@@ -280,7 +280,7 @@ def test_blocks_of_bytes_do_not_show(tmp_path_factory, text, size):
 
 
 @pytest.mark.parametrize("document", ["file", "line", "blank", "stream"])
-def test_long_lines_come_in_parts(tmp_path, monkeypatch, document):
+def test_long_lines_are_read_in_parts(tmp_path, monkeypatch, document):
     monkeypatch.setattr(reading, "BLOCK_BYTES", 16)
     monkeypatch.setattr(split_points, "MAX_UNSPLIT", 100)
     path = write(tmp_path / "a", "many short words in one line " * 20 + "x" * 500)
@@ -308,7 +308,7 @@ def test_jsonl_records(tmp_path, block):
 
 
 @pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress), (".XZ", lzma.compress)])
-def test_archives(tmp_path, block, suffix, pack):
+def test_compressed_files(tmp_path, block, suffix, pack):
     path = write(tmp_path / f"a.txt{suffix}", pack(MIXED.encode()))
     assert units(open_documents(data(tmp_path, train=path), "train")) == [PLAIN]
     whole = Path(path).read_bytes()
@@ -338,14 +338,14 @@ def test_folders_and_globs(tmp_path):
         (b"cut off \xe4\xbd", 1, "not valid UTF-8"),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_place(tmp_path, block, document, content, line, words):
+def test_invalid_text_error_names_file_and_line(tmp_path, block, document, content, line, words):
     path = write(tmp_path / "a.bin", content)
     with pytest.raises(UserError, match=words) as caught:
         units(open_documents(data(tmp_path, train=path, document=document), "train"))
     assert str(caught.value).startswith(f"{path}:{line}: ") and "data.invalid=skip" in str(caught.value)
 
 
-def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
+def test_invalid_text_is_skipped_and_counted(tmp_path, block):
     write(tmp_path / "in/a", b"one\ntwo \xff\nthree\r\n\0\nfour")
     write(tmp_path / "in/b", b"five\n")
     write(tmp_path / "in/c.jsonl", b'{"text": "six"}\n{"text": 7}\n\xff\n[8]\n{"te\n{"text": "nine"}')
@@ -371,14 +371,14 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path, block):
         ('{"text": "\\ud800"}', "a NUL or half a surrogate pair"),
     ],
 )
-def test_jsonl_mistakes(tmp_path, row, words):
+def test_jsonl_errors(tmp_path, row, words):
     path = write(tmp_path / "a.jsonl", '{"text": "fine"}\n\n' + row)
     with pytest.raises(UserError) as caught:
         units(open_documents(data(tmp_path, train=path), "train"))
     assert str(caught.value).startswith(f"{path}:3: ") and words in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, words in (
         ("missing.txt", "there is no file .*missing.txt"),
@@ -401,7 +401,7 @@ def test_files_that_are_not_there(tmp_path):
     "content, document, why",
     [("", "file", "1 texts left out because they are empty"), (" \n\n", "file", "there are only spaces"), ("\n \n", "stream", "only")],
 )  # fmt: skip
-def test_texts_without_a_word_are_refused(tmp_path, content, document, why):
+def test_texts_without_words_are_errors(tmp_path, content, document, why):
     texts = open_documents(data(tmp_path, train=write(tmp_path / "void.txt", content), document=document), "train")
     tokenizer = train_tokenizer(config.TokenizerConfig(kind="byte"), texts.sample())
     with pytest.raises(UserError, match=f"void.txt holds no text .*{why}"):
@@ -409,12 +409,12 @@ def test_texts_without_a_word_are_refused(tmp_path, content, document, why):
 
 
 @pytest.mark.parametrize("document", ["file", "line", "stream", "blank"])
-def test_holding_out(tmp_path, block, document):
+def test_holdout_split(tmp_path, block, document):
     content = "".join(f"line {i}\n" + "\n" * (i % 3 == 0) for i in range(40))
     some = data(tmp_path, train=write(tmp_path / "a", content), document=document, holdout=0.1)
     train, valid = (units(open_documents(some, part)) for part in ("train", "valid"))
     whole = units(open_documents(data(tmp_path, train=some.train, document=document), "train"))
-    if document == "file":  # as long as all there is, so it is cut: at nine tenths of its characters
+    if document == "file":  # one document longer than the held-out share is divided, at nine tenths of its characters
         assert train == [content[: int(len(content) * 0.9)]] and train[0] + valid[0] == content
     else:
         assert train + valid == whole
@@ -429,7 +429,7 @@ def test_holding_out(tmp_path, block, document):
         open_documents(some, "test")
 
 
-def test_a_small_document_is_not_cut_by_holding_out(tmp_path):
+def test_holdout_does_not_divide_small_documents(tmp_path):
     for name, size in (("a", 500), ("b", 450), ("c", 50)):
         write(tmp_path / "in" / name, name * size)
     some = data(tmp_path, train=str(tmp_path / "in"), holdout=0.1)
@@ -441,18 +441,18 @@ def test_a_small_document_is_not_cut_by_holding_out(tmp_path):
     write(tmp_path / "in/b", "b" * 49)
     write(tmp_path / "in/c", "c" * 20)
     assert units(open_documents(some, "train")) == ["a" * 500] and units(open_documents(some, "valid"))[0] == "b" * 49
-    most = data(tmp_path, train=str(tmp_path / "in"), holdout=0.9)  # something is always left
+    most = data(tmp_path, train=str(tmp_path / "in"), holdout=0.9)  # training always keeps something
     assert units(open_documents(most, "train")) == ["a" * 56]
 
 
-def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
+def test_tokenizer_sample_is_bounded(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "".join(f"word{i} \n" for i in range(1000)))
     some = open_documents(data(tmp_path, train=path, document="line"), "train")
     whole = "".join(some.sample())
     monkeypatch.setattr(reading, "SAMPLE_CHARACTERS", 1000)
     sample = list(some.sample())
     assert 700 < sum(map(len, sample)) <= 1000 and sample[1] != "word1 " and sample[-1] in whole
-    assert int(sample[-1][4:]) > 950  # to the very end
+    assert int(sample[-1][4:]) > 950  # up to the end of the file
     assert not isinstance(some.sample(), list)
     learnt = train_tokenizer(config.TokenizerConfig(kind="space", vocab=5000, symbols=("word0",)), some.sample())
     assert learnt.size == 4 + len(sample) and learnt.encode(["word0"]) == [[learnt.size - 1]]
@@ -461,11 +461,11 @@ def test_learning_reads_a_bounded_sample(tmp_path, monkeypatch):
 # --- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
+def test_corpus_equals_tokenizer_output(tmp_path, block):
     texts = ["one two\n", "drei é", "😀"]
     for number, text in enumerate(texts):
         write(tmp_path / f"in/{number}", text)
-    for tokenizer in (LEARNT["bpe", "{}"], CHARS, BYTES):
+    for tokenizer in (TRAINED["bpe", "{}"], CHARS, BYTES):
         found = Corpus(open_documents(data(tmp_path, train=str(tmp_path / "in")), "train"), tokenizer)
         rows = [[*row, END] for row in tokenizer.encode(texts)]
         assert found.ids.tolist() == [number for row in rows for number in row] and found.ids.dtype == np.uint16
@@ -474,7 +474,7 @@ def test_a_corpus_holds_what_the_tokenizer_says(tmp_path, block):
         assert len(found) == len(found.ids) and isinstance(found.ids, np.memmap) and found.ends.flags.aligned
 
 
-def test_a_stream_ends_its_lines(tmp_path):
+def test_stream_has_end_after_each_line(tmp_path):
     content = " \n = Title = \n \n the <unk> @-@ cat </s> sat . \n"
     path = write(tmp_path / "a", content)
     texts = open_documents(data(tmp_path, train=path, document="stream"), "train")
@@ -489,7 +489,7 @@ def test_a_stream_ends_its_lines(tmp_path):
     assert words.decode([found.ids.tolist()]) == ["= Title = the <unk> @-@ cat </s> sat ."]
 
 
-def test_encoded_once(tmp_path, monkeypatch):
+def test_second_read_uses_the_cache(tmp_path, monkeypatch):
     some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
     first = Corpus(open_documents(some, "train"), BYTES)
     (file,) = (tmp_path / "cache").iterdir()
@@ -504,7 +504,7 @@ def test_encoded_once(tmp_path, monkeypatch):
         assert tensors.get_tensor("ends").tolist() == first.ends.tolist()
 
 
-def test_another_request_has_another_file(tmp_path):
+def test_cache_file_per_request(tmp_path):
     path = write(tmp_path / "a", "text\n" * 4)
     asks = [{}, {"document": "line"}, {"invalid": "skip"}, {"verify": True}, {"format": "text"}, {"holdout": 0.5}]
     for count, ask in enumerate(asks, 1):
@@ -516,7 +516,7 @@ def test_another_request_has_another_file(tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == len(asks) + 3
 
 
-def test_fingerprints_stand_for_content(tmp_path):
+def test_fingerprint_depends_on_content_only(tmp_path):
     def fingerprint(name, content, **more):
         return Corpus(
             open_documents(data(tmp_path, train=write(tmp_path / name, content), **more), "train"), BYTES
@@ -532,14 +532,14 @@ def test_fingerprints_stand_for_content(tmp_path):
 CHANGED = "the files have changed since they were last encoded; they were encoded again"
 
 
-def test_changed_files_are_encoded_anew(tmp_path):
+def test_changed_files_are_encoded_again(tmp_path):
     path = Path(write(tmp_path / "a", "abc " * 10))
     some = data(tmp_path, train=str(path))
     before = Corpus(open_documents(some, "train"), BYTES)
     held = before.ids.tolist()
     times = path.stat()
     write(path, "abd " * 10)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # only what is looked at tells them apart
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # only the content differs
     after = Corpus(open_documents(some, "train"), BYTES)
     assert after.report() == [CHANGED] and BYTES.decode([after.ids.tolist()]) == ["abd " * 10]
     assert before.ids.tolist() == held and after.fingerprint() != before.fingerprint()
@@ -551,7 +551,7 @@ def test_changed_files_are_encoded_anew(tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_verifying_looks_at_everything(tmp_path, monkeypatch):
+def test_verify_compares_all_content(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "PROBE_BYTES", 4)
     path = Path(write(tmp_path / "a", "abcdefgh" * 100))
     quick, sure = (data(tmp_path, train=str(path), verify=verify) for verify in (False, True))
@@ -574,7 +574,7 @@ def test_verifying_looks_at_everything(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [0, 100, token_cache.HEAD - 1, token_cache.HEAD + 100, -1])
-def test_a_cut_off_cache_is_made_anew(tmp_path, keep):
+def test_truncated_cache_is_rewritten(tmp_path, keep):
     some = data(tmp_path, train=write(tmp_path / "a", "text " * 100))
     whole = Corpus(open_documents(some, "train"), BYTES).ids.tolist()
     (file,) = (tmp_path / "cache").iterdir()
@@ -586,7 +586,7 @@ def test_a_cut_off_cache_is_made_anew(tmp_path, keep):
     assert Corpus(open_documents(some, "train"), BYTES).report() == []
 
 
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+def test_unwritable_cache_falls_back(tmp_path, monkeypatch):
     write(tmp_path / "file", "")
     some = schema.TextData(train=write(tmp_path / "a", "text"), cache=str(tmp_path / "file/cache"))
     found = Corpus(open_documents(some, "train"), BYTES, tmp_path / "run")
@@ -605,7 +605,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert not here.exists()
 
 
-def test_the_cache_of_the_user(monkeypatch, tmp_path):
+def test_default_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     Corpus(open_documents(schema.TextData(train=write(tmp_path / "a", "text")), "train"), BYTES)
     assert len(list((tmp_path / "xdg/regard").iterdir())) == 1
@@ -616,7 +616,7 @@ def test_the_cache_of_the_user(monkeypatch, tmp_path):
     )
 
 
-def test_files_that_change_while_they_are_read(tmp_path, monkeypatch):
+def test_files_changed_while_read_are_errors(tmp_path, monkeypatch):
     some = data(tmp_path, train=write(tmp_path / "a", "text"))
     encode = token_cache._encode_job
 
@@ -653,18 +653,20 @@ for turn in range(3):
 """
 
 
-def test_two_processes_at_once(tmp_path):
+def test_concurrent_processes_share_the_cache(tmp_path):
     write(tmp_path / "a.txt", "some words and others\n" * 50_000)
-    LEARNT["bpe", "{}"].save(tmp_path / "t.json")
+    TRAINED["bpe", "{}"].save(tmp_path / "t.json")
     run = [sys.executable, "-c", TWICE, str(tmp_path)]
     both = [subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     said = [process.communicate(timeout=100) for process in both]
     assert not any(errors for _, errors in said), said
-    assert len(set(said[0][0].split(b"\n") + said[1][0].split(b"\n"))) == 2  # one line, and nothing after the last
-    assert len(list((tmp_path / "cache").iterdir())) == 1  # and no draft
+    assert (
+        len(set(said[0][0].split(b"\n") + said[1][0].split(b"\n"))) == 2
+    )  # all lines are equal; the other element is the empty rest
+    assert len(list((tmp_path / "cache").iterdir())) == 1  # no draft is left
 
 
-def test_what_is_unknown_is_named(tmp_path):
+def test_unknown_words_are_reported(tmp_path):
     some = data(tmp_path, test=write(tmp_path / "a", "abc\tabβ\nγβ " * 3), train=write(tmp_path / "b", "a b\nc "))
     letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), open_documents(some, "train").sample())
     assert letters.size == 4 + 5  # a newline is a character of its own
@@ -674,14 +676,14 @@ def test_what_is_unknown_is_named(tmp_path):
     assert unknown_words(letters, "ab\tcβa β") == ["\t", "β"] and unknown_words(letters, "a\nb") == []
     words = train_tokenizer(config.TokenizerConfig(kind="word", vocab=50), ["the cat"])
     assert unknown_words(words, "the dog and the dog's cat") == ["dog", "and", "'s"]
-    assert unknown_words(LEARNT["bpe", "{}"], "β") == []
+    assert unknown_words(TRAINED["bpe", "{}"], "β") == []
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-def made(tmp_path, *texts: str, **more):
-    """A corpus of these documents, as bytes."""
+def make_corpus(tmp_path, *texts: str, **more):
+    """A byte-level corpus of these documents."""
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     return Corpus(open_documents(data(tmp_path, train=write(tmp_path / "made.jsonl", content), **more), "train"), BYTES)
 
@@ -693,15 +695,15 @@ def train(**changes) -> schema.Train:
 LONG = ["".join(chr(97 + (i * i + j) % 26) for j in range(7 + i * 5 % 23)) for i in range(40)]
 
 
-def test_what_is_read_is_what_came_before(tmp_path):
-    found = made(tmp_path, *LONG)
+def test_inputs_are_shifted_targets(tmp_path):
+    found = make_corpus(tmp_path, *LONG)
     seen: dict[int, int] = {}
     heads = {0, *found.ends.tolist()}
-    for update in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
-        (piece,) = update.micro_batches
-        assert update.tokens == update.count == piece.count == 64 and piece.all_valid and len(update.examples) == 4
-        assert piece.tokens.dtype == piece.targets.dtype == torch.int64 and piece.valid.all() and piece.reset is None
-        for begin, row, target in zip(update.examples, piece.tokens.tolist(), piece.targets.tolist(), strict=True):
+    for step in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
+        (batch,) = step.micro_batches
+        assert step.tokens == step.count == batch.count == 64 and batch.all_valid and len(step.examples) == 4
+        assert batch.tokens.dtype == batch.targets.dtype == torch.int64 and batch.valid.all() and batch.reset is None
+        for begin, row, target in zip(step.examples, batch.tokens.tolist(), batch.targets.tolist(), strict=True):
             assert target == found.ids[begin : begin + 16].tolist()
             for place, token in enumerate(row, begin):
                 assert token == (START if place in heads else found.ids[place - 1])
@@ -709,77 +711,75 @@ def test_what_is_read_is_what_came_before(tmp_path):
     assert sum(seen.values()) > len(found) - 64 and set(seen) <= set(range(len(found)))
 
 
-def test_tokens_never_see_another_document(tmp_path):
-    found = made(tmp_path, *LONG)
-    for update in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=3)).steps(0):
-        (piece,) = update.micro_batches
-        for row, begin in enumerate(update.examples):
+def test_segments_separate_documents(tmp_path):
+    found = make_corpus(tmp_path, *LONG)
+    for step in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=3)).steps(0):
+        (batch,) = step.micro_batches
+        for row, begin in enumerate(step.examples):
             documents = np.searchsorted(found.ends, np.arange(begin, begin + 32), side="right")
-            pieces = piece.segments[row].numpy()
+            pieces = batch.segments[row].numpy()
             assert ((documents[:, None] == documents) == (pieces[:, None] == pieces)).all()
             starts = np.array([np.flatnonzero(documents == one)[0] for one in documents])
-            assert piece.positions[row].tolist() == (np.arange(32) - starts).tolist()
+            assert batch.positions[row].tolist() == (np.arange(32) - starts).tolist()
 
 
-def test_a_row_without_a_border_has_nothing_to_say(tmp_path):
-    long = made(tmp_path, "x" * 500)
+def test_no_segments_without_document_borders(tmp_path):
+    long = make_corpus(tmp_path, "x" * 500)
     lines = open_documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
     for found in (long, Corpus(lines, BYTES)):
-        for update in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
-            assert update.micro_batches[0].segments is None and update.micro_batches[0].positions is None
-    assert END in update.micro_batches[0].tokens  # in a stream it is read like any token
+        for step in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
+            assert step.micro_batches[0].segments is None and step.micro_batches[0].positions is None
+    assert END in step.micro_batches[0].tokens  # in a stream, END is an ordinary token
     assert (
         next(evaluation_windows(found, 8)).tokens[0, 0] == END
         and next(evaluation_windows(long, 8)).tokens[0, 0] == START
     )
 
 
-def test_every_token_comes_in_every_epoch(tmp_path):
-    found = made(tmp_path, *LONG)
+def test_epoch_covers_every_token(tmp_path):
+    found = make_corpus(tmp_path, *LONG)
     orders = []
     for epoch in range(6):
-        updates = list(WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(epoch))
-        begins = [update.examples[0] for update in updates]
+        steps = list(WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(epoch))
+        begins = [step.examples[0] for step in steps]
         assert {place for begin in begins for place in range(begin, begin + 20)} == set(range(len(found)))
         assert len(begins) <= len(found) // 20 + 2 and len(set(begins)) == len(begins)
-        assert [update.index for update in updates] == list(range(1, len(begins) + 1))
+        assert [step.index for step in steps] == list(range(1, len(begins) + 1))
         orders.append(begins)
-    assert len({min(set(begins) - {0}) for begins in orders}) > 3  # cut elsewhere
+    assert len({min(set(begins) - {0}) for begins in orders}) > 3  # other window borders in each epoch
     assert all(begins != sorted(begins) for begins in orders)
     again = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(2)
-    assert [update.examples[0] for update in again] == orders[2]
+    assert [step.examples[0] for step in again] == orders[2]
     other = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).steps(2)
-    assert [update.examples[0] for update in other] != orders[2]
+    assert [step.examples[0] for step in other] != orders[2]
 
 
 @pytest.mark.parametrize("way", [WindowSampler, ContiguousSampler])
-def test_going_on_where_an_update_ended(tmp_path, way):
-    found = made(tmp_path, *LONG)
+def test_resume_after_any_step(tmp_path, way):
+    found = make_corpus(tmp_path, *LONG)
     cut = way(found, data(tmp_path, max_tokens=20), train(batch=3, accumulate=2))
     whole = list(cut.steps(5))
     assert len(whole) > 5
-    for number, update in enumerate(whole):
-        rest = list(cut.steps(5, update.index))
+    for number, step in enumerate(whole):
+        rest = list(cut.steps(5, step.index))
         assert [one.examples for one in rest] == [one.examples for one in whole[number + 1 :]]
         if rest:
-            for piece, other in zip(rest[0].micro_batches, whole[number + 1].micro_batches, strict=True):
-                assert torch.equal(piece.tokens, other.tokens) and piece.first_row == other.first_row
-                assert piece.reset is None or torch.equal(piece.reset, other.reset)
+            for batch, other in zip(rest[0].micro_batches, whole[number + 1].micro_batches, strict=True):
+                assert torch.equal(batch.tokens, other.tokens) and batch.first_row == other.first_row
+                assert batch.reset is None or torch.equal(batch.reset, other.reset)
     for index in (1, whole[-1].index + 3):
         with pytest.raises(UserError, match=f"no step ends after {index} windows of the epoch: the data, train.tokens"):
             list(cut.steps(5, index))
 
 
-def test_pieces_of_an_update(tmp_path):
-    found = made(tmp_path, *LONG)
+def test_micro_batches_of_a_step(tmp_path):
+    found = make_corpus(tmp_path, *LONG)
     for accumulate, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
-        asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty, and some tokens to spare
-        update = next(WindowSampler(found, data(tmp_path, max_tokens=20), asked).steps(0))
-        assert [len(piece.tokens) for piece in update.micro_batches] == sizes and update.count == 100 == update.tokens
-        assert torch.equal(
-            torch.cat([piece.targets for piece in update.micro_batches]), _rows(found, update.examples, 20)
-        )
-        assert [piece.first_row for piece in update.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
+        asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty tokens, 19 tokens unused
+        step = next(WindowSampler(found, data(tmp_path, max_tokens=20), asked).steps(0))
+        assert [len(batch.tokens) for batch in step.micro_batches] == sizes and step.count == 100 == step.tokens
+        assert torch.equal(torch.cat([batch.targets for batch in step.micro_batches]), _rows(found, step.examples, 20))
+        assert [batch.first_row for batch in step.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
 def _rows(found, begins, width):
@@ -787,39 +787,37 @@ def _rows(found, begins, width):
 
 
 @pytest.mark.parametrize("way", [WindowSampler, ContiguousSampler])
-def test_a_text_shorter_than_a_window(tmp_path, way):
-    found = made(tmp_path, "ab")
+def test_text_shorter_than_a_window(tmp_path, way):
+    found = make_corpus(tmp_path, "ab")
     for _ in range(2):
-        (update,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
-        assert update.micro_batches[0].targets.tolist() == [found.ids.tolist()] and update.count == 3
-        assert update.micro_batches[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
-        found = made(tmp_path, "ab", verify=True)
+        (step,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
+        assert step.micro_batches[0].targets.tolist() == [found.ids.tolist()] and step.count == 3
+        assert step.micro_batches[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
+        found = make_corpus(tmp_path, "ab", verify=True)
     for context, rows in ((20, 4), (2, 4), (1, 1)):
-        assert sum(piece.count for piece in evaluation_windows(found, context, rows=rows)) == 3
-        assert sum(piece.count for piece in memory_windows(found, context, rows=rows)) == 3
+        assert sum(batch.count for batch in evaluation_windows(found, context, rows=rows)) == 3
+        assert sum(batch.count for batch in memory_windows(found, context, rows=rows)) == 3
 
 
-def test_rows_go_on_with_their_own_text(tmp_path):
-    found = made(tmp_path, *LONG)
+def test_contiguous_rows_continue_their_text(tmp_path):
+    found = make_corpus(tmp_path, *LONG)
     for epoch in range(3):
-        updates = list(
-            ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch)
-        )
-        assert len(updates) == len(found) // 4 // 20
-        for number, update in enumerate(updates):
-            assert [piece.reset.tolist() for piece in update.micro_batches] == [[number == 0] * 2] * 2
-            assert [piece.first_row for piece in update.micro_batches] == [0, 2] and update.micro_batches[
+        steps = list(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch))
+        assert len(steps) == len(found) // 4 // 20
+        for number, step in enumerate(steps):
+            assert [batch.reset.tolist() for batch in step.micro_batches] == [[number == 0] * 2] * 2
+            assert [batch.first_row for batch in step.micro_batches] == [0, 2] and step.micro_batches[
                 0
             ].segments is None
-            assert update.index == 4 * (number + 1)
-        for before, after in pairwise(updates):
+            assert step.index == 4 * (number + 1)
+        for before, after in pairwise(steps):
             assert [begin + 20 for begin in before.examples] == after.examples
-        assert all(b - a == len(found) // 4 for a, b in pairwise(updates[0].examples))
-        assert updates[-1].examples[-1] + 20 <= len(found)
-    heads = torch.cat([piece.tokens for update in updates for piece in update.micro_batches]) == START
-    assert heads.any() and END not in torch.cat([piece.tokens for piece in updates[0].micro_batches])
+        assert all(b - a == len(found) // 4 for a, b in pairwise(steps[0].examples))
+        assert steps[-1].examples[-1] + 20 <= len(found)
+    heads = torch.cat([batch.tokens for step in steps for batch in step.micro_batches]) == START
+    assert heads.any() and END not in torch.cat([batch.tokens for batch in steps[0].micro_batches])
     assert (
-        updates[0].examples
+        steps[0].examples
         != next(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4)).steps(9)).examples
     )
 
@@ -827,20 +825,20 @@ def test_rows_go_on_with_their_own_text(tmp_path):
 @pytest.mark.parametrize("context, stride", [(16, 0), (16, 16), (16, 5), (16, 1), (1, 0), (10_000, 0), (10_000, 7)])
 @pytest.mark.parametrize("rows", [0, 3])
 def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
-    found = made(tmp_path, *LONG)
+    found = make_corpus(tmp_path, *LONG)
     predicted, contexts = [], []
-    for piece in evaluation_windows(found, context, stride, rows):
-        assert piece.count == piece.valid.sum() and len(piece.tokens) <= (rows or len(piece.tokens))
-        for row in range(len(piece.tokens)):
-            predicted += piece.targets[row][piece.valid[row]].tolist()
-            contexts += piece.valid[row].nonzero()[:, 0].tolist()
+    for batch in evaluation_windows(found, context, stride, rows):
+        assert batch.count == batch.valid.sum() and len(batch.tokens) <= (rows or len(batch.tokens))
+        for row in range(len(batch.tokens)):
+            predicted += batch.targets[row][batch.valid[row]].tolist()
+            contexts += batch.valid[row].nonzero()[:, 0].tolist()
     assert predicted == found.ids.tolist()
     if stride and stride < context < len(found):
         assert min(contexts[context:]) == context - stride
 
 
-def test_what_is_behind_the_end_is_padding(tmp_path):
-    found = made(tmp_path, "a", "b" * 9)  # twelve tokens
+def test_padding_after_the_end(tmp_path):
+    found = make_corpus(tmp_path, "a", "b" * 9)  # twelve tokens
     first, second = evaluation_windows(found, 8, rows=1)
     assert (
         second.targets[0].tolist() == [*found.ids[8:].tolist(), 0, 0, 0, 0] and second.tokens[0, 4:].tolist() == [0] * 4
@@ -856,43 +854,45 @@ def test_what_is_behind_the_end_is_padding(tmp_path):
         4,
         5,
     ]
-    assert second.segments is None  # what is not shown is no border
+    assert second.segments is None  # padding is not a document border
     (both,) = evaluation_windows(found, 8, rows=2)
     assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
 
 
 @pytest.mark.parametrize("rows", [1, 3, 60])
 @pytest.mark.parametrize("stream", [False, True])
-def test_memory_reads_in_the_order_of_the_text(tmp_path, rows, stream):
-    found = made(tmp_path, *LONG)
+def test_memory_windows_follow_the_text(tmp_path, rows, stream):
+    found = make_corpus(tmp_path, *LONG)
     if stream:
         path = write(tmp_path / "s", "\n".join(LONG))
         found = Corpus(open_documents(data(tmp_path, train=path, document="stream"), "train"), BYTES)
     texts: list[list[int]] = []
     open_rows: dict[int, list[int]] = {}
-    for piece in memory_windows(found, 16, rows):
-        for row in range(len(piece.tokens)):
-            own = piece.targets[row][piece.valid[row]].tolist()
-            if piece.reset[row] and own:
+    for batch in memory_windows(found, 16, rows):
+        for row in range(len(batch.tokens)):
+            own = batch.targets[row][batch.valid[row]].tolist()
+            if batch.reset[row] and own:
                 texts.append([])
                 open_rows[row] = texts[-1]
-                assert stream or piece.tokens[row, 0] == START
+                assert stream or batch.tokens[row, 0] == START
             open_rows.get(row, []).extend(own)
-        assert piece.segments is None
+        assert batch.segments is None
     if stream:
         assert len(texts) == rows and sum(texts, []) == found.ids.tolist()
     else:
         assert sorted(texts) == sorted([*BYTES.encode([text])[0], END] for text in LONG)
 
 
-def test_windows_move_to_a_device(tmp_path):
-    piece = next(ContiguousSampler(made(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)).micro_batches[0]
-    moved = piece.to("meta")
+def test_window_to_device(tmp_path):
+    batch = next(
+        ContiguousSampler(make_corpus(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)
+    ).micro_batches[0]
+    moved = batch.to("meta")
     assert moved.tokens.is_meta and moved.valid.is_meta and moved.reset.is_meta and moved.positions is None
-    assert (moved.first_row, moved.count, moved.all_valid) == (piece.first_row, piece.count, piece.all_valid)
+    assert (moved.first_row, moved.count, moved.all_valid) == (batch.first_row, batch.count, batch.all_valid)
 
 
-def test_a_stride_must_not_pass_over_tokens():
+def test_stride_above_window_is_an_error():
     with pytest.raises(ValueError, match="data.stride is 300, above data.max_tokens=256, and would skip tokens"):
         schema.TextData(stride=300)
 
@@ -900,7 +900,7 @@ def test_a_stride_must_not_pass_over_tokens():
 # --- the embedded text -----------------------------------------------------------------------------------------------
 
 
-def test_the_standard_library_is_the_embedded_text(tmp_path):
+def test_embedded_text_is_the_standard_library(tmp_path):
     parts = {part: stdlib.stdlib_files(part) for part in ("train", "valid", "test")}
     names = {part: {path.name for path in files} for part, files in parts.items()}
     every = [path for files in parts.values() for path in files]
@@ -908,7 +908,7 @@ def test_the_standard_library_is_the_embedded_text(tmp_path):
         parts["train"], key=lambda path: path.as_posix()
     )
     assert len(parts["train"]) > 10 * len(parts["valid"]) > 50 and len(parts["test"]) > 5
-    assert "argparse.py" in names["train"] and "datetime.py" in names["test"]  # everywhere
+    assert "argparse.py" in names["train"] and "datetime.py" in names["test"]  # on every machine
     outside = {"test", "tests", "site-packages", "idle_test", "encodings"}
     root = Path(os.__file__).parent
     assert all(outside.isdisjoint(path.relative_to(root).parts) for path in every)
@@ -921,7 +921,7 @@ def test_the_standard_library_is_the_embedded_text(tmp_path):
     assert BYTES.decode([found.ids[: found.ends[0]].tolist()])[0] == parts["valid"][0].read_text()
 
 
-def test_without_a_standard_library(tmp_path, monkeypatch):
+def test_missing_standard_library_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="the source of Python's standard library is not at .*name text files"):
         split_documents(data(tmp_path), "train")
@@ -930,7 +930,7 @@ def test_without_a_standard_library(tmp_path, monkeypatch):
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_bench_of_encoding(tmp_path, monkeypatch, capsys):
+def test_encoding_benchmark(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(encode, "VOCAB", 600)
     monkeypatch.setattr(sys, "argv", ["encode", "--sizes", "1"])
     encode.main()

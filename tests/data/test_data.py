@@ -1,4 +1,4 @@
-"""Readers, tokenizers and batches: nothing is lost, nothing is dropped silently, and the order is repeatable."""
+"""Lines and pairs from files, tokenizers, collating and sampling: lossless, reported and reproducible."""
 
 import gc
 import gzip
@@ -48,7 +48,7 @@ def write(path: Path, content: str | bytes) -> str:
 # --- lines -----------------------------------------------------------------------------------------------------
 
 
-def test_lines_of_several_files_are_one_sequence(tmp_path):
+def test_several_files_are_one_sequence(tmp_path):
     write(tmp_path / "b.txt", "three\nfour")  # no newline at the end
     write(tmp_path / "a.txt", "one\ntwo\n")
     write(tmp_path / "c.txt", "")
@@ -66,7 +66,7 @@ def test_only_newlines_split_lines(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 1 << 20])
-def test_blocks_do_not_show(tmp_path, monkeypatch, block):
+def test_lines_do_not_depend_on_block_size(tmp_path, monkeypatch, block):
     monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
     content = "\ufeffäöü\r\n\r\n😀 long line here\n\nend\r\n"
     lines = TextLines([write(tmp_path / "a", content)])
@@ -76,7 +76,7 @@ def test_blocks_do_not_show(tmp_path, monkeypatch, block):
 
 
 @pytest.mark.parametrize("pack_it, suffix", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (gzip.compress, ".GZ")])
-def test_archives_read_like_plain_files(tmp_path, pack_it, suffix):
+def test_compressed_files_equal_plain_files(tmp_path, pack_it, suffix):
     content = b"one\r\ntwo\nthree"
     plain = TextLines([write(tmp_path / "a.txt", content)] * 2)
     packed = TextLines([write(tmp_path / f"a.txt{suffix}", pack_it(content))] * 2)
@@ -84,7 +84,7 @@ def test_archives_read_like_plain_files(tmp_path, pack_it, suffix):
     assert packed.digest() == plain.digest()
 
 
-def test_a_pipe_can_be_read(tmp_path):
+def test_pipe_is_readable(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(b"one\ntwo\n",))
@@ -93,7 +93,7 @@ def test_a_pipe_can_be_read(tmp_path):
     writer.join()
 
 
-def test_more_files_than_handles(tmp_path, monkeypatch):
+def test_open_files_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(text_lines, "MAX_OPEN_FILES", 2)
     for i in range(9):
         write(tmp_path / f"{i}.txt", f"{i}\n")
@@ -102,7 +102,7 @@ def test_more_files_than_handles(tmp_path, monkeypatch):
     assert len(lines._handles) == 2
 
 
-def test_threads_can_read_together(tmp_path):
+def test_lines_are_thread_safe(tmp_path):
     lines = TextLines([write(tmp_path / "a", "".join(f"line {i}\n" for i in range(2000)))])
     wrong: list[int] = []
 
@@ -127,7 +127,7 @@ def test_threads_can_read_together(tmp_path):
         ("one\n".encode("utf-16"), 1, "UTF-16"),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, words):
+def test_invalid_text_error_names_file_and_line(tmp_path, content, line, words):
     path = write(tmp_path / "a", content)
     with pytest.raises(UserError, match=words) as caught:
         TextLines([path])
@@ -137,16 +137,16 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, line, word
 @pytest.mark.parametrize(
     "content",
     [gzip.compress(os.urandom(999))[:-40], b"plain text", gzip.compress(b"x")[:-4]],
-    ids=["cut", "plain", "no check"],  # the bytes hold the time
+    ids=["cut", "plain", "no check"],  # the bytes contain the time and would change the test id
 )
-def test_a_broken_archive_is_refused(tmp_path, content):
+def test_damaged_archive_is_an_error(tmp_path, content):
     with pytest.raises(UserError, match="a.gz is not a complete .gz archive"):
         TextLines([write(tmp_path / "a.gz", content)])
     with pytest.raises(UserError, match="a.xz is not a complete .xz archive"):
         TextLines([write(tmp_path / "a.xz", lzma.compress(b"text" * 99)[:-20])])
 
 
-def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
+def test_full_disk_while_decompressing_is_an_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -155,7 +155,7 @@ def test_a_full_disk_while_unpacking_is_said(tmp_path, monkeypatch):
         TextLines([write(tmp_path / "a.gz", gzip.compress(b"x"))])
 
 
-def test_missing_files_folders_and_changed_files(tmp_path):
+def test_missing_and_changed_files_are_errors(tmp_path):
     with pytest.raises(UserError, match="there is no file .*nowhere.txt"):
         TextLines([str(tmp_path / "nowhere.txt")])
     with pytest.raises(UserError, match=r"no file matches .*\*.en"):
@@ -175,7 +175,7 @@ def test_missing_files_folders_and_changed_files(tmp_path):
         write(tmp_path / "a[1].txt", "here\n")
 
 
-def test_a_file_that_cannot_be_opened_is_said(tmp_path, monkeypatch):
+def test_unreadable_file_is_an_error(tmp_path, monkeypatch):
     def locked(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -192,7 +192,7 @@ def two(tmp_path: Path, source: str | bytes, target: str | bytes) -> list[list[s
     return [[write(tmp_path / "x.en", source)], [write(tmp_path / "x.de", target)]]
 
 
-def test_text_pairs_leave_out_and_count(tmp_path):
+def test_pairs_skip_and_count_empty_lines(tmp_path):
     found = open_pairs(two(tmp_path, "a\r\n\nc\n \u3000\ne\n", "A\nB\nC\nD\n\u00a0\n"), data())
     assert list(found) == [("a", "A"), ("c", "C")]
     assert found.counts == {"examples": 2, "empty": 3, "invalid": 0, "crlf": 1, "bom": 0}
@@ -201,7 +201,7 @@ def test_text_pairs_leave_out_and_count(tmp_path):
     assert list(found.texts(1, 0)) == ["A", "C", "a", "c"]
 
 
-def test_invalid_lines_take_their_pair_along(tmp_path):
+def test_invalid_line_skips_its_pair(tmp_path):
     sides = two(tmp_path, b"a\n\xff\n\nd\n", b"A\nB\n\0\nD\n")
     found = open_pairs(sides, data(invalid="skip"))
     assert list(found) == [("a", "A"), ("d", "D")]
@@ -212,16 +212,16 @@ def test_invalid_lines_take_their_pair_along(tmp_path):
         open_pairs(sides, data())
 
 
-def test_nothing_to_report_when_all_is_well(tmp_path):
+def test_report_is_empty_without_problems(tmp_path):
     assert open_pairs(two(tmp_path, "a\n", "A\n"), data()).report() == []
 
 
-def test_sides_of_different_length_name_both(tmp_path):
+def test_sides_of_different_length_are_errors(tmp_path):
     with pytest.raises(UserError, match=r"x.en has 2 lines and .*x.de has 3"):
         open_pairs(two(tmp_path, "a\nb\n", "A\nB\nC\n"), data())
 
 
-def test_wrong_numbers_of_sides(tmp_path):
+def test_wrong_number_of_sides(tmp_path):
     one = write(tmp_path / "x.en", "a\n")
     table = write(tmp_path / "x.tsv", "a\tA\n")
     with pytest.raises(UserError, match=r"two sides.*not 1.*data.train=a,b"):
@@ -234,7 +234,7 @@ def test_wrong_numbers_of_sides(tmp_path):
         open_pairs([], data())
 
 
-def test_an_empty_set_is_refused_when_some_are_needed(tmp_path):
+def test_require_nonempty(tmp_path):
     found = open_pairs(two(tmp_path, "\n\n", "A\nB\n"), data())
     with pytest.raises(UserError, match=r"data.train: .*x.en.* holds no example \(2 examples left out because a side"):
         found.require_nonempty("data.train")
@@ -254,7 +254,7 @@ def test_tsv_by_number_and_by_name(tmp_path):
     assert list(open_pairs(table, data(columns=("2", "1"))))[0] == ("A", "a")
 
 
-def test_tsv_mistakes(tmp_path):
+def test_tsv_errors(tmp_path):
     table = [[write(tmp_path / "x.tsv", "a\tA\nb\n")]]
     with pytest.raises(UserError, match="x.tsv:2: 1 columns, expected at least 2"):
         open_pairs(table, data())
@@ -267,7 +267,7 @@ def test_tsv_mistakes(tmp_path):
         open_pairs(table, data(columns=("0", "1")))
 
 
-def test_a_tsv_whose_header_is_skipped_still_ends_in_a_sentence(tmp_path):
+def test_tsv_header_after_a_skipped_line(tmp_path):
     table = [[write(tmp_path / "x.tsv", b"\xff\nen\tde\na\tA\n")]]
     assert list(open_pairs(table, data(invalid="skip", columns=("en", "de")))) == [("a", "A")]
 
@@ -297,7 +297,7 @@ def test_jsonl(tmp_path):
         ("[" * 100_000, "not one JSON object on one line"),
     ],
 )
-def test_jsonl_mistakes(tmp_path, row, words):
+def test_jsonl_errors(tmp_path, row, words):
     path = write(tmp_path / "x.jsonl", '{"source": "a", "target": "A"}\n' + row + "\n")
     with pytest.raises(UserError, match=words) as caught:
         open_pairs([[path]], data())
@@ -315,7 +315,7 @@ def test_references_for_evaluation(tmp_path):
     assert [y for _, y in open_pairs(table, data(), references=True)] == ["A1", "B1", "C1"]
 
 
-def test_fingerprints_tell_content_not_places(tmp_path):
+def test_fingerprint_depends_on_content_only(tmp_path):
     first = open_pairs(two(tmp_path, "a\nb\n", "A\nB\n"), data()).fingerprint()
     (tmp_path / "moved").mkdir()
     packed = [[write(tmp_path / "moved/y.gz", gzip.compress(b"a\nb\n"))], [write(tmp_path / "moved/z", "A\nB\n")]]
@@ -330,20 +330,20 @@ def test_fingerprints_tell_content_not_places(tmp_path):
 
 CORPUS = ["The animal did not cross the street.", "Das Tier überquerte die Straße nicht!", *HARD] * 3
 SYMBOLS = ("<url>", "<café>")
-LEARNT = {
+TRAINED = {
     kind: train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS)
     for kind in ("bpe", "unigram", "word", "char", "byte")
 }
 
 
-@pytest.fixture(params=LEARNT)
+@pytest.fixture(params=TRAINED)
 def stored(request, tmp_path):
-    """Every kind, saved and loaded again."""
-    LEARNT[request.param].save(tmp_path / "tokenizer.json")
+    """A tokenizer of every kind, saved and loaded."""
+    TRAINED[request.param].save(tmp_path / "tokenizer.json")
     return load_tokenizer(tmp_path / "tokenizer.json")
 
 
-def test_known_text_comes_back_whole(stored):
+def test_round_trip_of_known_text(stored):
     assert stored.decode(stored.encode(HARD)) == HARD
 
 
@@ -352,26 +352,26 @@ def test_known_text_comes_back_whole(stored):
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.lists(st.sampled_from(HARD)).map("".join)
 )
-def test_any_text_comes_back_whole(kind, text):
-    tokenizer = LEARNT[kind]
+def test_round_trip_of_any_text(kind, text):
+    tokenizer = TRAINED[kind]
     ids = tokenizer.encode([text])
     assert tokenizer.decode(ids) == [text]
     assert all(UNK < i < tokenizer.size for i in ids[0])
 
 
-def test_control_in_a_text_is_text(stored):
+def test_control_names_in_text_are_text(stored):
     for name in tokenizers.SPECIALS:
         ids = stored.encode([f"a{name}b", name])
         assert not {PAD, START, END} & {i for row in ids for i in row}
         assert stored.decode([[START, *ids[1], END, PAD, PAD]]) == [name]
 
 
-def test_specials_have_fixed_places(stored):
+def test_specials_have_fixed_ids(stored):
     assert [stored.backend.token_to_id(name) for name in tokenizers.SPECIALS] == [0, 1, 2, 3]
     assert (stored.pad, stored.start, stored.end, stored.unk) == (0, 1, 2, 3)
 
 
-def test_symbols_stay_whole(stored):
+def test_symbols_are_single_tokens(stored):
     number = stored.backend.token_to_id("<url>")
     assert stored.encode(["<url>"]) == [[number]]
     ids = stored.encode(["see <url>.<café><url>"])[0]
@@ -380,13 +380,13 @@ def test_symbols_stay_whole(stored):
     assert stored.pieces([number, END]) == ["<url>", "</s>"]
 
 
-def test_symbols_survive_normalising():
+def test_symbols_are_not_normalized():
     tokenizer = train_tokenizer(config.TokenizerConfig(normalize="lower", symbols=("<URL>",), vocab=300), ["ABC abc"])
     assert tokenizer.decode(tokenizer.encode(["See <URL> NOW <url>"])) == ["see <URL> now <url>"]
 
 
 @pytest.mark.parametrize(
-    "normalise, text, result",
+    "normalize, text, result",
     [
         ("none", "Ⅳ E\u0301", "Ⅳ E\u0301"),
         ("nfc", "Ⅳ E\u0301", "Ⅳ É"),
@@ -395,9 +395,9 @@ def test_symbols_survive_normalising():
         ("nfkc+lower", "Ⅳ É", "iv é"),
     ],
 )
-def test_normalising_is_done_when_asked_and_stored(tmp_path, normalise, text, result):
+def test_normalize_is_saved(tmp_path, normalize, text, result):
     for kind in ("bpe", "word", "byte"):
-        train_tokenizer(schema.TokenizerConfig(kind=kind, normalize=normalise, vocab=600), [text, result]).save(
+        train_tokenizer(schema.TokenizerConfig(kind=kind, normalize=normalize, vocab=600), [text, result]).save(
             tmp_path / "t.json"
         )
         tokenizer = load_tokenizer(tmp_path / "t.json")
@@ -406,7 +406,7 @@ def test_normalising_is_done_when_asked_and_stored(tmp_path, normalise, text, re
 
 def test_unknown_words_and_characters():
     words = train_tokenizer(config.TokenizerConfig(kind="word", vocab=50), ["the cat sat", "cat food"])
-    assert words.encode(["the cat"])[0][1] == words.encode(["cat"])[0][0]  # first or not, the same word
+    assert words.encode(["the cat"])[0][1] == words.encode(["cat"])[0][0]  # the same token at the beginning and inside
     assert words.decode(words.encode(["dog sat food"])) == ["<unk> sat food"]
     assert words.decode(words.encode(["the dog sat"])) == ["the <unk> sat"]
     letters = train_tokenizer(config.TokenizerConfig(kind="char", vocab=50), ["abc "])
@@ -415,20 +415,20 @@ def test_unknown_words_and_characters():
 
 
 def test_pieces_are_readable():
-    pieces = {kind: tokenizer.pieces(tokenizer.encode(["the 你"])[0]) for kind, tokenizer in LEARNT.items()}
+    pieces = {kind: tokenizer.pieces(tokenizer.encode(["the 你"])[0]) for kind, tokenizer in TRAINED.items()}
     assert pieces["byte"] == ["t", "h", "e", "▁", "<e4>", "<bd>", "<a0>"]
     assert pieces["char"] == ["t", "h", "e", "▁", "你"]
     assert pieces["word"][0] == "▁the"
-    assert LEARNT["bpe"].pieces([PAD, START, UNK]) == ["<pad>", "<s>", "<unk>"]
+    assert TRAINED["bpe"].pieces([PAD, START, UNK]) == ["<pad>", "<s>", "<unk>"]
 
 
-def test_bytes_are_in_their_order():
-    assert LEARNT["byte"].encode(["aé"]) == [[4 + byte for byte in "aé".encode()]]
+def test_byte_ids_follow_byte_values():
+    assert TRAINED["byte"].encode(["aé"]) == [[4 + byte for byte in "aé".encode()]]
     letters = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     assert set(tokenizers.byte_letters()) == letters
 
 
-def test_the_vocabulary_is_kept_to():
+def test_vocabulary_size_is_respected():
     many = [f"word{i} and{i % 7}" for i in range(500)]
     for kind in ("bpe", "unigram", "word", "char"):
         assert train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=300, symbols=SYMBOLS), many).size <= 300
@@ -437,7 +437,7 @@ def test_the_vocabulary_is_kept_to():
             assert 260 <= train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=261), texts).size <= 261
 
 
-def test_wordpieces_are_pieces_of_words():
+def test_wordpiece():
     texts = ["The unbelievable animals, the believers!", "believe it", "naïve 你好"] * 3
     text = train_tokenizer(
         config.TokenizerConfig(kind="wordpiece", vocab=90, symbols=("<url>",)), texts, control=(MASK,)
@@ -446,9 +446,9 @@ def test_wordpieces_are_pieces_of_words():
     ids = text.encode(["The  unbelievers <url>你 <mask> </s>[x]"])[0]
     pieces = text.pieces(ids)
     assert "".join(pieces).replace("##", "").startswith("Theunbelievers<url>你<unk>")
-    assert any(piece.startswith("##") for piece in pieces) and not {PAD, START, END, text.mask} & {*ids}
+    assert any(batch.startswith("##") for batch in pieces) and not {PAD, START, END, text.mask} & {*ids}
     assert text.decode([[START, *ids[:-3], END, text.mask]])[0].startswith("The unbelievers <url> 你")
-    assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # what never stands inside a word
+    assert not {"##,", "##!", "##你"} & {*text.backend.get_vocab()}  # never inside a word
     assert text.encode(["zzz"]) == [[UNK]] and text.encode(["", " \n"]) == [[], []]
     once = train_tokenizer(
         config.TokenizerConfig(kind="wordpiece", vocab=90, symbols=("<url>",)), iter(texts), control=(MASK,)
@@ -458,7 +458,7 @@ def test_wordpieces_are_pieces_of_words():
     assert lower.encode(["THE ANIMALS"]) == lower.encode(["the animals"]) != [[UNK, UNK]]
 
 
-def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
+def test_wordpiece_keeps_the_most_frequent_letters(monkeypatch):
     texts = ["aaaa bbb cc d"] * 2 + [chr(0x4E00 + i) for i in range(200)]
     small = train_tokenizer(config.TokenizerConfig(kind="wordpiece", vocab=10), texts)
     assert small.size <= 10 and small.pieces(small.encode(["abcd"])[0]) == ["<unk>"]
@@ -468,15 +468,15 @@ def test_wordpieces_know_the_most_frequent_letters(monkeypatch):
     assert few.encode(["c"]) == few.encode(["d"]) == [[UNK]] and few.encode(["ab"]) != [[UNK]]
 
 
-def test_more_control_comes_last_and_no_text_says_it(tmp_path):
-    for kind in LEARNT:
+def test_extra_control_tokens_come_last(tmp_path):
+    for kind in TRAINED:
         train_tokenizer(schema.TokenizerConfig(kind=kind, vocab=700, symbols=SYMBOLS), CORPUS, control=(MASK,)).save(
             tmp_path / "t.json"
         )
         text = load_tokenizer(tmp_path / "t.json")
         assert text.mask == text.size - 1 and text.mask not in text.encode(["a <mask>", MASK])[0]
         assert text.pieces([text.mask]) == [MASK] and MASK in text.decode([[text.mask]])[0]
-        assert LEARNT[kind].mask is None and LEARNT[kind].sentinels == []
+        assert TRAINED[kind].mask is None and TRAINED[kind].sentinels == []
     marks = [tokenizers.sentinel(i) for i in reversed(range(3))]
     text = train_tokenizer(schema.TokenizerConfig(vocab=300), CORPUS, control=marks)
     assert text.size == 300 and text.sentinels == [299, 298, 297]
@@ -484,13 +484,13 @@ def test_more_control_comes_last_and_no_text_says_it(tmp_path):
     assert text.encode(["<extra_id_3>"])[0][-1] < 297
 
 
-def test_symbols_are_not_learnt_from():
+def test_symbols_are_not_trained_on():
     plain = train_tokenizer(config.TokenizerConfig(vocab=400), ["ab cd", " ef"])
     marked = train_tokenizer(config.TokenizerConfig(vocab=400, symbols=("<zzz>",)), ["ab cd<zzz> ef"])
     assert marked.size == plain.size + 1
 
 
-def test_learning_takes_an_even_sample(monkeypatch):
+def test_training_sample_is_evenly_spaced(monkeypatch):
     monkeypatch.setattr(tokenizers, "SAMPLE", 10)
     asked: list[int] = []
 
@@ -513,7 +513,7 @@ for kind in ("bpe", "unigram", "wordpiece", "word", "char"):
 """
 
 
-def test_the_same_texts_give_the_same_bytes():
+def test_tokenizer_training_is_reproducible():
     found = set()
     for seed, threads in (("1", "false"), ("2", "true"), ("3", "true")):
         env = os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": threads}
@@ -538,7 +538,7 @@ assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def test_a_fork_brings_no_warning():
+def test_fork_does_not_warn():
     env = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run([sys.executable, "-c", FORK], env=env, capture_output=True, timeout=60)
     assert done.returncode == 0 and not done.stderr
@@ -556,18 +556,18 @@ def test_a_fork_brings_no_warning():
         ({"symbols": ("é",)}, "'é' is already a token.*<é>"),
     ],
 )
-def test_tokenizer_mistakes(asked, words):
+def test_tokenizer_errors(asked, words):
     with pytest.raises(UserError, match=words):
         train_tokenizer(config.TokenizerConfig(**asked), ["some text"])
     with pytest.raises(UserError, match="'<mask>' is a control token already"):
         train_tokenizer(config.TokenizerConfig(symbols=(MASK,)), ["some text"], control=(MASK,))
 
 
-def test_damaged_tokenizers_are_refused(tmp_path):
+def test_damaged_tokenizers_are_errors(tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match="cannot be read .No such file"):
         load_tokenizer(path)
-    LEARNT["bpe"].save(path)
+    TRAINED["bpe"].save(path)
     whole = path.read_text()
     assert str(tmp_path) not in whole
     path.write_text(whole[: len(whole) // 2])
@@ -581,16 +581,16 @@ def test_damaged_tokenizers_are_refused(tmp_path):
         load_tokenizer(path)
 
 
-def test_half_a_surrogate_pair_is_refused():
+def test_half_a_surrogate_pair_is_an_error():
     with pytest.raises(UserError, match="half a surrogate pair"):
-        LEARNT["bpe"].encode(["fine", "a\ud800"])
+        TRAINED["bpe"].encode(["fine", "a\ud800"])
     with pytest.raises(TypeError):
-        LEARNT["bpe"].encode([7])
+        TRAINED["bpe"].encode([7])
 
 
 # --- batches ---------------------------------------------------------------------------------------------------
 
-BYTE = LEARNT["byte"]
+BYTE = TRAINED["byte"]
 
 
 def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
@@ -599,24 +599,24 @@ def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
     return InMemoryExamples("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
 
 
-def batcher(examples, seed: int = 1, **changes) -> PairSampler:
+def make_sampler(examples, seed: int = 1, **changes) -> PairSampler:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
     made = PairSampler(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
-    made.pool_size = 1000  # so that few examples make several
+    made.pool_size = 1000  # so that few examples need several pools
     return made
 
 
-def texts(update) -> list[tuple[str, str]]:
-    """The examples of an update as its tensors hold them, padded or packed."""
+def texts(step) -> list[tuple[str, str]]:
+    """The examples of a step, decoded from its tensors, padded or packed."""
     found = []
-    for piece in update.micro_batches:
-        for row in range(len(piece.source)):
-            segments = [0] if piece.source_segments is None else range(int(piece.source_segments[row].max()) + 1)
+    for batch in step.micro_batches:
+        for row in range(len(batch.source)):
+            segments = [0] if batch.source_segments is None else range(int(batch.source_segments[row].max()) + 1)
             for segment in segments:
-                read, written = piece.source_valid[row], piece.target_valid[row]
-                if piece.source_segments is not None:
-                    read, written = piece.source_segments[row] == segment, piece.target_segments[row] == segment
-                x, y, z = piece.source[row][read], piece.target_out[row][written], piece.target_in[row][written]
+                read, written = batch.source_valid[row], batch.target_valid[row]
+                if batch.source_segments is not None:
+                    read, written = batch.source_segments[row] == segment, batch.target_segments[row] == segment
+                x, y, z = batch.source[row][read], batch.target_out[row][written], batch.target_in[row][written]
                 assert x[-1] == END and y[-1] == END and z[0] == START and torch.equal(y[:-1], z[1:])
                 found.append(tuple(BYTE.decode([x.tolist(), y.tolist()])))
     return found
@@ -632,7 +632,7 @@ def same(one, other) -> bool:
     )
 
 
-def test_pair_shifts_and_pads():
+def test_collate_shifts_and_pads():
     made = collate_pairs([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
     assert made.source.tolist() == [[5, 6, END], [7, END, PAD]]
     assert made.source_valid.tolist() == [[True, True, True], [True, True, False]]
@@ -643,7 +643,7 @@ def test_pair_shifts_and_pads():
     assert made.to("meta").target_in.device.type == "meta" and made.to("cpu").target_positions is None
 
 
-def test_pair_obeys_the_tokenizers_own_control():
+def test_collate_uses_each_tokenizers_control_ids():
     class Other:
         pad, start, end = 77, 78, 79
 
@@ -651,7 +651,7 @@ def test_pair_obeys_the_tokenizers_own_control():
     assert made.source.tolist() == [[1, 79, 77], [1, 2, 79]] and made.target_out[0].tolist() == [1, END, PAD]
 
 
-def test_pair_packs():
+def test_collate_packs():
     made = collate_pairs([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
     assert made.source.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
     assert made.target_in.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
@@ -685,104 +685,104 @@ def test_packing_never_overlaps(sizes):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_an_epoch_holds_every_example_once(packed, accumulate):
+def test_epoch_has_every_example_once(packed, accumulate):
     examples = some(2500)
-    made = list(batcher(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).steps(0))
-    assert sorted(text for update in made for text in texts(update)) == sorted(examples)
-    assert sorted(i for update in made for i in update.examples) == list(range(2500))
-    for update in made:
-        inside = [examples[i] for i in update.examples]
-        assert sorted(texts(update)) == sorted(inside)
-        assert update.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
-        assert update.count == sum(len(y) + 1 for _, y in inside)
-        assert update.count == sum(int(piece.target_valid.sum()) for piece in update.micro_batches)
-        assert len(update.micro_batches) == min(accumulate, len(inside))
-        assert all(len(piece.source) and piece.source.shape[1] <= 64 for piece in update.micro_batches)
-    assert [update.index for update in made] == np.cumsum([len(update.examples) for update in made]).tolist()
-    full = sum(update.tokens for update in made) / len(made) / 300
+    made = list(make_sampler(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).steps(0))
+    assert sorted(text for step in made for text in texts(step)) == sorted(examples)
+    assert sorted(i for step in made for i in step.examples) == list(range(2500))
+    for step in made:
+        inside = [examples[i] for i in step.examples]
+        assert sorted(texts(step)) == sorted(inside)
+        assert step.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
+        assert step.count == sum(len(y) + 1 for _, y in inside)
+        assert step.count == sum(int(batch.target_valid.sum()) for batch in step.micro_batches)
+        assert len(step.micro_batches) == min(accumulate, len(inside))
+        assert all(len(batch.source) and batch.source.shape[1] <= 64 for batch in step.micro_batches)
+    assert [step.index for step in made] == np.cumsum([len(step.examples) for step in made]).tolist()
+    full = sum(step.tokens for step in made) / len(made) / 300
     assert full > 0.9
 
 
 def test_packed_rows_are_fewer_and_full():
     examples = some(1000)
-    padded, packed = (list(batcher(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
-    rows = [sum(len(piece.source) for update in made for piece in update.micro_batches) for made in (padded, packed)]
+    padded, packed = (list(make_sampler(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
+    rows = [sum(len(batch.source) for step in made for batch in step.micro_batches) for made in (padded, packed)]
     assert rows[1] * 8 < rows[0]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_order_depends_on_seed_and_epoch_only():
     examples = some(1500)
-    first = list(batcher(examples, tokens=200).steps(3))
-    again = batcher(examples, tokens=200)
-    list(again.steps(0))  # what was encoded before changes nothing
+    first = list(make_sampler(examples, tokens=200).steps(3))
+    again = make_sampler(examples, tokens=200)
+    list(again.steps(0))  # the cache of encoded examples changes nothing
     assert all(map(same, first, again.steps(3)))
-    others = [batcher(examples, tokens=200).steps(4), batcher(examples, seed=2, tokens=200).steps(3)]
+    others = [make_sampler(examples, tokens=200).steps(4), make_sampler(examples, seed=2, tokens=200).steps(3)]
     assert all(next(other).examples != first[0].examples for other in others)
-    pool = [max(map(len, examples[update.examples[0]])) for update in first if update.index <= 1000]
+    pool = [max(map(len, examples[step.examples[0]])) for step in first if step.index <= 1000]
     assert len(pool) > 50 and pool != sorted(pool)
 
 
 @pytest.mark.parametrize("changes", [{}, {"batch": 7}, {"max_tokens": 20}, {"max_tokens": 20, "packed": True}])
-def test_going_on_from_any_place_is_the_same(changes):
+def test_resume_after_any_step(changes):
     examples = some(2300)  # three pools
-    whole = list(batcher(examples, tokens=300, accumulate=2, **changes).steps(5))
-    assert len({update.index for update in whole}) == len(whole) and whole[-1].index == 2300
+    whole = list(make_sampler(examples, tokens=300, accumulate=2, **changes).steps(5))
+    assert len({step.index for step in whole}) == len(whole) and whole[-1].index == 2300
     for i in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2, len(whole) - 1]:
-        rest = list(batcher(examples, tokens=300, accumulate=2, **changes).steps(5, whole[i].index))
+        rest = list(make_sampler(examples, tokens=300, accumulate=2, **changes).steps(5, whole[i].index))
         assert len(rest) == len(whole) - i - 1 and all(map(same, whole[i + 1 :], rest))
 
 
-def test_a_place_of_other_settings_is_refused():
-    wanted = {update.index for update in batcher(some(900), batch=7).steps(0)}
+def test_resume_with_other_settings_is_an_error():
+    wanted = {step.index for step in make_sampler(some(900), batch=7).steps(0)}
     assert 10 not in wanted
     with pytest.raises(UserError, match="no step ends after 10 examples.*train.batch"):
-        next(batcher(some(900), batch=7).steps(0, 10))
+        next(make_sampler(some(900), batch=7).steps(0, 10))
 
 
-def test_long_examples_are_counted_never_lost_silently():
+def test_long_examples_are_left_out_and_reported():
     examples = some(2300)
     longer = {i for i, (x, y) in enumerate(examples) if max(len(x), len(y)) + 1 > 25}
-    made = batcher(examples, tokens=300, max_tokens=25)
-    seen = {i for update in made.steps(0) for i in update.examples}
+    made = make_sampler(examples, tokens=300, max_tokens=25)
+    seen = {i for step in made.steps(0) for i in step.examples}
     assert 500 < len(longer) < 1800 and made.too_long == longer and seen == set(range(2300)) - longer
     assert made.report() == [
         f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
         f"such as made up, example {min(longer) + 1}"
     ]
-    assert batcher(examples).report() == []
+    assert make_sampler(examples).report() == []
 
 
-def test_nothing_but_long_examples_is_refused():
+def test_only_long_examples_is_an_error():
     with pytest.raises(UserError, match="all 1,100 examples of data.train have a side of more than 3 tokens"):
-        list(batcher(some(1100), max_tokens=3).steps(0))
+        list(make_sampler(some(1100), max_tokens=3).steps(0))
     with pytest.raises(UserError, match="data.train: made up holds no example"):
-        batcher(some(0))
+        make_sampler(some(0))
 
 
-def test_one_example_over_the_budget_is_an_update():
-    made = list(batcher(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
-    assert sorted(update.tokens for update in made) == [2, 61]
+def test_example_over_the_budget_is_a_step():
+    made = list(make_sampler(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
+    assert sorted(step.tokens for step in made) == [2, 61]
 
 
-def test_small_data_are_encoded_once_large_data_anew(monkeypatch):
+def test_small_data_are_cached_in_memory(monkeypatch):
     examples, asked = some(1200), []
     encode = type(BYTE).encode
     monkeypatch.setattr(type(BYTE), "encode", lambda self, rows: asked.extend(rows) or encode(self, rows))
-    made = batcher(examples)
+    made = make_sampler(examples)
     first = [list(made.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400
     monkeypatch.setattr(sampler, "CACHED_EXAMPLES", 1000)
-    anew = batcher(examples)
+    anew = make_sampler(examples)
     second = [list(anew.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400 + 4800
     assert all(same(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
-def test_threads_change_nothing_and_end():
+def test_workers_change_nothing_and_end():
     examples = some(3600)
-    alone = list(batcher(examples, tokens=300).steps(0))
-    assert all(map(same, alone, batcher(examples, tokens=300, workers=3).steps(0)))
-    left = batcher(examples, tokens=300, workers=2).steps(0)
+    alone = list(make_sampler(examples, tokens=300).steps(0))
+    assert all(map(same, alone, make_sampler(examples, tokens=300, workers=3).steps(0)))
+    left = make_sampler(examples, tokens=300, workers=2).steps(0)
     next(left)
     assert any(thread.name.startswith("data") for thread in threading.enumerate())
     del left
@@ -790,20 +790,20 @@ def test_threads_change_nothing_and_end():
     assert not any(thread.name.startswith("data") for thread in threading.enumerate())
 
 
-def test_a_mistake_in_a_thread_reaches_the_caller(tmp_path):
+def test_worker_errors_reach_the_caller(tmp_path):
     found = open_pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
     write(tmp_path / "x.en", "")
     with pytest.raises(UserError, match="was changed while"):
-        list(batcher(found, workers=2).steps(0))
+        list(make_sampler(found, workers=2).steps(0))
     assert not any(thread.name.startswith("data") for thread in threading.enumerate())
 
 
-def test_cut_fills_the_budget():
+def test_group_by_budget():
     assert group_by_budget(np.array([5, 5, 5, 5, 11, 3]), 10) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
     assert group_by_budget(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 4)]
 
 
-def test_share_gives_pieces_of_about_equal_tokens():
+def test_split_evenly():
     lengths = np.array([1, 1, 1, 1, 10, 10, 30, 30, 40])
     assert [int(lengths[run].sum()) for run in split_evenly(lengths, 3)] == [54, 30, 40]
     assert split_evenly(np.array([5, 5]), 4) == [slice(0, 1), slice(1, 2)]
@@ -812,7 +812,7 @@ def test_share_gives_pieces_of_about_equal_tokens():
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 9))
-def test_shares_are_whole_and_never_empty(lengths, pieces):
+def test_split_evenly_covers_all_items(lengths, pieces):
     runs = split_evenly(np.array(lengths), pieces)
     assert len(runs) == min(pieces, len(lengths))
     assert [i for run in runs for i in range(run.start, run.stop)] == list(range(len(lengths)))
@@ -828,7 +828,7 @@ def test_sorted_batches():
     assert sorted_batches([]) == []
 
 
-def test_a_pool_is_never_smaller_than_an_update():
+def test_pool_is_larger_than_a_step():
     def pool(**train):
         return PairSampler(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool_size
 
@@ -837,10 +837,10 @@ def test_a_pool_is_never_smaller_than_an_update():
     assert pool(batch=20_000) == 80_000
 
 
-def test_little_is_padding():
+def test_padding_is_below_three_percent():
     train = make_dates(("en", "de"), 6000, 1)["train"]
     tokenizer = train_tokenizer(config.TokenizerConfig(vocab=1000), train.texts(0, 1))
     made = PairSampler(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).steps(0)
-    found = [piece for update in made for piece in update.micro_batches]
-    cells = sum(piece.source.numel() + piece.target_in.numel() for piece in found)
-    assert sum(int(piece.source_valid.sum() + piece.target_valid.sum()) for piece in found) / cells > 0.97
+    found = [batch for step in made for batch in step.micro_batches]
+    cells = sum(batch.source.numel() + batch.target_in.numel() for batch in found)
+    assert sum(int(batch.source_valid.sum() + batch.target_valid.sum()) for batch in found) / cells > 0.97

@@ -1,4 +1,4 @@
-"""The embedded data: the target is a function of the source, and no date is in two parts."""
+"""Embedded dates: the target is a function of the source, and no date is in two splits."""
 
 import datetime
 import os
@@ -10,7 +10,7 @@ import pytest
 from babel import dates
 
 from regard.errors import UserError
-from regard.synthetic import dates as room
+from regard.synthetic import dates as synthetic_dates
 from regard.synthetic.dates import SourceFormats, locale, make_dates, split_of
 
 LOCALES = [("en", "de"), ("fr", "es"), ("ja", "en"), ("ar", "en"), ("de", "sv"), ("zh-Hant", "hi")]
@@ -28,12 +28,12 @@ def test_the_target_is_a_function_of_the_source(parts):
             assert found.setdefault(source, target) == target
 
 
-def test_every_text_says_something(parts):
+def test_no_text_is_empty(parts):
     assert all(text.strip() for part in parts.values() for pair in part for text in pair)
     assert [len(parts[name]) for name in ("train", "valid", "test")] == [4000, 1000, 1000]
 
 
-def test_sources_are_varied_and_parts_disjoint(parts):
+def test_sources_are_varied_and_splits_disjoint(parts):
     sources = {name: {source for source, _ in part} for name, part in parts.items()}
     assert len(sources["train"]) > 3900 and len(sources["test"]) == 1000
     assert not sources["train"] & (sources["valid"] | sources["test"]) and not sources["valid"] & sources["test"]
@@ -51,7 +51,7 @@ def german(text: str) -> tuple[datetime.date, str]:
     return datetime.date(int(year), MONTHS.index(month) + 1, int(day)), weekday + time
 
 
-def test_no_date_is_in_two_parts():
+def test_no_date_is_in_two_splits():
     found = {
         name: {german(target)[0] for _, target in part} for name, part in make_dates(("en", "de"), 5000, 1).items()
     }
@@ -65,8 +65,8 @@ def test_no_date_is_in_two_parts():
     assert min(found["train"]).year < 1905 and max(found["train"]).year > 2094
 
 
-def test_the_target_says_what_the_source_says():
-    """Read the English by hand: the same date, weekday, hour and minute."""
+def test_target_has_the_content_of_the_source():
+    """Parse the English source: the target has the same date, weekday, hour and minute."""
     months = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
     days = {"mon": "Mo", "tue": "Di", "wed": "Mi", "thu": "Do", "fri": "Fr", "sat": "Sa", "sun": "So"}
     kinds = set()
@@ -92,7 +92,7 @@ def test_the_target_says_what_the_source_says():
     assert len(kinds) == 4
 
 
-def test_sources_keep_the_odd_spaces():
+def test_sources_have_noise():
     sources = [source for source, _ in make_dates(("en", "de"), 2000, 1)["train"]]
     for oddity in ("\u202f", "\u00a0", "  "):
         assert 20 < sum(oddity in source for source in sources) < 1500
@@ -101,7 +101,7 @@ def test_sources_keep_the_odd_spaces():
     assert not any(re.search(r"\d[/.-]\d+[/.-]\d", source) for source in sources)
 
 
-def test_seed_and_number_change_training_only():
+def test_seed_and_size_change_training_only():
     first, other, more = (
         make_dates(("en", "de"), 300, 1),
         make_dates(("en", "de"), 300, 2),
@@ -114,14 +114,14 @@ def test_seed_and_number_change_training_only():
         assert first[name].fingerprint() == other[name].fingerprint()
 
 
-def test_another_process_makes_the_same():
+def test_data_are_equal_in_another_process():
     code = "from regard.synthetic.dates import make_dates\nfor part in make_dates(('en', 'de'), 200, 7).values(): print(part.fingerprint())"
     env = os.environ | {"PYTHONHASHSEED": "5"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [part.fingerprint() for part in make_dates(("en", "de"), 200, 7).values()]
 
 
-def test_it_is_a_data_set():
+def test_dates_are_examples():
     test = make_dates(("en", "de"), 1, 1)["test"]
     test.require_nonempty("data.test")
     assert test.counts == {"examples": 1000} and test.report() == []
@@ -129,27 +129,27 @@ def test_it_is_a_data_set():
     assert list(test.texts(1))[:2] == [test[0][1], test[1][1]] and len(test.texts(0, 1)) == 2000
 
 
-def test_forms_that_can_be_misread_are_left_out(monkeypatch):
+def test_ambiguous_formats_are_left_out(monkeypatch):
     moment = datetime.datetime(2021, 3, 5, 15, 4)
-    monkeypatch.setattr(room, "OWN_DATES", ("dd/MM/y", "MM/dd/y", "d MMM yy", "d MMMMM y", "d MMMM y"))
+    monkeypatch.setattr(synthetic_dates, "OWN_DATES", ("dd/MM/y", "MM/dd/y", "d MMM yy", "d MMMMM y", "d MMMM y"))
     place = locale("en")
     spelt = [form(moment) for form, _ in SourceFormats(place).dates]
     assert "05/03/2021" in spelt and "5 March 2021" in spelt
     assert not {"03/05/2021", "5 Mar 21", "5 M 2021"} & set(spelt)
-    no_period = room.unambiguous([dates.parse_pattern("h:mm")], place, room.time_probes())
+    no_period = synthetic_dates.unambiguous([dates.parse_pattern("h:mm")], place, synthetic_dates.time_probes())
     assert no_period == []
 
 
 @pytest.mark.parametrize("name", ["en", "fi", "ja"])
-def test_it_is_known_which_forms_name_the_weekday(name):
+def test_names_weekday(name):
     place, moment = locale(name), datetime.datetime(2021, 3, 5)
     words = {place.days[kind][size][4] for kind in place.days for size in ("wide", "abbreviated")}  # Friday
     named = [(weekday, any(word in form(moment) for word in words)) for form, weekday in SourceFormats(place).dates]
     assert all(said == found for said, found in named) and len(set(named)) == 2
 
 
-def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
-    monkeypatch.setattr(room, "unambiguous", lambda *_: [])
+def test_locale_without_unambiguous_formats_gets_plain_ones(monkeypatch):
+    monkeypatch.setattr(synthetic_dates, "unambiguous", lambda *_: [])
     source = SourceFormats(locale("en"))
     moment = datetime.datetime(2021, 3, 5, 15, 4)
     assert [form(moment) for form, _ in source.dates] == ["2021-03-05"]
@@ -165,7 +165,7 @@ def test_a_locale_without_clear_forms_gets_plain_ones(monkeypatch):
         ("", "not a locale"),
     ],
 )
-def test_an_unknown_locale_is_refused(name, words):
+def test_unknown_locale_is_an_error(name, words):
     with pytest.raises(UserError, match=words):
         make_dates((name, "de"), 10, 1)
     with pytest.raises(UserError, match="data.locales"):

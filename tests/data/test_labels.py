@@ -1,4 +1,4 @@
-"""Texts with labels and words with tags, read from every format; figures of how far answers agree with the right ones."""
+"""Labeled texts and tagged words from every format, label sets, and label metrics."""
 
 import gzip
 import json
@@ -15,11 +15,10 @@ from regard.data.tagged import Columns, Conllu, PlainText, Records, detect_forma
 from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
-from regard.processors.labels import LabelSet, collect_labels, sorted_labels
-from regard.processors.labels import collect_tags as learnt_tags
+from regard.processors.labels import LabelSet, collect_labels, collect_tags, sorted_labels
 
 
-def file(folder: Path, name: str, text: str) -> Path:
+def write_file(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     packers = {".gz": gzip.compress, ".xz": lzma.compress}
     path.write_bytes(packers.get(path.suffix, bytes)(text.encode()))
@@ -55,30 +54,32 @@ GOOD = [("so good", "pos"), ("so bad, really", "neg"), ("fine", "pos")]
         ("a.json", '{"s": "so good", "l": "pos"}\n{"s": "so bad, really", "l": "neg"}\n{"s": "fine", "l": "pos"}\n', "s,l"),
     ],
 )  # fmt: skip
-def test_every_format_gives_the_same(tmp_path, name, text, columns):
-    path = file(tmp_path, name, text)
+def test_formats_are_equivalent(tmp_path, name, text, columns):
+    path = write_file(tmp_path, name, text)
     assert texts(path, columns=columns) == GOOD
     assert collect_labels(labeled_texts(((str(path),),), LabelData(columns=columns))).counts == {"neg": 1, "pos": 2}
 
 
-def test_places_and_line_ends_inside_quotes(tmp_path):
-    path = file(tmp_path, "a.csv", 'text,label\n"two\nlines ""and"" quotes",x\n,y\nlast,y\n')
+def test_locations_and_newlines_in_quotes(tmp_path):
+    path = write_file(tmp_path, "a.csv", 'text,label\n"two\nlines ""and"" quotes",x\n,y\nlast,y\n')
     read = labeled_texts(((str(path),),), LabelData())
     assert list(read) == [('two\nlines "and" quotes', "x"), ("last", "y")]
     assert (read.location(0), read.location(1)) == (f"{path}:3", f"{path}:5")
     assert read.report() == ["1 examples left out because a side is empty"]
-    plain = labeled_texts(((str(file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
+    plain = labeled_texts(((str(write_file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
     assert plain.location(1) == f"{tmp_path / 'b.tsv'}:3" and plain.counts["empty"] == 1
 
 
-def test_labels_may_be_numbers_and_come_in_their_order(tmp_path):
-    path = file(tmp_path, "a.jsonl", "\n".join(json.dumps({"text": "a", "label": n}) for n in (10, 2, True, 2, 1.5)))
+def test_numeric_labels_are_sorted_by_value(tmp_path):
+    path = write_file(
+        tmp_path, "a.jsonl", "\n".join(json.dumps({"text": "a", "label": n}) for n in (10, 2, True, 2, 1.5))
+    )
     assert collect_labels(labeled_texts(((str(path),),), LabelData())).names == ["2", "10", "1.5", "true"]
 
 
-def test_several_files_and_a_fingerprint(tmp_path):
+def test_several_files_and_fingerprints(tmp_path):
     for name in ("a", "b"):
-        file(tmp_path, f"{name}.tsv", f"{name}\tx\n{name}{name}\ty\n")
+        write_file(tmp_path, f"{name}.tsv", f"{name}\tx\n{name}{name}\ty\n")
     both = labeled_texts(((f"{tmp_path}/?.tsv",),), LabelData())
     assert len(both) == 4 and both[3] == ("bb", "y")
     one = labeled_texts(((f"{tmp_path}/a.tsv",),), LabelData())
@@ -112,20 +113,20 @@ def wide(count: int, labels: int) -> str:
         ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read(tmp_path, name, text, data, words):
-    path = file(tmp_path, name, text)
+def test_label_file_errors(tmp_path, name, text, data, words):
+    path = write_file(tmp_path, name, text)
     with pytest.raises(UserError) as error:
         texts(path, **data)
     assert words in str(error.value)
 
 
-def test_skipping_what_cannot_be_read(tmp_path):
+def test_invalid_rows_are_skipped(tmp_path):
     for name, text in (("a.csv", "text,label\n1,2,3\na,x\n"), ("a.tsv", "b\na\tx\n")):
-        read = labeled_texts(((str(file(tmp_path, name, text)),),), LabelData(invalid="skip"))
+        read = labeled_texts(((str(write_file(tmp_path, name, text)),),), LabelData(invalid="skip"))
         assert list(read) == [("a", "x")] and read.counts["invalid"] == 1
 
 
-def test_a_csv_that_is_no_text(tmp_path):
+def test_csv_with_invalid_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,label\n\xff,x\n")
     with pytest.raises(UserError, match="a.csv:2: byte 1 of the line is 0xff, which is not valid UTF-8"):
@@ -138,7 +139,7 @@ def test_a_csv_that_is_no_text(tmp_path):
      ("a.csv.xz", lzma.compress(b"text,label\n" * 99)[:-20]), ("a.csv.xz", b"plain")],
     ids=["cut gz", "no gz", "cut xz", "no xz"],
 )  # fmt: skip
-def test_a_csv_in_a_broken_archive(tmp_path, name, data):
+def test_csv_in_a_damaged_archive(tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(
@@ -147,7 +148,7 @@ def test_a_csv_in_a_broken_archive(tmp_path, name, data):
         texts(path)
 
 
-def test_two_files_are_not_two_sides():
+def test_two_sides_are_errors():
     with pytest.raises(UserError, match="texts and labels are in one file, but 2 were given"):
         labeled_texts((("a",), ("b",)), LabelData())
     with pytest.raises(UserError, match="words and tags are in one file, but 2 were given"):
@@ -162,26 +163,29 @@ def test_two_files_are_not_two_sides():
         (wide(3, 1), "is 'label 0', expected at least two"),
     ],
 )
-def test_what_can_hardly_be_labels(tmp_path, text, words):
-    read = labeled_texts(((str(file(tmp_path, "a.tsv", text)),),), LabelData())
+def test_implausible_labels_are_errors(tmp_path, text, words):
+    read = labeled_texts(((str(write_file(tmp_path, "a.tsv", text)),),), LabelData())
     with pytest.raises(UserError) as error:
         collect_labels(read)
     assert words in str(error.value) and "data.columns=label,text" in str(error.value)
 
 
-def test_a_thousand_labels_are_fine(tmp_path):
-    assert len(collect_labels(labeled_texts(((str(file(tmp_path, "a.tsv", wide(3000, 1000))),),), LabelData()))) == 1000
+def test_a_thousand_labels_are_allowed(tmp_path):
+    assert (
+        len(collect_labels(labeled_texts(((str(write_file(tmp_path, "a.tsv", wide(3000, 1000))),),), LabelData())))
+        == 1000
+    )
 
 
-def test_an_unseen_label_is_named(tmp_path):
+def test_unseen_label_error(tmp_path):
     labels = sorted_labels({"pos": 3, "neg": 4})
-    valid = labeled_texts(((str(file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
+    valid = labeled_texts(((str(write_file(tmp_path, "a.tsv", "a\tpos\nb\tneutral\n")),),), LabelData())
     with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'neutral', which data\.train never has; "
                                       r"expected neg, pos\. .*data\.invalid=skip"):  # fmt: skip
         labels.require_known(valid, "data.valid")
 
 
-def test_labels_are_kept(tmp_path):
+def test_label_set_round_trip(tmp_path):
     labels = LabelSet({"b": 2, "a": 5})
     labels.save(tmp_path / "labels.json")
     again = LabelSet.load(tmp_path / "labels.json")
@@ -194,7 +198,7 @@ def test_labels_are_kept(tmp_path):
             LabelSet.load(tmp_path / "bad.json")
 
 
-def test_which_labels_draw_spans():
+def test_span_labels_are_detected():
     def draws(*names):
         return LabelSet(dict.fromkeys(names, 1)).spans
 
@@ -234,7 +238,7 @@ def sentences(path: Path, **data):
 
 
 def test_conllu(tmp_path):
-    path = file(tmp_path, "a.conllu.xz", CONLLU)
+    path = write_file(tmp_path, "a.conllu.xz", CONLLU)
     read = sentences(path)
     assert list(read) == WORDS and read.location(0) == f"{path}:1" and read.location(1) == f"{path}:11"
     assert read.text(0, 0) == "I wo n't go ."
@@ -243,25 +247,27 @@ def test_conllu(tmp_path):
     assert (
         read.fingerprint()
         == sentences(path).fingerprint()
-        != sentences(file(tmp_path, "b.conllu", CONLLU + "\n# x")).fingerprint()
+        != sentences(write_file(tmp_path, "b.conllu", CONLLU + "\n# x")).fingerprint()
     )
 
 
 def test_columns(tmp_path):
-    path = file(tmp_path, "eng.train.gz", COLUMNS)
+    path = write_file(tmp_path, "eng.train.gz", COLUMNS)
     assert list(sentences(path)) == NAMES
     assert sentences(path, column="2")[1] == (("Peter", "Blackburn"), ("NNP", "NNP"))
-    tabs = file(tmp_path, "a.tsv", COLUMNS.replace(" ", "\t").replace("\n", "\r\n"))
+    tabs = write_file(tmp_path, "a.tsv", COLUMNS.replace(" ", "\t").replace("\n", "\r\n"))
     assert list(sentences(tabs)) == NAMES
-    spaced = file(tmp_path, "b.tsv", "New York\tB-LOC\nis\tO\n")
+    spaced = write_file(tmp_path, "b.tsv", "New York\tB-LOC\nis\tO\n")
     assert sentences(spaced)[0] == (("New York", "is"), ("B-LOC", "O"))
 
 
 def test_tagged_jsonl(tmp_path):
     lines = [json.dumps({"tokens": list(words), "tags": list(tags)}) for words, tags in NAMES]
-    assert list(sentences(file(tmp_path, "a.jsonl", "\n".join(lines)))) == NAMES
+    assert list(sentences(write_file(tmp_path, "a.jsonl", "\n".join(lines)))) == NAMES
     other = json.dumps({"words": ["a"], "ner": ["O"]})
-    assert list(sentences(file(tmp_path, "b.jsonl", other + "\n\n" + other), column="ner")) == [(("a",), ("O",))] * 2
+    assert (
+        list(sentences(write_file(tmp_path, "b.jsonl", other + "\n\n" + other), column="ner")) == [(("a",), ("O",))] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,14 +295,14 @@ def test_tagged_jsonl(tmp_path):
         ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags for training or evaluation"),
     ],
 )  # fmt: skip
-def test_tags_that_cannot_be_read(tmp_path, name, text, data, words):
-    path = file(tmp_path, name, text)
+def test_tag_file_errors(tmp_path, name, text, data, words):
+    path = write_file(tmp_path, name, text)
     with pytest.raises(UserError) as error:
         sentences(path, **data)
     assert words in str(error.value)
 
 
-def test_a_sentence_with_a_bad_line_is_skipped_whole(tmp_path):
+def test_invalid_line_skips_its_sentence(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"a X\nb\n\nc X\n\n\xff\xfe Y\nd X\n\ne Y\n\nf X\n\xff Y\n")
     read = sentences(path, invalid="skip")
@@ -304,14 +310,14 @@ def test_a_sentence_with_a_bad_line_is_skipped_whole(tmp_path):
     assert read.counts["invalid"] == 3 and read.location(1) == f"{path}:9"
 
 
-def test_one_tag_is_none(tmp_path):
+def test_single_tag_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"every tag of .* is '_', expected at least two; choose the column"):
-        learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU), column="deps"))
-    assert learnt_tags(sentences(file(tmp_path, "a.conllu", CONLLU))).counts["PRON"] == 1
+        collect_tags(sentences(write_file(tmp_path, "a.conllu", CONLLU), column="deps"))
+    assert collect_tags(sentences(write_file(tmp_path, "a.conllu", CONLLU))).counts["PRON"] == 1
 
 
-def test_what_is_written_is_what_was_read():
-    """Comments, ranges and empty nodes stay; only the tags are other ones."""
+def test_conllu_round_trip():
+    """Comments, ranges and empty nodes are kept; only the tags change."""
     blocks = list(Conllu("").blocks(CONLLU.splitlines()))
     assert "\n".join(blocks) == CONLLU + ("" if CONLLU.endswith("\n\n") else "") and len(blocks) == 2
     written = Conllu("upos").with_tags(blocks[0].split("\n"), list("ABCDE"))
@@ -327,7 +333,7 @@ def test_what_is_written_is_what_was_read():
     assert again == blocks[0]
 
 
-def test_columns_are_written():
+def test_columns_with_tags():
     lines = COLUMNS.split("\n")[2:4]
     assert Columns("").with_tags(lines, ["X", "Y"]) == "EU NNP B-NP X\nrejects VBZ B-VP Y"
     assert Columns("2").with_tags(lines, ["X", "Y"]) == "EU X B-NP B-ORG\nrejects Y B-VP O"
@@ -336,7 +342,7 @@ def test_columns_are_written():
     assert Columns("").with_tags(["-DOCSTART- -X- O"], []) == "-DOCSTART- -X- O"
 
 
-def test_records_and_plain_words_are_written():
+def test_records_and_plain_text_with_tags():
     assert json.loads(Records("").with_tags(['{"id": 3, "tokens": ["a", "ü"]}'], ["X", "Y"])) == {
         "id": 3,
         "tokens": ["a", "ü"],
@@ -345,7 +351,7 @@ def test_records_and_plain_words_are_written():
     assert PlainText().with_tags(["a  b"], ["X", "Y"]) == "a/X b/Y"
 
 
-def test_the_first_lines_tell_the_format():
+def test_detect_format():
     conllu, columns = TagData(train="a.conllu", column="xpos"), TagData(train="a.txt")
     lines = CONLLU.splitlines()
     assert detect_format(lines[:3], conllu).column == 4
@@ -362,7 +368,7 @@ def test_the_first_lines_tell_the_format():
     assert isinstance(detect_format(["a b"], TagData(format="columns")), Columns)
 
 
-def test_a_hash_is_a_comment_before_conllu_alone():
+def test_hash_is_a_comment_only_before_conllu():
     conllu, columns = TagData(train="a.conllu"), TagData(train="a.txt")
     assert isinstance(detect_format(["#1 in sales"], conllu), PlainText)
     assert isinstance(detect_format(["", "#1 in sales", "a b"], conllu), PlainText)
@@ -373,10 +379,10 @@ def test_a_hash_is_a_comment_before_conllu_alone():
     assert read_head(iter(["# a"])) == ["# a"] and read_head(iter([])) == []
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def test_figures_by_hand():
+def test_label_metrics():
     found, right = list("aabbca"), list("aabcab")
     told = label_metrics(found, right)
     assert told["accuracy"] == told["micro f1"] == 0.5
@@ -389,7 +395,7 @@ def test_figures_by_hand():
     assert (uneven["a"]["precision"], uneven["a"]["recall"]) == (1 / 2, 1.0)
 
 
-def test_tables_as_text(tmp_path):
+def test_metric_tables_as_text(tmp_path):
     told = label_metrics(list("aabbca"), list("aabcab"))
     assert str(told["labels"]).splitlines()[2].split() == ["a", "0.6667", "0.6667", "0.6667", "3"]
     lines = str(told["confusion"]).splitlines()
@@ -403,8 +409,8 @@ def test_tables_as_text(tmp_path):
 
 
 @pytest.mark.parametrize("labels", [2, 600])
-def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
-    """Its title is not cut off, and its sides do not grow for ever."""
+def test_confusion_matrix_picture(tmp_path, labels):
+    """The title is complete, and the size of the picture is bounded."""
     from PIL import Image
 
     names = [f"label {number}" for number in range(labels)]
@@ -414,8 +420,8 @@ def test_a_picture_of_few_labels_and_of_many(tmp_path, labels):
     assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
 
 
-def test_spans_as_seqeval_reads_them():
-    """Its default mode; these are its own examples, and cases tried with it beside this."""
+def test_span_metrics():
+    """As in seqeval's default mode: its own examples, and cases checked against it."""
     assert spans(["B-PER", "I-PER", "O", "B-LOC"]) == [(0, 2, "PER"), (3, 4, "LOC")]
     assert spans(["I-PER", "I-PER", "B-PER", "I-LOC", "O"]) == [(0, 2, "PER"), (2, 3, "PER"), (3, 4, "LOC")]
     assert spans(["B-A", "E-A", "I-A", "S-A", "I-A"]) == [(0, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A")]
@@ -430,7 +436,7 @@ def test_spans_as_seqeval_reads_them():
     assert (half["span precision"], half["span recall"]) == (1.0, 0.5) and half["spans"] == pytest.approx(2 / 3)
 
 
-def test_spans_are_seqevals():
+def test_spans_equal_seqeval():
     from seqeval.metrics import sequence_labeling as theirs
 
     rng = np.random.default_rng(1)

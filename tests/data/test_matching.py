@@ -1,4 +1,4 @@
-"""Two marks far apart: what the data promise, and who can learn them."""
+"""Matching data: properties of the texts, and which attention kinds learn them."""
 
 import json
 
@@ -31,8 +31,8 @@ def test_a_text_has_two_marks_at_its_ends(words: int) -> None:
             assert same == (label == "equal")
 
 
-def test_counts_of_words_tell_nothing() -> None:
-    """A logistic regression on the counts of all words is at chance; on pairs of marks it is right: that is the task."""
+def test_word_counts_do_not_predict_the_label() -> None:
+    """Logistic regression on word counts is at chance; on pairs of marks it is right."""
 
     def counted(some: MatchingExamples) -> tuple[torch.Tensor, torch.Tensor]:
         rows = np.stack([np.bincount(some.row(i), minlength=len(WORDS)) for i in range(len(some))])
@@ -51,12 +51,12 @@ def test_counts_of_words_tell_nothing() -> None:
     assert abs(accuracy(x, y, new, right) - 0.5) < 0.05
     pairs = lambda some: (some[:, :KINDS, None] * some[:, None, KINDS : 2 * KINDS]).flatten(1)  # noqa: E731
     assert accuracy(pairs(x), y, pairs(new), right) > 0.99
-    for label in (0, 1):  # every kind as often with either label
+    for label in (0, 1):  # every kind is equally frequent with either label
         often = (x[y == label, : 2 * KINDS] > 0).float().mean(0)
         assert (often - 1 / KINDS).abs().max() < 0.03
 
 
-def test_parts_and_seeds() -> None:
+def test_splits_and_seeds() -> None:
     one, other = make_matching(126, 30, seed=1), make_matching(126, 30, seed=2)
     assert one["train"][3] == one["train"][3] != one["train"][5] and one["train"][4] != one["valid"][4]
     assert one["train"][3] != other["train"][3] and one["valid"][3] == other["valid"][3]
@@ -77,8 +77,11 @@ FEW = {
 
 @pytest.mark.parametrize("kind", ["window", "blocks", "favor", "lowrank"])
 def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
-    """From the recipe to a folder and back: labels of new texts, alone as in a batch."""
-    few = {"lowrank": {"model.attention.tokens": 96}, "blocks": {"model.attention.size": 4}}  # or a text is read whole
+    """Train, load, predict: labels of new texts do not depend on the batch."""
+    few = {
+        "lowrank": {"model.attention.tokens": 96},
+        "blocks": {"model.attention.size": 4},
+    }  # with larger blocks, a text is one block
     own = {"model.attention.kind": kind, **few.get(kind, {})}
     regard.train(
         "matching", {**FEW, **own, "data.examples": 400, "train.batch": 8, "train.steps": 2}, out=tmp_path / "run"
@@ -92,7 +95,7 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
     assert len(system.tokenizer.encode(texts[:1])[0]) == 94
 
 
-def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
+def test_texts_too_long_for_lowrank_are_truncated(tmp_path) -> None:
     run = resolve("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
     lesson, _, _ = classify.prepare(run, None, torch.device("cpu"))
     assert lesson.model.context == 60
@@ -102,7 +105,7 @@ def test_what_is_too_long_for_lowrank_is_cut_and_said(tmp_path) -> None:
         lesson.model.encode(torch.zeros(1, 61, dtype=torch.long))
 
 
-def test_the_bench_trains_each_way(capsys) -> None:
+def test_benchmark_trains_each_kind(capsys) -> None:
     few = [f"{key}={value}" for key, value in FEW.items() if key not in ("data.max_tokens", "train.tensorboard")]
     shorter = ["train.steps=1", "train.batch=2", "data.examples=100", "decode.batch=64", "model.width=32"]
     only = [bench.CONTROL, "globals", "lowrank"]
@@ -114,7 +117,7 @@ def test_the_bench_trains_each_way(capsys) -> None:
     assert seen["window"]["model.attention.radius"] == 64 and seen["lowrank"]["model.attention.tokens"] == 4096
 
 
-def test_long_texts_begin_where_short_ones_ended(capsys, monkeypatch) -> None:
+def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
     seen = []
 
     def fit(lesson, model, folder, **others):
@@ -137,15 +140,15 @@ def test_long_texts_begin_where_short_ones_ended(capsys, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["--tokens", "20"], ["train.stepz=3"], ["foo"]])
-def test_mistakes_of_the_bench_are_sentences(wrong: list[str], capsys) -> None:
+def test_benchmark_errors(wrong: list[str], capsys) -> None:
     assert bench.main(["--only=window", *wrong]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("regard: ")
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("way", ["window", "globals", "favor", "lowrank"])
-def test_marks(way: str, tmp_path) -> None:
-    """Texts of 96 tokens: who sees the whole text connects its ends, a window of two layers does not."""
+def test_matching_is_learned(way: str, tmp_path) -> None:
+    """Texts of 96 tokens: kinds that span the whole text learn the task, two layers of a window do not."""
     own = {key: value for key, value in FEW.items() if key != "data.max_tokens"}
     found = bench.train(
         way, 96, tmp_path / "run",
