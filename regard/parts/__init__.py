@@ -1,14 +1,15 @@
-"""The bricks. Families import them from here; nothing below imports upwards."""
+"""The parts that families are built of. They depend on torch only, and families import them from here."""
 
 from . import slots
 from .attention import Attention
-from .cache.base import Cache, InputCache, InputLayout, LayerCache
+from .cache import Cache, InputCache, InputLayout, LayerCache
 from .dropout import Dropout
 from .feed import ConvFeedForward, FeedForward, GatedFeedForward
 from .init import glorot, initialize, normal, ones, zeros
 from .kernels import AdditiveKernel, Kernel, RollingSoftmaxKernel, SoftmaxKernel
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
+from .mixer import SequenceMixer
 from .positions import (
     AddedTerms,
     BucketPositions,
@@ -46,6 +47,7 @@ __all__ = [
     "Residual",
     "RollingSoftmaxKernel",
     "RotaryPositions",
+    "SequenceMixer",
     "SinusoidPositions",
     "SoftmaxKernel",
     "Stack",

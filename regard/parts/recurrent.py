@@ -226,7 +226,7 @@ class UnpackedTexts:
     """How to move the texts of a batch into rows of their own, each at the row's start with padding after it."""
 
     source: Tensor  # (texts, longest): index of each token in the flattened batch
-    place: Tensor  # (batch, tokens): index of each token of the batch in the flattened texts
+    inverse: Tensor  # (batch, tokens): index of each token of the batch in the flattened texts
     lengths: Tensor  # (texts,)
 
     def gather(self, x: Tensor) -> Tensor:
@@ -234,8 +234,8 @@ class UnpackedTexts:
         return rows.view(*self.source.shape, -1)  # (texts, longest, width)
 
     def scatter_back(self, x: Tensor) -> Tensor:
-        rows = x.flatten(0, 1).index_select(0, self.place.flatten())
-        return rows.view(*self.place.shape, -1)  # (batch, tokens, width)
+        rows = x.flatten(0, 1).index_select(0, self.inverse.flatten())
+        return rows.view(*self.inverse.shape, -1)  # (batch, tokens, width)
 
     def reversed(self) -> "UnpackedTexts":
         """The same texts, each in reverse order."""
@@ -243,7 +243,7 @@ class UnpackedTexts:
         steps = torch.arange(longest, device=self.source.device)
         order = torch.where(steps < self.lengths[:, None], self.lengths[:, None] - 1 - steps, steps)  # its own inverse
         texts = torch.arange(len(order), device=order.device)[:, None] * longest
-        return UnpackedTexts(self.source.gather(1, order), (order + texts).flatten()[self.place], self.lengths)
+        return UnpackedTexts(self.source.gather(1, order), (order + texts).flatten()[self.inverse], self.lengths)
 
 
 def unpack(mask: Mask) -> UnpackedTexts | None:
@@ -272,8 +272,8 @@ def unpack_segments(segments: Tensor, valid: Tensor | None) -> UnpackedTexts:
     within = torch.arange(len(text), device=text.device) - (lengths.cumsum(0) - lengths)[text]
     target = text * longest + within  # of the sorted tokens
     source = index.new_zeros(len(lengths) * longest).scatter(0, target, index)
-    place = torch.empty_like(index).scatter(0, index, target)
-    return UnpackedTexts(source.view(-1, longest), place.view_as(segments), lengths)
+    inverse = torch.empty_like(index).scatter(0, index, target)
+    return UnpackedTexts(source.view(-1, longest), inverse.view_as(segments), lengths)
 
 
 # --- Standalone, for benchmarks --------------------------------------------------------------------------------------

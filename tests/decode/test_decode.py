@@ -293,7 +293,7 @@ def test_a_step_can_be_recorded(stop):
         return {
             f"{owner}.{name}": value.data_ptr()
             for owner, each in owners.items() if each is not None
-            for name, value in vars(each).items() if isinstance(value, Tensor) and name != "to"
+            for name, value in vars(each).items() if isinstance(value, Tensor) and name != "target_slots"
         }  # fmt: skip
 
     for _ in range(6):

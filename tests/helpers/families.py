@@ -50,8 +50,8 @@ class DecoderOnly:
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         """Read texts of any lengths in one batch, padded with `fill`."""
-        tokens, real = padded(texts, fill)
-        found = self.model(tokens, Mask(key_valid=real))
+        tokens, valid = padded(texts, fill)
+        found = self.model(tokens, Mask(key_valid=valid))
         return [found[i, : len(text)] for i, text in enumerate(texts)]
 
     def alone(self, text: list[int], row: int) -> Tensor:
@@ -73,8 +73,8 @@ class DecoderOnly:
 
     def hidden(self, path: str, texts: Texts) -> Tensor:
         """(batch, 1, queries, keys): the pairs that are hidden in `together`."""
-        _, real = padded(texts)
-        return (~real[:, None] | torch.ones(real.size(1), real.size(1)).triu(1).bool())[:, None]
+        _, valid = padded(texts)
+        return (~valid[:, None] | torch.ones(valid.size(1), valid.size(1)).triu(1).bool())[:, None]
 
 
 class EncoderDecoder:
@@ -91,8 +91,8 @@ class EncoderDecoder:
         return self.model(self.source[: len(tokens)] if rows is None else self.source[rows], tokens)
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
-        tokens, real = padded(texts, fill)
-        return list(self.model(tokens, self.target[: len(texts)], Mask(key_valid=real)))
+        tokens, valid = padded(texts, fill)
+        return list(self.model(tokens, self.target[: len(texts)], Mask(key_valid=valid)))
 
     def alone(self, text: list[int], row: int) -> Tensor:
         return self.model(torch.tensor([text]), self.target[row : row + 1])[0]
@@ -131,8 +131,8 @@ class EncoderOnly:
         return self.model(tokens)
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
-        tokens, real = padded(texts, fill)
-        found = self.model(tokens, Mask(key_valid=real))
+        tokens, valid = padded(texts, fill)
+        found = self.model(tokens, Mask(key_valid=valid))
         return [found[i, : len(text)] for i, text in enumerate(texts)]
 
     def alone(self, text: list[int], row: int) -> Tensor:

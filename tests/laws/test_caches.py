@@ -21,13 +21,13 @@ class Texts:
         self.said: list[list[int]] = [[] for _ in range(3)]
         self.origin = [0, 1, 2]  # which row of the beginning each row is
 
-    def read(self, tokens: Tensor, real: Tensor | None = None) -> None:
-        logits = self.it.model.step(tokens, self.cache, real)
+    def read(self, tokens: Tensor, valid: Tensor | None = None) -> None:
+        logits = self.it.model.step(tokens, self.cache, valid)
         for row, said in enumerate(self.said):
-            new = tokens[row] if real is None else tokens[row][real[row]]
+            new = tokens[row] if valid is None else tokens[row][valid[row]]
             said += new.tolist()
             if len(new):
-                got = logits[row] if real is None else logits[row][real[row]]
+                got = logits[row] if valid is None else logits[row][valid[row]]
                 close(got, self.it.full(torch.tensor([said]), self.origin[row])[0, -len(new) :])
         assert self.cache.lengths.tolist() == [len(said) for said in self.said]
 
@@ -261,10 +261,10 @@ def compiled_beside_eager(it: Stepped, beams: int, backend: str) -> int:
     """Compare compiled and eager steps of a static cache with reordered rows; return the number of graphs."""
     torch._dynamo.reset()
     step = torch.compile(it.model.step, fullgraph=True, backend=backend)
-    prompt, real = torch.randint(50, (3, 7)), ragged([7, 3, 5])
+    prompt, valid = torch.randint(50, (3, 7)), ragged([7, 3, 5])
     caches = it.start(40), it.start(40)
     for cache in caches:
-        it.model.step(prompt, cache, real)
+        it.model.step(prompt, cache, valid)
         if beams:
             cache.branch(beams, steps=10)
     torch._dynamo.utils.counters.clear()
@@ -316,9 +316,9 @@ def test_long_prompt_with_window_runs_in_blocks() -> None:
     cache, said = model.start(2, None), [[], []]
     for lengths in ((600, 420), (150, 500), (1, 1)):
         tokens = torch.randint(50, (2, max(lengths)))
-        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        valid = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
         with Largest() as largest:
-            found = model.step(tokens, cache, None if real.all() else real)
+            found = model.step(tokens, cache, None if valid.all() else valid)
         assert largest.elements < 2 * 500 * 500
         for row, length in enumerate(lengths):
             said[row] += tokens[row, :length].tolist()

@@ -98,13 +98,13 @@ def a_model(family: str = "transformer") -> torch.nn.Module:
 @FAMILIES
 def test_search_equals_cpu(family):
     model, lengths = a_model(family), torch.randint(1, 15, (20,))
-    real = torch.arange(15)[None] < lengths[:, None]
+    valid = torch.arange(15)[None] < lengths[:, None]
     source = torch.randint(3, 97, (20, 15))
     found = []
     for device in ("cpu", "cuda"):
         model.to(device)
         with torch.no_grad():
-            cache = model.start(source.to(device), Mask(key_valid=real.to(device)))
+            cache = model.start(source.to(device), Mask(key_valid=valid.to(device)))
         prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
         found.append(
             [
@@ -257,11 +257,11 @@ def test_captured_step_equals_eager(beams, family):
 def test_masked_step_compiles_to_one_graph():
     model = a_model().cuda()
     step = torch.compile(model.step, fullgraph=True)
-    source, real = (
+    source, valid = (
         torch.randint(3, 97, (3, 9), device="cuda"),
         torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda"),
     )
-    caches = [model.start(source, Mask(key_valid=real), capacity=32) for _ in range(2)]
+    caches = [model.start(source, Mask(key_valid=valid), capacity=32) for _ in range(2)]
     torch._dynamo.utils.counters.clear()
     for cache in caches:
         model.step(torch.ones(3, 1, dtype=torch.long, device="cuda"), cache)
@@ -294,23 +294,23 @@ def test_compiled_windows_and_blocks_equal_plain(name, padded):
         for i in range(2)
     ]
     stack, x = Stack(layers).eval(), torch.randn(3, 777, 64)
-    real = torch.arange(777)[None] < torch.tensor([[777], [500], [0]])
+    valid = torch.arange(777)[None] < torch.tensor([[777], [500], [0]])
 
-    def read(stack, x, real):
-        return stack(x, Mask(key_valid=real))
+    def read(stack, x, valid):
+        return stack(x, Mask(key_valid=valid))
 
-    def found(stack, x, real, read=read):
-        out = read(stack, x, real if padded else None)
-        kept = out[real] if padded else out
+    def found(stack, x, valid, read=read):
+        out = read(stack, x, valid if padded else None)
+        kept = out[valid] if padded else out
         kept.square().sum().backward()
         grads = {path: each.grad.cpu() for path, each in stack.named_parameters() if each.grad is not None}
         stack.zero_grad()
         return kept.detach().cpu(), grads
 
-    wanted, grads = found(stack, x, real)
-    stack, x, real = stack.cuda(), x.cuda(), real.cuda()
+    wanted, grads = found(stack, x, valid)
+    stack, x, valid = stack.cuda(), x.cuda(), valid.cuda()
     for way in (read, torch.compile(read, dynamic=False)):
-        out, theirs = found(stack, x, real, way)
+        out, theirs = found(stack, x, valid, way)
         assert (out - wanted).abs().max() < 2e-3
         for path, each in grads.items():
             assert (theirs[path] - each).abs().max() < 5e-3 * max(each.abs().max(), 1), path

@@ -242,9 +242,9 @@ def test_window_memory_is_linear(causal: bool) -> None:
     for tokens in (2000, 4000):
         q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
         marks = None if causal else torch.tensor([[0, 700]])
-        real = torch.arange(tokens)[None] < tokens - 9
+        valid = torch.arange(tokens)[None] < tokens - 9
         with Largest() as largest:
-            WindowKernel(16)(q, k, v, Mask(causal, global_positions=marks, key_valid=real)).square().sum().backward()
+            WindowKernel(16)(q, k, v, Mask(causal, global_positions=marks, key_valid=valid)).square().sum().backward()
         sizes.append(largest.elements)
     assert sizes[1] <= 2.1 * sizes[0] and sizes[1] < 4000 * 4000 / 10
 
@@ -352,10 +352,10 @@ def test_blocks_equal_their_pattern(size: int, random: int, drawn: bool) -> None
         scores = q.double() @ k.double().transpose(-2, -1) * 8**-0.5 + table
         blind = scores.amax(-1, keepdim=True) == -torch.inf
         want = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
-        real = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.key_valid
-        found = kernel(q, k, v, mask).transpose(1, 2)[real]
-        close(found.double(), (want @ v.double()).transpose(1, 2)[real], 1e-6)
-        close(kernel.weights(q, k, mask).transpose(1, 2)[real].double(), want.transpose(1, 2)[real], 1e-6)
+        valid = torch.ones(2, tokens, dtype=torch.bool) if ends is None else mask.key_valid
+        found = kernel(q, k, v, mask).transpose(1, 2)[valid]
+        close(found.double(), (want @ v.double()).transpose(1, 2)[valid], 1e-6)
+        close(kernel.weights(q, k, mask).transpose(1, 2)[valid].double(), want.transpose(1, 2)[valid], 1e-6)
         shared = kernel(q, k[:, :1], v[:, :1], mask)
         close(shared, kernel(q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), mask), 1e-6)
 
@@ -388,10 +388,10 @@ def test_blocks_gradient_equals_pattern() -> None:
     for drawn in (True, False):
         kernel, (q, k, v) = BlockSparseKernel(3, 1, drawn=drawn), three(41, 41, grad=True)
         table = torch.stack([chosen_pairs(kernel, n, 41, 3) for n in (41, 30)])
-        real = ragged([41, 30])
-        dense = (q @ k.transpose(-2, -1) * 8**-0.5 + table.masked_fill(~real[:, None, :, None], 0.0)).softmax(-1) @ v
-        found = kernel(q, k, v, Mask(key_valid=real))
-        both = (x.transpose(1, 2)[real].square().sum() for x in (dense, found))
+        valid = ragged([41, 30])
+        dense = (q @ k.transpose(-2, -1) * 8**-0.5 + table.masked_fill(~valid[:, None, :, None], 0.0)).softmax(-1) @ v
+        found = kernel(q, k, v, Mask(key_valid=valid))
+        both = (x.transpose(1, 2)[valid].square().sum() for x in (dense, found))
         for wanted, ours in zip(*(torch.autograd.grad(each, [q, k, v]) for each in both), strict=True):
             close(ours, wanted, 1e-5)
 
@@ -454,12 +454,14 @@ def test_flex_block_mask_equals_blocks() -> None:
 def test_compiled_code_uses_flex_in_one_graph(slot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph that a GPU compiles, traced here without a compiler backend."""
     monkeypatch.setattr(flex, "is_compiling", lambda device: torch.compiler.is_compiling())
-    attention, x, real = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
-    compiled = torch.compile(lambda x, real: attention(x, x, x, Mask(key_valid=real)), backend="eager", fullgraph=True)
-    wanted = [attention(x, x, x, Mask(key_valid=keys)) for keys in (real, None)]
+    attention, x, valid = slot.build(24, 3), torch.randn(2, 150, 24), ragged([150, 90])
+    compiled = torch.compile(
+        lambda x, valid: attention(x, x, x, Mask(key_valid=valid)), backend="eager", fullgraph=True
+    )
+    wanted = [attention(x, x, x, Mask(key_valid=keys)) for keys in (valid, None)]
     monkeypatch.delattr(WindowKernel, "_attend_blocks")
     monkeypatch.delattr(BlockSparseKernel, "_attend_row")
-    close(compiled(x, real)[real], wanted[0][real], 1e-5)
+    close(compiled(x, valid)[valid], wanted[0][valid], 1e-5)
     close(compiled(x, None), wanted[1], 1e-5)
 
 
@@ -474,11 +476,11 @@ def quadratic(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen
 @torch.no_grad()
 def test_favor_equals_its_quadratic_form(chunk: int) -> None:
     """For every chunk size; 140 tokens are more than a span of the small ones."""
-    kernel, (q, k, v), real = RandomFeatureKernel(8, 30, chunk), three(140, 140), ragged([140, 51])
+    kernel, (q, k, v), valid = RandomFeatureKernel(8, 30, chunk), three(140, 140), ragged([140, 51])
     for causal in (False, True):
-        seen = real[:, None, None] & (torch.ones(140, 140).tril() if causal else torch.ones(140, 140)).bool()
-        close(kernel(q, k, v, Mask(causal, key_valid=real)).double(), quadratic(kernel, q, k, v, seen), 1e-5)
-        close(kernel.weights(q, k, Mask(causal, key_valid=real)) @ v, quadratic(kernel, q, k, v, seen).float(), 1e-5)
+        seen = valid[:, None, None] & (torch.ones(140, 140).tril() if causal else torch.ones(140, 140)).bool()
+        close(kernel(q, k, v, Mask(causal, key_valid=valid)).double(), quadratic(kernel, q, k, v, seen), 1e-5)
+        close(kernel.weights(q, k, Mask(causal, key_valid=valid)) @ v, quadratic(kernel, q, k, v, seen).float(), 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 200])
@@ -498,11 +500,11 @@ def test_favor_separates_packed_texts(chunk: int, groups: int) -> None:
 
 def test_favor_gradient_equals_quadratic_form() -> None:
     """Gradients of queries, keys and values equal the quadratic form, before and after a chunk border."""
-    kernel, real = RandomFeatureKernel(8, 30, chunk=3), ragged([60, 41])
+    kernel, valid = RandomFeatureKernel(8, 30, chunk=3), ragged([60, 41])
     q, k, v = three(60, 60, grad=True)
-    seen = real[:, None, None] & torch.ones(60, 60).tril().bool()
+    seen = valid[:, None, None] & torch.ones(60, 60).tril().bool()
     push = torch.randn(2, 3, 60, 8)
-    ours = torch.autograd.grad((kernel(q, k, v, Mask(True, key_valid=real)) * push).sum(), [q, k, v])
+    ours = torch.autograd.grad((kernel(q, k, v, Mask(True, key_valid=valid)) * push).sum(), [q, k, v])
     want = torch.autograd.grad((quadratic(kernel, q, k, v, seen) * push).sum(), [q, k, v])
     for mine, theirs in zip(ours, want, strict=True):
         close(mine, theirs, 2e-4)
@@ -624,14 +626,14 @@ def test_lowrank_with_identity_equals_dense(sharing: str) -> None:
 @torch.no_grad()
 def test_lowrank_equals_its_formula(sharing: str) -> None:
     """softmax(q (E k)ᵀ/√d) F v, with hidden tokens zeroed before E and F, and every token at its position."""
-    kernel, (q, k, v), real = LowRankKernel(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
+    kernel, (q, k, v), valid = LowRankKernel(3, 4, 13, sharing), three(9, 9), ragged([9, 5])
     for weight in kernel.parameters():
         weight.normal_(std=13 / 4)
     places = torch.stack([torch.arange(9), torch.randperm(13)[:9]])
     maps = 3 if sharing == "none" else 1
     assert kernel.keys.weight.shape == kernel.values.weight.shape == (maps, 4, 13)
     assert (kernel.keys is kernel.values) == (sharing in ("key-value", "layers"))
-    for mask in (Mask(), Mask(key_valid=real), Mask(key_valid=real, positions=places)):
+    for mask in (Mask(), Mask(key_valid=valid), Mask(key_valid=valid, positions=places)):
         at = mask.query_key_positions(9, 9)[0].expand(2, -1)
         want, shown = (
             torch.zeros(2, 3, 9, 8).double(),

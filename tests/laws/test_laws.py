@@ -59,8 +59,8 @@ def test_cached_equals_uncached(writer, capacity):
     cache, said = writer.start(3, capacity), [[], [], []]
     for lengths in ((4, 2, 3), (1, 1, 1), (1, 1, 1), (3, 0, 2), (1, 1, 1)):
         tokens = ids(3, max(lengths))
-        real = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-        found = writer.model.step(tokens, cache, None if real.all() else real)
+        valid = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        found = writer.model.step(tokens, cache, None if valid.all() else valid)
         for row, length in enumerate(lengths):
             said[row] += tokens[row, :length].tolist()
             wanted = writer.read(torch.tensor([said[row]]), rows=torch.tensor([row]))[0]

@@ -166,10 +166,10 @@ def test_shift_equals_gather() -> None:
 
 def test_grid_positions_count_valid_pixels() -> None:
     """Padding below and to the right does not change valid pixels."""
-    real = torch.zeros(1, 4, 5, dtype=torch.bool)
-    real[:, :3, :4] = True
+    valid = torch.zeros(1, 4, 5, dtype=torch.bool)
+    valid[:, :3, :4] = True
     small = GridPositions(16)(torch.ones(1, 3, 4, dtype=torch.bool)).view(1, 3, 4, 16)
-    close(GridPositions(16)(real).view(1, 4, 5, 16)[:, :3, :4], small, 1e-5)
+    close(GridPositions(16)(valid).view(1, 4, 5, 16)[:, :3, :4], small, 1e-5)
 
 
 # --- Attention, layers and stacks are torch.nn's ---------------------------------------------------------------------
@@ -187,16 +187,16 @@ def test_attention_equals_torch() -> None:
     theirs, ours, x, y = nn.MultiheadAttention(32, 4, batch_first=True), Attention(32, 4), *torch.randn(2, 2, 7, 32)
     nn.init.normal_(theirs.in_proj_bias)
     copy_attention(ours, theirs)
-    real, later = ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
+    valid, later = ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
     close(ours(x, y, x, Mask()), theirs(x, y, x)[0], 1e-6)  # three different inputs
     close(ours(x, y[:, :5], y[:, :5], Mask()), theirs(x, y[:, :5], y[:, :5])[0], 1e-6)
-    close(ours(x, x, x, Mask(key_valid=real)), theirs(x, x, x, key_padding_mask=~real)[0], 1e-6)
+    close(ours(x, x, x, Mask(key_valid=valid)), theirs(x, x, x, key_padding_mask=~valid)[0], 1e-6)
     close(ours(x, x, x, Mask(causal=True)), theirs(x, x, x, attn_mask=later)[0], 1e-6)
-    both = theirs(x, x, x, key_padding_mask=~real, attn_mask=later)[0]
-    close(ours(x, x, x, Mask(causal=True, key_valid=real)), both, 1e-6)
+    both = theirs(x, x, x, key_padding_mask=~valid, attn_mask=later)[0]
+    close(ours(x, x, x, Mask(causal=True, key_valid=valid)), both, 1e-6)
     close(
-        ours(x, None, None, Mask(key_valid=real), layer_cache=ours.project_source(y)),
-        theirs(x, y, y, key_padding_mask=~real)[0],
+        ours(x, None, None, Mask(key_valid=valid), layer_cache=ours.project_source(y)),
+        theirs(x, y, y, key_padding_mask=~valid)[0],
         1e-6,
     )
 
@@ -229,10 +229,10 @@ def test_encoder_and_decoder_equal_torch(first: bool) -> None:
         ours.norm.load_state_dict(other.norm.state_dict())
         for mine, its in zip(ours.layers, other.layers, strict=True):
             copy_layer(mine, its)
-    source, target, real, later = *torch.randn(2, 2, 7, 32), ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
-    want = theirs(source, target, None, later, None, ~real, ~real, ~real)  # in training mode: no fast path
-    mask = Mask(key_valid=real)
-    close(decoder(target, mask, Cross(encoder(source, mask), mask))[real], want[real], 1e-5)
+    source, target, valid, later = *torch.randn(2, 2, 7, 32), ragged([7, 4]), torch.ones(7, 7).triu(1).bool()
+    want = theirs(source, target, None, later, None, ~valid, ~valid, ~valid)  # in training mode: no fast path
+    mask = Mask(key_valid=valid)
+    close(decoder(target, mask, Cross(encoder(source, mask), mask))[valid], want[valid], 1e-5)
 
 
 def test_norms_and_gates_equal_their_formulas() -> None:
@@ -360,9 +360,9 @@ def test_convolutional_feed_equals_torch(size: int) -> None:
     def wanted(x: torch.Tensor) -> torch.Tensor:
         return feed.out(F.gelu(theirs(x.transpose(1, 2)).transpose(1, 2)))
 
-    x, real = torch.randn(2, 7, 12), ragged([7, 4])
+    x, valid = torch.randn(2, 7, 12), ragged([7, 4])
     close(feed(x), wanted(x), 1e-5)
-    found = feed(x, Mask(key_valid=real))
+    found = feed(x, Mask(key_valid=valid))
     close(found[0], wanted(x[:1])[0], 1e-5)
     close(found[1, :4], wanted(x[1:, :4])[0], 1e-5)
     segments = torch.tensor(

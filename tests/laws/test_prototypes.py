@@ -38,10 +38,10 @@ def test_bert_equals_transformers() -> None:
     )  # fmt: skip
     theirs = loud(hf.BertModel(config))
     ours = load_weights(bert.BERT(bert.Config()), theirs.state_dict(), bert.NAMES)
-    ids, real, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
-    want = theirs(ids, attention_mask=real.long(), token_type_ids=kinds)
-    x = ours.encode(ids, Mask(key_valid=real), kinds)
-    close(x[real], want.last_hidden_state[real])
+    ids, valid, kinds = torch.randint(50, (2, 13)), ragged([13, 8]), torch.randint(2, (2, 13))
+    want = theirs(ids, attention_mask=valid.long(), token_type_ids=kinds)
+    x = ours.encode(ids, Mask(key_valid=valid), kinds)
+    close(x[valid], want.last_hidden_state[valid])
     close(ours.pooled(x), want.pooler_output)
 
 
@@ -59,13 +59,13 @@ def longformers() -> tuple[nn.Module, nn.Module]:
 def test_longformer_equals_transformers(index: list[list[int]]) -> None:
     """37 tokens are no multiple of any block; padding; rows with different numbers of global positions."""
     ours, theirs = longformers()
-    real = ragged([37, 22])
-    ids = torch.randint(2, 50, (2, 37)).masked_fill(~real, 1)
+    valid = ragged([37, 22])
+    ids = torch.randint(2, 50, (2, 37)).masked_fill(~valid, 1)
     marks = Mask(global_positions=torch.tensor(index)).is_global(37).long()
-    want = theirs(ids, attention_mask=real.long(), global_attention_mask=marks).last_hidden_state
-    close(ours.encode(ids, Mask(key_valid=real, global_positions=torch.tensor(index)))[real], want[real])
+    want = theirs(ids, attention_mask=valid.long(), global_attention_mask=marks).last_hidden_state
+    close(ours.encode(ids, Mask(key_valid=valid, global_positions=torch.tensor(index)))[valid], want[valid])
     if index == [[0], [0]]:  # what the slot says by itself
-        close(ours.encode(ids, Mask(key_valid=real))[real], want[real])
+        close(ours.encode(ids, Mask(key_valid=valid))[valid], want[valid])
 
 
 def test_packed_longformer_equals_separate() -> None:
@@ -85,11 +85,11 @@ def test_detr_equals_transformers() -> None:
     )  # fmt: skip
     theirs = loud(hf.DetrModel(config), spread=2.0, noise=0.4)
     ours = load_weights(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
-    features, real = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
-    real[1, 3:], real[1, :, 4:] = False, False
-    flat, keys = features.flatten(2).transpose(1, 2), real.flatten(1)
-    spots = theirs.position_embedding(features.shape, "cpu", torch.float32, mask=real).flatten(2).transpose(1, 2)
-    close(ours.grid(real), spots, 1e-5)
+    features, valid = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
+    valid[1, 3:], valid[1, :, 4:] = False, False
+    flat, keys = features.flatten(2).transpose(1, 2), valid.flatten(1)
+    spots = theirs.position_embedding(features.shape, "cpu", torch.float32, mask=valid).flatten(2).transpose(1, 2)
+    close(ours.grid(valid), spots, 1e-5)
     look = {"attention_mask": keys, "spatial_position_embeddings": spots}
     memory = theirs.encoder(inputs_embeds=flat, **look).last_hidden_state
     asked = theirs.query_position_embeddings.weight.expand(2, -1, -1)
@@ -97,7 +97,7 @@ def test_detr_equals_transformers() -> None:
         inputs_embeds=torch.zeros_like(asked), encoder_hidden_states=memory, encoder_attention_mask=keys,
         spatial_position_embeddings=spots, object_queries_position_embeddings=asked,
     ).last_hidden_state  # fmt: skip
-    close(ours(features, real)[-1], want)
+    close(ours(features, valid)[-1], want)
     square = features[..., :5]
     whole = theirs(inputs_embeds=square.flatten(2).transpose(1, 2)).last_hidden_state
     close(ours(square, torch.ones(2, 5, 5, dtype=torch.bool))[-1], whole)
@@ -145,13 +145,13 @@ def test_nat_excludes_own_position() -> None:
 
 
 def test_training_compiles_to_one_graph() -> None:
-    ids, real = torch.randint(50, (2, 9)), ragged([9, 5])
+    ids, valid = torch.randint(50, (2, 9)), ragged([9, 5])
     whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
-    loss = whole(lambda: model(ids, ids, Mask(key_valid=real)).square().mean(), backend="aot_eager")()
-    close(loss, model(ids, ids, Mask(key_valid=real)).square().mean())
+    loss = whole(lambda: model(ids, ids, Mask(key_valid=valid)).square().mean(), backend="aot_eager")()
+    close(loss, model(ids, ids, Mask(key_valid=valid)).square().mean())
     loss.backward()
     ours, _ = longformers()
-    close(whole(ours.encode, backend="eager")(ids, Mask(key_valid=real)), ours.encode(ids, Mask(key_valid=real)))
+    close(whole(ours.encode, backend="eager")(ids, Mask(key_valid=valid)), ours.encode(ids, Mask(key_valid=valid)))
     words, places = torch.randint(50, (1, 15)), packed(9, 6)
     for name in ("window", "xl"):
         model = stepped(name).model

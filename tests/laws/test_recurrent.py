@@ -52,14 +52,14 @@ def reader(cell: str, bidirectional: bool, width: int = 10) -> tuple[Recurrence,
 def test_recurrence_equals_torch(cell, bidirectional, stretch, monkeypatch):
     monkeypatch.setattr(recurrent_part, "MAX_TOKENS", stretch)
     ours, theirs = reader(cell, bidirectional)
-    x, real = torch.randn(4, 11, 10), ragged(LENGTHS)
+    x, valid = torch.randn(4, 11, 10), ragged(LENGTHS)
     close(ours.read_all(x, Mask()), theirs(x)[0], 1e-6)
     packed = pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
     wanted = pad_packed_sequence(theirs(packed)[0], batch_first=True)[0]
-    close(ours.read_all(x, Mask(key_valid=real))[real], wanted[real], 1e-6)
-    left = real.flip(1)
-    other = torch.randn(4, 11, 10).masked_scatter(left[..., None], x[real])
-    close(ours.read_all(other, Mask(key_valid=left))[left], wanted[real], 1e-6)
+    close(ours.read_all(x, Mask(key_valid=valid))[valid], wanted[valid], 1e-6)
+    left = valid.flip(1)
+    other = torch.randn(4, 11, 10).masked_scatter(left[..., None], x[valid])
+    close(ours.read_all(other, Mask(key_valid=left))[left], wanted[valid], 1e-6)
 
 
 @EVERY
@@ -69,20 +69,20 @@ def test_packed_texts_start_from_zero_state(cell):
     ours, theirs = reader(cell, bidirectional=True)
     x = torch.randn(2, 9, 10)
     segments = torch.tensor([[0, 0, 0, 0, 1, 2, 2, -1, -1], [5, 5, 5, 5, 5, 5, 3, 3, 3]])
-    real = torch.ones(2, 9, dtype=torch.bool)
-    real[1, [2, 8]] = False  # padding among the tokens of a text
-    found = ours.read_all(x, Mask(segments=segments, key_valid=real))
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[1, [2, 8]] = False  # padding among the tokens of a text
+    found = ours.read_all(x, Mask(segments=segments, key_valid=valid))
     for row in range(2):
         for each in segments[row].unique():
-            own = (segments[row] == each) & real[row]
+            own = (segments[row] == each) & valid[row]
             close(found[row, own], theirs(x[row, own][None])[0][0], 1e-6)
 
 
 def test_padding_and_other_segments_have_no_gradient():
     ours, _ = reader("lstm", bidirectional=True)
-    x, real = torch.randn(2, 9, 10, requires_grad=True), ragged([9, 5])
-    ours.read_all(x, Mask(key_valid=real))[real].square().sum().backward()
-    assert x.grad[~real].abs().max() == 0 and x.grad[real].abs().amax(-1).min() > 0
+    x, valid = torch.randn(2, 9, 10, requires_grad=True), ragged([9, 5])
+    ours.read_all(x, Mask(key_valid=valid))[valid].square().sum().backward()
+    assert x.grad[~valid].abs().max() == 0 and x.grad[valid].abs().amax(-1).min() > 0
     x.grad = None
     segments = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
     ours.read_all(x, Mask(segments=segments))[0, :4].square().sum().backward()
@@ -90,8 +90,8 @@ def test_padding_and_other_segments_have_no_gradient():
 
 
 def test_unpack_and_scatter_back():
-    real = torch.tensor([[False, True, True, False], [True, True, True, True]])
-    lay = unpack_rows(real)
+    valid = torch.tensor([[False, True, True, False], [True, True, True, True]])
+    lay = unpack_rows(valid)
     numbers = torch.arange(8).view(2, 4, 1)
     assert lay.gather(numbers)[..., 0].tolist() == [[1, 2, 0, 3], [4, 5, 6, 7]] and lay.lengths.tolist() == [2, 4]
     assert lay.scatter_back(lay.gather(numbers)).equal(numbers)
@@ -216,10 +216,10 @@ def naive_look(part: nn.Module, x: Tensor, source: Tensor) -> Tensor:
 @torch.no_grad()
 def test_rnn_translator_equals_its_formulas():
     model = a_model(rnn)
-    source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
-    found = model(source, target, Mask(key_valid=real))
+    source, target, valid = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
+    found = model(source, target, Mask(key_valid=valid))
     for row in range(3):
-        x = model.source.weight[source[row, real[row]]]
+        x = model.source.weight[source[row, valid[row]]]
         for layer in model.encoder.layers:
             y = norm(layer.attention_residual.norm, x)
             back = naive_lstm(layer.attention.back, y.flip(0)).flip(0)
@@ -261,11 +261,11 @@ def test_cnn_translator_equals_its_formulas():
 class Uncached:
     """The interface of a search; every step reads the whole text again."""
 
-    def __init__(self, model: nn.Module, source: Tensor, real: Tensor) -> None:
-        self.model, self.source, self.real = model, source, real
+    def __init__(self, model: nn.Module, source: Tensor, valid: Tensor) -> None:
+        self.model, self.source, self.real = model, source, valid
         self.fixed, self.said, self.beams = False, None, 1
 
-    def step(self, tokens: Tensor, cache: Any, real: Tensor | None = None) -> Tensor:
+    def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None) -> Tensor:
         new = tokens.reshape(-1, 1)
         self.said = new if self.said is None else torch.cat([self.said, new], 1)
         rows = torch.arange(len(self.source)).repeat_interleave(self.beams)
@@ -293,13 +293,13 @@ def test_search_equals_uncached_search(family, how):
     model.head = nn.Linear(12, 41)
     model.head.weight.data = model.target.weight.data * 3
     model.head.bias.data[2] += 2.0
-    source, real = torch.randint(47, (6, 8)), ragged([8, 3, 5, 6, 2, 7])
+    source, valid = torch.randint(47, (6, 8)), ragged([8, 3, 5, 6, 2, 7])
     prompt, limits = torch.ones(6, 1, dtype=torch.long), torch.tensor([12, 5, 9, 14, 3, 8])
-    plain = Uncached(model, source, real)
+    plain = Uncached(model, source, valid)
     wanted = search(plain, plain, prompt, limits, SearchSettings(2, **how))
     for capacity in (None, 24):
         found = search(
-            model, model.start(source, Mask(key_valid=real), capacity), prompt, limits, SearchSettings(2, **how)
+            model, model.start(source, Mask(key_valid=valid), capacity), prompt, limits, SearchSettings(2, **how)
         )
         assert [[each.tokens for each in some] for some in found] == [[each.tokens for each in some] for some in wanted]
     assert len({len(some[0].tokens) for some in wanted}) > 2
@@ -309,11 +309,11 @@ def test_search_equals_uncached_search(family, how):
 def test_compiled_training_equals_eager(family):
     """torch.compile skips the fused LSTM and compiles the rest."""
     model = a_model(family, layers=1, decoder_layers=1)
-    source, target, real = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
+    source, target, valid = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
     grads = []
     for loss_of in (model, torch.compile(model, backend="aot_eager")):
         model.zero_grad()
-        loss_of(source, target, Mask(key_valid=real)).square().mean().backward()
+        loss_of(source, target, Mask(key_valid=valid)).square().mean().backward()
         grads.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
     close(*grads, 1e-5)
 

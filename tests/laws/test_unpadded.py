@@ -64,15 +64,15 @@ def padded(model, x, mask):
         model.flat = True
 
 
-def real(*rows):
+def valid(*rows):
     return torch.tensor([[letter == "x" for letter in row] for row in rows])
 
 
 ROWS = {
-    "right": real("xxxxx", "xxx..", "xxxxx", "x....", "xxx.."),
-    "left": real("....x", "xxxxx", "..xxx"),
-    "a row without a token": real("xxx..", ".....", "xxxx."),
-    "full": real("xxxx", "xxxx"),
+    "right": valid("xxxxx", "xxx..", "xxxxx", "x....", "xxx.."),
+    "left": valid("....x", "xxxxx", "..xxx"),
+    "a row without a token": valid("xxx..", ".....", "xxxx."),
+    "full": valid("xxxx", "xxxx"),
 }
 KINDS = {
     "plain": {},
@@ -115,8 +115,8 @@ SAID = {
     "segments": {"segments": torch.zeros(5, 5, dtype=torch.long)},
     "beam_ancestry": {"beam_ancestry": torch.ones(5, 5, 5, dtype=torch.bool)},
     "nothing": {"key_valid": None},
-    "padding inside": {"key_valid": real("xxxxx", "xx.xx", "xxxxx", "x....", "xxx..")},
-    "padding inside, later": {"key_valid": real("xxxxx", "xxxxx", "xxxxx", "x....", ".x.x.")},
+    "padding inside": {"key_valid": valid("xxxxx", "xx.xx", "xxxxx", "x....", "xxx..")},
+    "padding inside, later": {"key_valid": valid("xxxxx", "xxxxx", "xxxxx", "x....", ".x.x.")},
 }
 
 

@@ -350,7 +350,7 @@ def test_learned_positions_refuse_what_is_longer():
         gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], "positions": {"kind": "learned", "tokens": 9}})
     )
     model.eval()
-    words = "a text of 10 tokens is longer than the 9 places.*model.positions.tokens"
+    words = "a text of 10 tokens is longer than the 9 learned positions.*model.positions.tokens"
     tokens = torch.randint(50, (2, 10))
     assert model(tokens[:, :9]).shape == (2, 9, 50)
     with pytest.raises(ValueError, match=words):

@@ -120,12 +120,12 @@ def stepped(name: str) -> Stepped:
             lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
         )
     model = loud(rewriting(), spread=0.5) if name == "t5" else loud(older, spread=1.5)
-    source, real = torch.randint(50, (3, 9)), ragged([9, 4, 7])
+    source, valid = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:
-        return model(source[row].expand(len(ids), -1), ids, Mask(key_valid=real[row].expand(len(ids), -1)))
+        return model(source[row].expand(len(ids), -1), ids, Mask(key_valid=valid[row].expand(len(ids), -1)))
 
-    return Stepped(model, lambda capacity: model.start(source, Mask(key_valid=real), capacity), full)
+    return Stepped(model, lambda capacity: model.start(source, Mask(key_valid=valid), capacity), full)
 
 
 def alone(model: nn.Module) -> Stepped:

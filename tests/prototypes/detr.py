@@ -38,9 +38,9 @@ class DETR(nn.Module):
         self.encoder = Stack([layer() for _ in range(c.layers)])
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], nn.LayerNorm(c.width))
 
-    def forward(self, features: Tensor, real: Tensor) -> list[Tensor]:
+    def forward(self, features: Tensor, valid: Tensor) -> list[Tensor]:
         """(batch, width, rows, columns), valid (batch, rows, columns) -> every layer's (batch, queries, width)."""
-        x, mask, places = features.flatten(2).transpose(1, 2), Mask(key_valid=real.flatten(1)), self.grid(real)
+        x, mask, places = features.flatten(2).transpose(1, 2), Mask(key_valid=valid.flatten(1)), self.grid(valid)
         memory = self.encoder(x, mask, position_terms=AddedTerms(places, places))
         asked = self.queries.weight.expand(len(x), -1, -1)  # (batch, queries, width)
         cross = Cross(memory, mask, AddedTerms(asked, places))

@@ -62,8 +62,8 @@ class Whisper(nn.Module):
     def start(self, mels: Tensor, capacity: int | None = None) -> Cache:
         return self.decoder.cache(len(mels), capacity, self.encode(mels))
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        return self.decode(tokens, None, cache.next_mask(tokens, real), cache)
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self.decode(tokens, None, cache.next_mask(tokens, valid), cache)
 
 
 NAMES = bart("model.") | {

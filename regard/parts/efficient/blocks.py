@@ -207,8 +207,8 @@ def draw_blocks(blocks: Tensor, most: int, heads: int, random: int, seed: int) -
     near = high - low + 1
     free = (last - 1 - near).clamp(min=1)
     begin, end = free * k // random, free * (k + 1) // random
-    place = 1 + begin + noise % (end - begin).clamp(min=1)
-    return torch.where(place < low, place, place + near)
+    index = 1 + begin + noise % (end - begin).clamp(min=1)
+    return torch.where(index < low, index, index + near)
 
 
 @draw_blocks.register_fake

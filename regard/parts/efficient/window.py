@@ -222,13 +222,13 @@ class WindowKernel(Kernel):
 
         def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             distance = query - key if positions is None else positions[row, query] - positions[row, key]
-            seen = distance.abs() <= window
-            seen = seen & (distance % step == 0) if step > 1 else seen
-            seen = seen | is_global[row, key] if is_global is not None else seen
-            seen = seen & (distance >= 0) if causal else seen
-            seen = seen & (distance != 0) if exclude_self else seen
-            seen = seen & key_valid[row, key] if key_valid is not None else seen
-            return seen & (segments[row, query] == segments[row, key]) if segments is not None else seen
+            pair_visible = distance.abs() <= window
+            pair_visible = pair_visible & (distance % step == 0) if step > 1 else pair_visible
+            pair_visible = pair_visible | is_global[row, key] if is_global is not None else pair_visible
+            pair_visible = pair_visible & (distance >= 0) if causal else pair_visible
+            pair_visible = pair_visible & (distance != 0) if exclude_self else pair_visible
+            pair_visible = pair_visible & key_valid[row, key] if key_valid is not None else pair_visible
+            return pair_visible & (segments[row, query] == segments[row, key]) if segments is not None else pair_visible
 
         i = torch.arange(flex.block_count(tokens), device=device)
         gap = (i[:, None] - i[None]) * flex.BLOCK  # from the start of one block to the start of another
