@@ -1,4 +1,4 @@
-"""Small runs for the tests: sentences of a few words into the same in capitals."""
+"""Small translation runs for the tests: the target is the source in capitals."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ TINY = {
 }  # fmt: skip
 
 
-def files(folder: Path, **counts: int) -> Path:
-    """train, valid, test: each with a side .low and a side .up."""
+def write_files(folder: Path, **counts: int) -> Path:
+    """Write train, valid and test, each with a side .low and a side .up."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (name, count) in enumerate((dict(train=400, valid=40, test=60) | counts).items()):
         texts = marian.sentences(count, seed)
@@ -23,9 +23,9 @@ def files(folder: Path, **counts: int) -> Path:
     return folder
 
 
-def trained(folder: Path, steps: int, pairs: int = 400, **settings: Any) -> Path:
-    """A run of so many steps on such files; settings with __ for the dots."""
-    data = files(folder / "files", train=pairs)
+def train_translator(folder: Path, steps: int, pairs: int = 400, **settings: Any) -> Path:
+    """Train a run of `steps` steps on such write_files and return its folder; settings have __ for the dots."""
+    data = write_files(folder / "files", train=pairs)
     sides = {f"data.{name}": f"{data}/{name}.low,{data}/{name}.up" for name in ("train", "valid", "test")}
     own = {key.replace("__", "."): value for key, value in settings.items()}
     regard.train("translate", {**TINY, **sides, "train.steps": steps, **own}, out=folder / "run")

@@ -26,7 +26,7 @@ TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩�
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Learnt halfway, so that its texts are its own."""
-    return small.trained(
+    return small.train_translator(
         tmp_path_factory.mktemp("convert"), 160, train__metric="bleu", train__eval_every=80, train__save_every=40
     )
 
@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
 def short(folder: Path, **settings) -> Path:
     """Hardly learnt: it has the form that is asked for, and says something."""
     size = {"model__width": 32, "model__inner": 48, "model__heads": 2}
-    return small.trained(folder, 40, train__eval_every=1000, train__save_every=1000, **size | settings)
+    return small.train_translator(folder, 40, train__eval_every=1000, train__save_every=1000, **size | settings)
 
 
 def said(capsys, *arguments) -> tuple[int, str, str]:

@@ -21,7 +21,7 @@ from regard.metrics.text import paired_bootstrap
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """One that has learnt something, and the mean of its checkpoints, which is another."""
-    run = small.trained(
+    run = small.train_translator(
         tmp_path_factory.mktemp("bootstrap"), 160, train__eval_every=1000, train__save_every=80, decode__kind="greedy"
     )
     regard.convert(run, average=2, out=run.parent / "mean")

@@ -27,7 +27,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    folder = small.files(tmp_path_factory.mktemp("files"), train=150, valid=10, test=10)
+    folder = small.write_files(tmp_path_factory.mktemp("files"), train=150, valid=10, test=10)
     for task, write, make in (("classify", reads.texts_of, reads.moods), ("tag", reads.columns_of, reads.phrases)):
         for seed, (part, count) in enumerate({"train": 200, "valid": 20, "test": 40}.items()):
             write(folder / f"{task}.{part}.txt", make(count, seed))

@@ -1,4 +1,4 @@
-"""Checkpoints and weights: what is saved comes back, bit for bit, whatever happens. Also a script: see `lives`."""
+"""Checkpoints and weights are restored bit for bit after any interruption. Also a script: see `train_and_kill`."""
 
 import errno
 import json
@@ -30,27 +30,27 @@ from regard.training.average import averaged_checkpoints
 SETTINGS: dict[str, Any] = {"steps": 80, "save_every": 2, "eval_every": 3, "keep": 2, "log_every": 4}
 
 
-def left(path: Path) -> dict[str, Any]:
-    """All that a run leaves, without what tells the time."""
-    found: dict[str, Any] = {}
+def run_content(path: Path) -> dict[str, Any]:
+    """The content of a run folder without times."""
+    content: dict[str, Any] = {}
     for file in path.rglob("*"):
         name = str(file.relative_to(path))
         if file.name == "state.json":
-            found[name] = {**json.loads(file.read_text()), "seconds": 0}
+            content[name] = {**json.loads(file.read_text()), "seconds": 0}
         elif file.name == "metrics.jsonl":
             timed = ("seconds", "tokens_per_second")
             kept = [record for record in progress.read_records(file) if record["event"] in ("train", "valid")]
-            found[name] = [{key: value for key, value in record.items() if key not in timed} for record in kept]
+            content[name] = [{key: value for key, value in record.items() if key not in timed} for record in kept]
         elif file.is_file():
-            found[name] = file.read_bytes()
-    return found
+            content[name] = file.read_bytes()
+    return content
 
 
-# --- killed, again and again ---
+# --- killed repeatedly ---
 
 
-class Drawn(Net):
-    """It has random features, too, which training draws anew."""
+class RandomFeatureNet(Net):
+    """A model with random features, which training redraws."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,17 +61,17 @@ class Drawn(Net):
         return self.head(self.dropout(self.mix(x, x, x, Mask(causal=True)).transpose(1, 2).flatten(2)))
 
 
-def test_random_features_belong_to_the_checkpoint(tmp_path):
-    """Drawn by step and seed: two halves are one whole, and looking at the model never draws."""
+def test_random_features_are_in_the_checkpoint(tmp_path):
+    """Features depend on step and seed: a resumed run draws the same, and reading the model draws none."""
     torch.manual_seed(1)
-    first = Drawn()
-    begun = {name: each.clone() for name, each in first.state_dict().items()}
+    first = RandomFeatureNet()
+    initial = {name: each.clone() for name, each in first.state_dict().items()}
     trained(tmp_path / "whole", model=first, steps=10, save_every=2, eval_every=5, keep=5)
     for steps in (4, 10):
         torch.manual_seed(steps)
-        model = Drawn()
+        model = RandomFeatureNet()
         if steps == 4:
-            model.load_state_dict(begun)
+            model.load_state_dict(initial)
         trained(tmp_path / "halves", model=model, resume=steps > 4, steps=steps, save_every=2, eval_every=5, keep=5)
     features = []
     for step in (2, 4, 6, 8, 10):
@@ -79,8 +79,8 @@ def test_random_features_belong_to_the_checkpoint(tmp_path):
         whole, halves = (load_file(tmp_path / each / name) for each in ("whole", "halves"))
         assert all(whole[key].equal(halves[key]) for key in whole)
         features.append(whole["mix.directions"])
-    same = [a.equal(b) for a, b in zip([begun["mix.directions"], *features], features, strict=False)]
-    assert same == [True, False, False, True, False]  # drawn before the updates 3, 6 and 9
+    same = [a.equal(b) for a, b in zip([initial["mix.directions"], *features], features, strict=False)]
+    assert same == [True, False, False, True, False]  # redrawn before the steps 3, 6 and 9
     average = {key: each.clone() for key, each in model.state_dict().items()}
     paths = checkpoint.latest(tmp_path / "whole", 3)
     with averaged_checkpoints(model, paths):
@@ -88,30 +88,32 @@ def test_random_features_belong_to_the_checkpoint(tmp_path):
     assert model.mix.directions.equal(average["mix.directions"])
 
 
-def lives(root: Path, seed: int = 3) -> None:
-    """Train once undisturbed and once through many deaths; each life is a forked child, so torch is imported once."""
+def train_and_kill(root: Path, seed: int = 3) -> None:
+    """Train once undisturbed and once killed many times. Each run is a forked child, so torch is imported once."""
     chance = random.Random(seed)
-    torch.set_num_threads(1)  # a child of a process with more would wait for threads it does not have
+    torch.set_num_threads(1)  # a forked child has no other threads and would wait for them
     curves.draw = lambda folder: None  # type: ignore[assignment]
     trained(root / "warm", steps=1)  # the first optimizer imports half of torch
-    live(root / "whole", "nothing", 0)
-    deaths: Counter[str] = Counter()
-    while sum(deaths.values()) < 24:
-        way = chance.choice(["update", "replace", "replaced", "fsync", "save", "remove", "record", "time", "time"])
-        if live(root / "killed", way, chance.randint(1, {"fsync": 20, "save": 3, "remove": 9}.get(way, 5))):
+    train_in_child(root / "whole", "nothing", 0)
+    kills: Counter[str] = Counter()
+    while sum(kills.values()) < 24:
+        cause = chance.choice(["update", "replace", "replaced", "fsync", "save", "remove", "record", "time", "time"])
+        if train_in_child(
+            root / "killed", cause, chance.randint(1, {"fsync": 20, "save": 3, "remove": 9}.get(cause, 5))
+        ):
             break
-        deaths[way] += 1
-    live(root / "killed", "nothing", 0)
-    print(json.dumps(deaths))
+        kills[cause] += 1
+    train_in_child(root / "killed", "nothing", 0)
+    print(json.dumps(kills))
 
 
-def live(path: Path, way: str, number: int) -> bool:
-    """Whether the child reached the end of the training before it was killed."""
+def train_in_child(path: Path, cause: str, number: int) -> bool:
+    """Train in a child process; True if it finished before it was killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
-            arrange(way, number)
+            kill_at_call(cause, number)
             os.write(writer, b".")
             trained(path, resume=True, **SETTINGS)
             os._exit(0)
@@ -119,31 +121,31 @@ def live(path: Path, way: str, number: int) -> bool:
             print(repr(error), file=sys.stderr)
             os._exit(3)
     os.read(reader, 1)
-    if way == "time":
+    if cause == "time":
         time.sleep(random.Random(number + time.monotonic_ns()).uniform(0.002, 0.03))
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(reader)
     os.close(writer)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise SystemExit("a life ended in an error")
+        raise SystemExit("a child ended in an error")
     return os.WIFEXITED(status)
 
 
-def arrange(way: str, number: int) -> None:
-    """Die at the `number`-th call of something."""
+def kill_at_call(cause: str, number: int) -> None:
+    """Kill this process at the `number`-th call of a function."""
     places: dict[str, tuple[Any, str, Callable[..., Any] | None]] = {
         "update": (Task, "loss", None),
         "replace": (os, "replace", None),
         "replaced": (os, "replace", os.replace),
         "fsync": (os, "fsync", None),
-        "save": (checkpoint, "save_file", half_saved),
-        "remove": (files, "remove", half_removed),
-        "record": (progress.EventLog, "write", half_recorded),
+        "save": (checkpoint, "save_file", save_half),
+        "remove": (files, "remove", remove_half),
+        "record": (progress.EventLog, "write", record_half),
     }
-    if way not in places:
+    if cause not in places:
         return
-    place, name, last = places[way]
+    place, name, last = places[cause]
     original, calls = getattr(place, name), [0]
 
     def counting(*given: Any, **named: Any) -> Any:
@@ -157,33 +159,33 @@ def arrange(way: str, number: int) -> None:
     setattr(place, name, counting)
 
 
-def half_saved(tensors: Any, path: Path, metadata: Any) -> None:
+def save_half(tensors: Any, path: Path, metadata: Any) -> None:
     save_file(tensors, path.parent / ".tmpAbC123", metadata)  # safetensors' own temporary name
     whole = (path.parent / ".tmpAbC123").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
 
 
-def half_removed(path: Path) -> None:
+def remove_half(path: Path) -> None:
     for inner in list(path.rglob("*.safetensors"))[:1]:
         inner.unlink()
 
 
-def half_recorded(journal: Any, *given: Any, **named: Any) -> None:
-    journal.file.write(b'{"step": 3, "event": "tr')
+def record_half(log: Any, *given: Any, **named: Any) -> None:
+    log.file.write(b'{"step": 3, "event": "tr')
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-def test_killed_twenty_times_the_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_run_killed_twenty_times_ends_with_the_same_bytes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    deaths = json.loads(done.stdout)
-    assert sum(deaths.values()) >= 20, deaths
-    assert sum(deaths[way] for way in ("replace", "replaced", "fsync", "save") if way in deaths) >= 5, deaths
-    whole, killed = left(tmp_path / "whole"), left(tmp_path / "killed")
-    assert set(whole) == set(killed)  # and so no temporary name is left
+    kills = json.loads(done.stdout)
+    assert sum(kills.values()) >= 20, kills
+    assert sum(kills[cause] for cause in ("replace", "replaced", "fsync", "save") if cause in kills) >= 5, kills
+    whole, killed = run_content(tmp_path / "whole"), run_content(tmp_path / "killed")
+    assert set(whole) == set(killed)  # no temporary file is run_content
     assert "checkpoints/step-80/optimizer.safetensors" in whole
     assert [name for name in whole if whole[name] != killed[name]] == []
 
@@ -195,8 +197,8 @@ class Interrupted(Exception):
     pass
 
 
-def interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train and break off in the middle of update `at`."""
+def train_interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train and raise an exception in the middle of step `at`."""
     calls = [0]
     original = task.loss
 
@@ -214,15 +216,17 @@ def interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}, {"optimizer": "adamw", "schedule": "cosine"}])
 @pytest.mark.parametrize("at", [3, 8, 16])
-def test_resumed_is_undisturbed(tmp_path: Path, at: int, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, at: int, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained(tmp_path / "whole", log_every=3, **settings)
-    interrupted(tmp_path / "broken", at, Task(log_every=3, **settings), monkeypatch)
+    train_interrupted(tmp_path / "broken", at, Task(log_every=3, **settings), monkeypatch)
     outcome = trained(tmp_path / "broken", resume=True, model=net(seed=1 if at < 5 else 99), log_every=3, **settings)
     assert outcome.status == "finished"
-    assert left(tmp_path / "whole") == left(tmp_path / "broken")
+    assert run_content(tmp_path / "whole") == run_content(tmp_path / "broken")
 
 
-def test_every_random_generator_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_random_generators_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy
 
     class Noisy(Task):
@@ -230,15 +234,15 @@ def test_every_random_generator_comes_back(tmp_path: Path, monkeypatch: pytest.M
             return super().loss(model, micro_batch) * (1 + random.random() + numpy.random.standard_normal() / 10)
 
     trained(tmp_path / "whole", Noisy())
-    interrupted(tmp_path / "broken", 8, Noisy(), monkeypatch)
+    train_interrupted(tmp_path / "broken", 8, Noisy(), monkeypatch)
     random.random()
     numpy.random.rand(3)
     trained(tmp_path / "broken", Noisy(), resume=True)
-    assert left(tmp_path / "whole") == left(tmp_path / "broken")
+    assert run_content(tmp_path / "whole") == run_content(tmp_path / "broken")
 
 
-class Carrying(Task):
-    """The loss of an update depends on what was carried to it: a sum over all tokens that were seen before."""
+class StatefulTask(Task):
+    """A task whose loss depends on carried state: a sum over all earlier tokens."""
 
     def __init__(self, **train: Any) -> None:
         super().__init__(**train)
@@ -257,37 +261,41 @@ class Carrying(Task):
 
 
 @pytest.mark.parametrize("at", [3, 8])
-def test_what_a_task_carries_comes_back(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(tmp_path / "whole", Carrying())
-    interrupted(tmp_path / "broken", at, Carrying(), monkeypatch)
-    resumed = Carrying()
+def test_the_state_of_a_task_is_restored(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "whole", StatefulTask())
+    train_interrupted(tmp_path / "broken", at, StatefulTask(), monkeypatch)
+    resumed = StatefulTask()
     trained(tmp_path / "broken", resumed, resume=True)
-    assert left(tmp_path / "whole") == left(tmp_path / "broken") and resumed.seen[0] == 20
+    assert run_content(tmp_path / "whole") == run_content(tmp_path / "broken") and resumed.seen[0] == 20
     assert load_file(tmp_path / "whole/checkpoints/step-20/task.safetensors")["seen"][0] == 20
     damaged = tmp_path / "whole/checkpoints/step-20/task.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    told: list[str] = []
-    assert checkpoint.newest(tmp_path / "whole", told.append).name == "step-15" and "task.safetensors" in told[0]
+    messages: list[str] = []
+    assert (
+        checkpoint.newest(tmp_path / "whole", messages.append).name == "step-15" and "task.safetensors" in messages[0]
+    )
 
 
-def test_what_a_task_carries_is_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled update that fails halfway has moved it on already."""
-    trained(tmp_path / "plain", Carrying(accumulate=2))
+def test_the_state_of_a_task_is_restored_after_a_failed_compiled_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled step that fails halfway has already advanced the state."""
+    trained(tmp_path / "plain", StatefulTask(accumulate=2))
 
     def breaking(loss: Any, **settings: Any) -> Any:
         calls = [0]
 
         def failing(*given: Any) -> Any:
             calls[0] += 1
-            found = loss(*given)
+            value = loss(*given)
             if calls[0] == 6:
                 raise RuntimeError("out of luck")
-            return found
+            return value
 
         return failing
 
     monkeypatch.setattr(torch, "compile", breaking)
-    trained(tmp_path / "compiled", Carrying(accumulate=2, compile=True))
+    trained(tmp_path / "compiled", StatefulTask(accumulate=2, compile=True))
     name = "checkpoints/step-20/{}.safetensors"
     for part in ("model", "optimizer", "task"):
         assert (tmp_path / "plain" / name.format(part)).read_bytes() == (
@@ -295,9 +303,9 @@ def test_what_a_task_carries_is_not_counted_twice(tmp_path: Path, monkeypatch: p
         ).read_bytes()
 
 
-def test_what_is_remembered_across_a_resume(tmp_path: Path) -> None:
-    """The best so far and the patience spent are part of a checkpoint."""
-    whole, parts = _Falling(), _Falling()
+def test_best_metric_and_patience_are_restored(tmp_path: Path) -> None:
+    """Best metric and waited evaluations are part of a checkpoint."""
+    whole, parts = _FallingMetric(), _FallingMetric()
     trained(tmp_path / "whole", whole)
     for steps in (4, 8, 12, 20):
         parts.run.train = whole.run.train.model_copy(update={"steps": steps})
@@ -306,17 +314,17 @@ def test_what_is_remembered_across_a_resume(tmp_path: Path) -> None:
     assert step_of(tmp_path / "parts") == step_of(tmp_path / "whole") == 6
 
 
-class _Falling(Task):
+class _FallingMetric(Task):
     def __init__(self) -> None:
         super().__init__(eval_every=2, save_every=4, patience=4)
-        self.figures = iter([5.0, 4.0, 3.0, 3.5, 3.4, 3.3, 3.2, 1.0])
+        self.losses = iter([5.0, 4.0, 3.0, 3.5, 3.4, 3.3, 3.2, 1.0])
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        return {"loss": next(self.figures)}
+        return {"loss": next(self.losses)}
 
 
-def test_a_last_evaluation_after_the_last_checkpoint_is_stored(tmp_path: Path) -> None:
-    """At update 20 the checkpoint comes first and the evaluation of the end after it."""
+def test_an_evaluation_after_the_last_checkpoint_is_stored(tmp_path: Path) -> None:
+    """At step 20 the checkpoint comes first and the final evaluation after it."""
     trained(tmp_path, steps=20, save_every=5, eval_every=7)
     state = json.loads((tmp_path / "checkpoints/step-20/state.json").read_text())
     assert state["evaluated"] == 20
@@ -324,8 +332,8 @@ def test_a_last_evaluation_after_the_last_checkpoint_is_stored(tmp_path: Path) -
     assert [record["step"] for record in records(tmp_path, "valid")] == [7, 14, 20]
 
 
-def test_records_after_the_checkpoint_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, 9, Task(log_every=1), monkeypatch)
+def test_records_after_the_checkpoint_are_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_interrupted(tmp_path, 9, Task(log_every=1), monkeypatch)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "event": "tra')
     assert records(tmp_path, "train")[-1]["step"] == 8
@@ -334,7 +342,7 @@ def test_records_after_the_checkpoint_are_cut_off(tmp_path: Path, monkeypatch: p
     assert "resuming after step 5" in [record["text"] for record in records(tmp_path, "note")]
 
 
-def test_leftovers_are_swept(tmp_path: Path) -> None:
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
     trained(tmp_path, steps=5)
     (tmp_path / ".model.safetensors.123.tmp").write_bytes(b"x")
     (tmp_path / ".tmpXyZ").write_bytes(b"x")
@@ -344,7 +352,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
 
 
-def test_if_the_chosen_weights_are_gone_the_next_evaluation_chooses(tmp_path: Path) -> None:
+def test_missing_best_weights_are_chosen_again(tmp_path: Path) -> None:
     trained(tmp_path, steps=10)
     (tmp_path / "model.safetensors").unlink()
     trained(tmp_path, resume=True, steps=12)
@@ -374,7 +382,7 @@ def flip(path: Path) -> None:
         ("state.json", Path.unlink, "state.json is missing"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(
     tmp_path: Path, name: str, damage: Callable[[Path], None], words: str
 ) -> None:
     trained(tmp_path / "whole")
@@ -390,16 +398,16 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(
         assert (tmp_path / "hurt" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_if_all_are_damaged_nothing_is_begun_anew_by_itself(tmp_path: Path) -> None:
+def test_training_does_not_restart_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     trained(tmp_path, steps=10)
     for path in (tmp_path / "checkpoints").iterdir():
         cut(path / "model.safetensors")
-    before = left(tmp_path)
+    before = run_content(tmp_path)
     with pytest.raises(
         UserError, match=r"step-10 is damaged .* step-5 is damaged .* remove .*checkpoints to start from"
     ):
         trained(tmp_path, resume=True)
-    assert left(tmp_path) == before
+    assert run_content(tmp_path) == before
 
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
@@ -414,12 +422,12 @@ def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["model", "optimizer", "sync", "publish"])
-def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_earlier_checkpoints(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "whole", WithoutValidation())
     saves, fsync = [0], os.fsync
 
     def failing_save(tensors: Any, path: Path, metadata: Any) -> None:
-        saves[0] += 1  # three a checkpoint: published, model, optimizer
+        saves[0] += 1  # three per checkpoint: best weights, model, optimizer
         if saves[0] == {"publish": 4, "model": 5, "optimizer": 6}.get(where):
             path.write_bytes(b"half of it")
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
@@ -433,17 +441,19 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, where: str, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", failing_save)
         patch.setattr(os, "fsync", failing_sync)
-        with pytest.raises(UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
+        with pytest.raises(
+            UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"
+        ):
             trained(tmp_path / "full", WithoutValidation())
     assert checkpoints(tmp_path / "full") == [5]
     assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"
     assert step_of(tmp_path / "full") == (5 if where == "publish" else 10)
     assert not [path for path in (tmp_path / "full").rglob("*") if path.name.startswith(".")]
     trained(tmp_path / "full", WithoutValidation(), resume=True)
-    assert left(tmp_path / "full") == left(tmp_path / "whole")
+    assert run_content(tmp_path / "full") == run_content(tmp_path / "whole")
 
 
-def test_a_full_disk_while_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_writing_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def write(self, line: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -451,16 +461,16 @@ def test_a_full_disk_while_recording(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def close(self) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with progress.EventLog(folder(tmp_path), 0) as journal:
-        journal.file = Full()  # type: ignore[assignment]
+    with progress.EventLog(folder(tmp_path), 0) as log:
+        log.file = Full()  # type: ignore[assignment]
         with pytest.raises(UserError, match="no space left while writing"):
-            journal.write("train", 1, loss=1.0)
+            log.write("train", 1, loss=1.0)
 
 
 # --- weights ---
 
 
-def test_saved_weights_come_back_and_equal_weights_are_equal_bytes(tmp_path: Path) -> None:
+def test_weights_round_trip_and_equal_weights_give_equal_bytes(tmp_path: Path) -> None:
     model, other = net(seed=1), net(seed=2)
     save_model(model, tmp_path / "a.safetensors", 7)
     assert load_model(other, tmp_path / "a.safetensors") == 7
@@ -492,7 +502,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         save_file({name: value + 1 for name, value in content.items()}, path)
         with pytest.raises(UserError, match=f"model.safetensors does not fit this model: .*{words}"):
             load_model(model, path)
-    assert all(torch.equal(before[name], value) for name, value in tensors.items())  # nothing was half loaded
+    assert all(torch.equal(before[name], value) for name, value in tensors.items())  # nothing was loaded partially
 
 
 def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
@@ -508,7 +518,7 @@ def test_weights_that_cannot_be_read(tmp_path: Path) -> None:
             load_model(net(), path)
 
 
-def test_saving_over_weights_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overwriting_weights_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     save_model(net(), path, 1)
     before = path.read_bytes()
@@ -538,4 +548,4 @@ def test_the_former_optimizer_file_name_is_read(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    lives(Path(sys.argv[1]))
+    train_and_kill(Path(sys.argv[1]))

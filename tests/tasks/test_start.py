@@ -1,4 +1,4 @@
-"""Runs that begin with another: which settings, tokenizer and weights they take, and what is refused."""
+"""Runs with `start`: which settings, tokenizer and weights they take over, and which errors are reported."""
 
 import json
 import shutil
@@ -19,12 +19,12 @@ FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.t
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> Path:
-    """Masked words, with a head that the others have not."""
+    """A masked run with a next-sentence head, which the other tasks do not have."""
     settings = {"train__steps": 4, "data__next_sentence": True, "model__dropout": 0.2}
     return reads.trained("masked", tmp_path_factory.mktemp("first"), **settings)
 
 
-def begun(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
+def train_from(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
     parts = {f"data.{name}": str(first.parent / f"{name}.txt") for name in ("train", "valid")}
     own = {key.replace("__", "."): value for key, value in settings.items()}
     return regard.train(recipe, {**FINE, **parts, "start": str(first), **own}, out=out, resume=resume)
@@ -40,7 +40,7 @@ def test_settings_come_from_the_start(first):
     assert regard.resolve("classify", {"start": str(first), "model.dropout": 0.3}).run.model.dropout == 0.3
 
 
-def test_dropout_of_a_recipe_is_its_own(first, tmp_path):
+def test_the_dropout_of_a_recipe_wins_over_the_start(first, tmp_path):
     (tmp_path / "a.toml").write_text('base = "classify"\n[model]\nwidth = 48\ndropout = 0.4\n')
     run = regard.resolve(str(tmp_path / "a.toml"), {"start": str(first)}).run
     assert (run.model.dropout, run.model.width) == (0.4, 32)
@@ -49,9 +49,9 @@ def test_dropout_of_a_recipe_is_its_own(first, tmp_path):
 
 
 def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
-    system = begun("classify", first, tmp_path / "run", train__lr=1e-12)
+    predictor = train_from("classify", first, tmp_path / "run", train__lr=1e-12)
     theirs = regard.load(first)
-    ours, old = system.model.state_dict(), theirs.model.state_dict()
+    ours, old = predictor.model.state_dict(), theirs.model.state_dict()
     for name in ours:
         if name.startswith("classes"):
             assert name not in old
@@ -62,42 +62,40 @@ def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
     assert about["config"]["start"] == str(first) == about["start"]["folder"] and len(about["start"]["weights"]) == 32
     events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     notes = [event["text"] for event in events if event["event"] == "note"]
-    taken = len(ours) - 2
-    assert f"start: {taken} tensors from {first}; new tensors: classes.weight, classes.bias" in notes
+    shared = len(ours) - 2
+    assert f"start: {shared} tensors from {first}; new tensors: classes.weight, classes.bias" in notes
     assert any(note.startswith("start: unused tensors: words.into.weight, ") and "more" in note for note in notes)
-    assert not system.run.model.next_sentence and system.run.model.head == "class"
+    assert not predictor.run.model.next_sentence and predictor.run.model.head == "class"
 
 
-def test_a_classifier_can_begin_with_a_classifier_of_other_labels(first, tmp_path):
-    begun("classify", first, tmp_path / "one")
+def test_a_classifier_starts_from_one_with_other_labels(first, tmp_path):
+    train_from("classify", first, tmp_path / "one")
     lines = [f"{text}\tmood {len(text) % 3}\n" for text, _ in reads.moods(60, 4)]
     (tmp_path / "three.tsv").write_text("".join(lines))
-    system = begun(
+    predictor = train_from(
         "classify", tmp_path / "one", tmp_path / "two", data__train=str(tmp_path / "three.tsv"), data__valid=""
     )
-    assert len(system.labels) == 3 and system.model.classes.weight.shape == (3, 32)
+    assert len(predictor.labels) == 3 and predictor.model.classes.weight.shape == (3, 32)
 
 
-def test_a_start_is_resumed_to_the_same_bytes(first, tmp_path):
-    begun("classify", first, tmp_path / "whole")
-    begun("classify", first, tmp_path / "parts", train__steps=2)
-    begun("classify", first, tmp_path / "parts", resume=True)
+def test_a_run_with_a_start_resumes_to_the_same_bytes(first, tmp_path):
+    train_from("classify", first, tmp_path / "whole")
+    train_from("classify", first, tmp_path / "parts", train__steps=2)
+    train_from("classify", first, tmp_path / "parts", resume=True)
     name = "checkpoints/step-4/model.safetensors"
     assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
     for folder in ("never", "other"):
-        begun("classify", first, tmp_path / folder, train__steps=2)
+        train_from("classify", first, tmp_path / folder, train__steps=2)
     shutil.rmtree(tmp_path / "never/checkpoints")
-    begun(
-        "classify", first, tmp_path / "never", resume=True
-    )  # from step 0: with the weights of the start, not new ones
+    train_from("classify", first, tmp_path / "never", resume=True)  # from step 0, with the weights of the start
     assert (tmp_path / "never" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(UserError, match="start was .* and is now ''; a resumed run cannot change it"):
-        begun("classify", first, tmp_path / "other", resume=True, start="")
+        train_from("classify", first, tmp_path / "other", resume=True, start="")
     about = json.loads((tmp_path / "other/run.json").read_text())
     about["start"]["weights"] = "0" * 32
     (tmp_path / "other/run.json").write_text(json.dumps(about))
     with pytest.raises(UserError, match="start has other weights than when"):
-        begun("classify", first, tmp_path / "other", resume=True)
+        train_from("classify", first, tmp_path / "other", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +110,20 @@ def test_a_start_is_resumed_to_the_same_bytes(first, tmp_path):
         ({"start": 3}, "start is 3; expected"),
     ],
 )  # fmt: skip
-def test_what_is_refused(first, tmp_path, settings, words):
+def test_settings_that_conflict_with_the_start(first, tmp_path, settings, words):
     with pytest.raises(UserError) as error:
-        begun("classify", first, tmp_path / "run", **{key.replace(".", "__"): value for key, value in settings.items()})
+        train_from(
+            "classify", first, tmp_path / "run", **{key.replace(".", "__"): value for key, value in settings.items()}
+        )
     assert words in str(error.value) and not (tmp_path / "run").exists()
 
 
-def test_fewer_layers_and_no_run_at_all(first, tmp_path):
+def test_a_start_with_other_layers_or_without_a_run(first, tmp_path):
     with pytest.raises(UserError, match="does not exist|has neither"):
         regard.resolve("classify", {"start": str(first.parent)})
     two = reads.trained("masked", tmp_path / "two", model__layers=2, train__steps=2)
     with pytest.raises(UserError, match=r"encoder\.layers\.1\S* is missing in the model and \(32, 32\) in the start"):
-        begun("classify", two, tmp_path / "run", model__layers=1)
+        train_from("classify", two, tmp_path / "run", model__layers=1)
 
 
 def test_a_start_of_another_family(tmp_path, first):
@@ -131,10 +131,10 @@ def test_a_start_of_another_family(tmp_path, first):
     own = {"data.examples": 50, "tokenizer.vocab": 300, "train.steps": 1}
     regard.train("dates", {**small, **own}, out=tmp_path / "dates")
     with pytest.raises(UserError, match="holds a model of family transformer but model.family is bert"):
-        begun("classify", tmp_path / "dates", tmp_path / "run")
+        train_from("classify", tmp_path / "dates", tmp_path / "run")
 
 
-def test_a_tokenizer_without_mask_cannot_guess_words(tmp_path, first):
+def test_masked_needs_a_tokenizer_with_a_mask_token(tmp_path, first):
     run = tmp_path / "bare"
     shutil.copytree(first, run)
     whole = json.loads((run / "tokenizer.json").read_text())
@@ -144,51 +144,51 @@ def test_a_tokenizer_without_mask_cannot_guess_words(tmp_path, first):
     for name in ("train", "valid"):
         shutil.copy(first.parent / f"{name}.txt", tmp_path)
     with pytest.raises(UserError, match="the tokenizer has no <mask>, which task masked needs"):
-        begun("masked", run, tmp_path / "run")
+        train_from("masked", run, tmp_path / "run")
 
 
-# --- folders of Hugging Face -----------------------------------------------------------------------------------------
+# --- Hugging Face folders --------------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_with_a_folder_of_hugging_face(tmp_path, first):
+def test_a_run_starts_from_a_hugging_face_folder(tmp_path, first):
     path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
-    system = begun(
+    predictor = train_from(
         "tag",
         path,
         tmp_path / "run",
         train__lr=1e-12,
-        **{f"data__{n}": str(tagged(tmp_path, n)) for n in ("train", "valid")},
+        **{f"data__{n}": str(write_tags(tmp_path, n)) for n in ("train", "valid")},
     )
     theirs = hf.BertModel.from_pretrained(path).eval()
-    ids = [system.tokenizer.start, *system.tokenizer.encode(["the cat sat"])[0], system.tokenizer.end]
+    ids = [predictor.tokenizer.start, *predictor.tokenizer.encode(["the cat sat"])[0], predictor.tokenizer.end]
     with torch.no_grad():
-        states = system.model.encode(torch.tensor([ids]))
-        wanted = theirs(torch.tensor([ids])).last_hidden_state
-    assert (states - wanted).abs().max() < 1e-4 and system.run.model.head == "tag"
+        states = predictor.model.encode(torch.tensor([ids]))
+        expected = theirs(torch.tensor([ids])).last_hidden_state
+    assert (states - expected).abs().max() < 1e-4 and predictor.run.model.head == "tag"
     again = regard.load(tmp_path / "run")
-    assert again.tokenizer.encode(["the cat"]) == system.tokenizer.encode(["the cat"])
+    assert again.tokenizer.encode(["the cat"]) == predictor.tokenizer.encode(["the cat"])
     with pytest.raises(UserError, match="tokenizer.kind is 'bpe' but start=.* brings its own tokenizer; leave"):
         regard.resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
 
 
-def tagged(folder: Path, name: str) -> Path:
+def write_tags(folder: Path, name: str) -> Path:
     return reads.columns_of(folder / f"{name}.tags", reads.phrases(30, 1))
 
 
-def test_a_folder_classifies_and_tags_as_transformers_does(tmp_path):
+def test_a_folder_classifies_and_tags_like_transformers(tmp_path):
     texts = ["the cat sat", "a", "so it goes on and on"]
     path = folders.folder(tmp_path / "class", "BertForSequenceClassification", num_labels=3)
     text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForSequenceClassification.from_pretrained(path).eval()
-    system = regard.load(path)
+    predictor = regard.load(path)
     with torch.no_grad():
         logits = [theirs(**text(each, return_tensors="pt")).logits[0] for each in texts]
-    for record, wanted in zip(system.predict(texts, details=True), logits, strict=True):
-        assert record["label"] == f"LABEL_{int(wanted.argmax())}"
-        assert record["probability"] == pytest.approx(float(wanted.softmax(-1).max()), abs=1e-5)
+    for record, expected in zip(predictor.predict(texts, details=True), logits, strict=True):
+        assert record["label"] == f"LABEL_{int(expected.argmax())}"
+        assert record["probability"] == pytest.approx(float(expected.softmax(-1).max()), abs=1e-5)
     lines = "".join(f"{each}\tLABEL_{i}\n" for i, each in enumerate(texts))
     (tmp_path / "a.tsv").write_text(lines)
-    figures = system.evaluate(((str(tmp_path / "a.tsv"),),))
-    assert figures["examples"] == 3 and "majority" not in figures  # nobody knows what it was trained on
+    metrics = predictor.evaluate(((str(tmp_path / "a.tsv"),),))
+    assert metrics["examples"] == 3 and "majority" not in metrics  # its training data are unknown
     path = folders.folder(tmp_path / "tag", "BertForTokenClassification", num_labels=4)
     text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForTokenClassification.from_pretrained(path).eval()
     tagger = regard.load(path)
@@ -200,7 +200,7 @@ def test_a_folder_classifies_and_tags_as_transformers_does(tmp_path):
     assert tagger.predict([words])[0] == [f"LABEL_{int(best[place])}" for place in firsts]
 
 
-def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
+def test_a_folder_predicts_masked_words_and_embeddings_like_transformers(tmp_path):
     path = folders.folder(tmp_path / "words", "BertForMaskedLM")
     text, theirs = hf.AutoTokenizer.from_pretrained(path), hf.BertForMaskedLM.from_pretrained(path).eval()
     batch = text("the [MASK] sat", return_tensors="pt")
@@ -213,59 +213,59 @@ def test_a_folder_guesses_words_and_gives_vectors(tmp_path):
     batch, theirs = text("the cat", return_tensors="pt"), hf.BertModel.from_pretrained(tmp_path / "bare").eval()
     with torch.no_grad():
         mean = theirs(**batch).last_hidden_state[0].mean(0)
-    assert vector.shape == (36,) and (vector - mean / mean.norm()).abs().max() < 1e-5  # of length 1, as a run's
+    assert vector.shape == (36,) and (vector - mean / mean.norm()).abs().max() < 1e-5  # of length 1, as for a run
     assert (bare.embed("the cat", normalize=False) - mean).abs().max() < 1e-5
     for ask in (lambda: bare.predict("a <mask>"), lambda: bare.evaluate()):
         with pytest.raises(UserError, match="this model has no head for masked words; it gives embeddings"):
             ask()
 
 
-def test_vectors_of_a_sentence_transformers_folder(tmp_path):
+def test_embeddings_of_a_sentence_transformers_folder(tmp_path):
     path = folders.sentence_folder(tmp_path / "x", normalize=True, pooling_mode_mean_tokens=True)
     texts = [*folders.AWKWARD, "the cat sat"]
-    system = regard.load(path)
+    predictor = regard.load(path)
     with pytest.warns(UserWarning, match="2 of 15 texts have more than 10 tokens"):
-        found = system.embed(texts)
-    assert (found - torch.tensor(folders.sentence_vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
-    assert system.run.data.max_tokens == 12 and system.run.decode.normalize
+        vectors = predictor.embed(texts)
+    assert (vectors - torch.tensor(folders.sentence_vectors(path, texts, 12, "mean", True))).abs().max() < 1e-5
+    assert predictor.run.data.max_tokens == 12 and predictor.run.decode.normalize
     with pytest.warns(UserWarning, match="1 of 1 texts have more than 10 tokens and were cut"):
-        long = system.embed(["the cat sat " * 9])
+        long = predictor.embed(["the cat sat " * 9])
     assert (
         long - torch.tensor(folders.sentence_vectors(path, ["the cat sat " * 9], 12, "mean", True))
     ).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_a_smaller_precision(first, precision):
+def test_embeddings_in_lower_precision_stay_close(first, precision):
     texts = [text for text, _ in reads.moods(30, 8)]
     exact, rough = regard.load(first).embed(texts), regard.load(first, {"precision": precision}).embed(texts)
     assert ((exact * rough).sum(1) > 0.99).all() and not exact.equal(rough)
 
 
-def test_a_run_goes_out_and_comes_back(first, tmp_path):
-    system = begun("classify", first, tmp_path / "run")
+def test_an_exported_run_is_loaded_again(first, tmp_path):
+    predictor = train_from("classify", first, tmp_path / "run")
     regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
     again = regard.load(tmp_path / "hf")
     texts = [text for text, _ in reads.moods(20, 3)]
-    assert again.predict(texts) == system.predict(texts) and again.labels.names == system.labels.names
+    assert again.predict(texts) == predictor.predict(texts) and again.labels.names == predictor.labels.names
     regard.convert(tmp_path / "run", out=tmp_path / "mean", average=2)
     assert regard.load(tmp_path / "mean").predict(texts[0]) in ("glad", "sad")
 
 
-def test_an_origin_tells_its_weights_apart(first):
+def test_the_digest_depends_on_the_weights(first):
     one, other = (Pretrained(str(first), regard.load) for _ in range(2))
     assert one.digest() == other.digest()
     other.weights["norm.bias"] += 1
     assert one.digest() != other.digest()
 
 
-# --- vocabularies that were made elsewhere stay as they are ---------------------------------------------------------------
+# --- vocabularies of other tools are kept -------------------------------------------------------------------------------
 
 TEXTS = ["the old cat sees a red house", "a bird </s> <s> <|endoftext|> flies", "Straße 東京 🙂 \t x"]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_language_model_begins_with_a_folder(kind, tmp_path):
+def test_a_language_model_starts_from_a_folder(kind, tmp_path):
     path, theirs = getattr(causal, kind)(tmp_path / "folder")
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS * 9))
     words = {"data.train": str(tmp_path / "a.txt"), "data.document": "blank", "data.max_tokens": 32, "start": str(path)}
@@ -273,13 +273,13 @@ def test_a_language_model_begins_with_a_folder(kind, tmp_path):
     folder = regard.load(
         path, {key: value for key, value in settings.items() if key.startswith("data.") and key != "data.train"}
     )
-    begun = regard.train("language", settings, out=tmp_path / "run")
+    trained = regard.train("language", settings, out=tmp_path / "run")
     again = regard.load(tmp_path / "run")
-    for text in (begun.tokenizer, again.tokenizer):
+    for text in (trained.tokenizer, again.tokenizer):
         assert text.encode(TEXTS) == folder.tokenizer.encode(TEXTS) and text.roles == folder.tokenizer.roles
     assert again.score(TEXTS) == pytest.approx(folder.score(TEXTS), abs=1e-4)
-    figures = [each.evaluate(((str(tmp_path / "a.txt"),),))["loss"] for each in (again, folder)]
-    assert figures[0] == pytest.approx(figures[1], abs=1e-5)
+    losses = [each.evaluate(((str(tmp_path / "a.txt"),),))["loss"] for each in (again, folder)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     rows = torch.tensor([again.tokenizer.encode(TEXTS[:1])[0]])
     assert torch.allclose(again.model(rows), theirs(rows).logits, atol=1e-4)
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
@@ -289,30 +289,30 @@ def test_a_language_model_begins_with_a_folder(kind, tmp_path):
     assert other.predict(TEXTS, kind="greedy", max_tokens=9) == again.predict(TEXTS, max_tokens=9)
 
 
-def test_small_parts_over_a_folder_of_gpt2(tmp_path):
+def test_lora_over_a_gpt2_folder(tmp_path):
     path, _ = causal.gpt2(tmp_path / "folder")
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 20))
     words = {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 32, "data.cache": str(tmp_path / "cache")}
     tuned = {"start": str(path), "tune.kind": "lora", "train.lr": 0.01}
-    system = regard.train("language", {**FINE, **words, **tuned}, out=tmp_path / "run")
-    assert 0 < sum(each.numel() for each in system.model.parameters() if each.requires_grad) < 5000
+    predictor = regard.train("language", {**FINE, **words, **tuned}, out=tmp_path / "run")
+    assert 0 < sum(each.numel() for each in predictor.model.parameters() if each.requires_grad) < 5000
     again = regard.load(path, tune=tmp_path / "run")
-    assert again.score(TEXTS) == pytest.approx(system.score(TEXTS)) != pytest.approx(regard.load(path).score(TEXTS))
+    assert again.score(TEXTS) == pytest.approx(predictor.score(TEXTS)) != pytest.approx(regard.load(path).score(TEXTS))
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["shared", "separate"])
-def test_a_translator_begins_with_a_marian_folder(separate, tmp_path):
+def test_a_translator_starts_from_a_marian_folder(separate, tmp_path):
     path = marian.folder(tmp_path / "folder", separate)
     some = marian.sentences(30)
     for name, texts in {"low": some, "up": [text.upper() for text in some]}.items():
         (tmp_path / name).write_text("\n".join(texts) + "\n")
     settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-12, "decode.batch": 8}
-    begun = regard.train("translate", {**FINE, **settings, "decode.beam": 2}, out=tmp_path / "run")
+    trained = regard.train("translate", {**FINE, **settings, "decode.beam": 2}, out=tmp_path / "run")
     folder, again = regard.load(path), regard.load(tmp_path / "run")
     assert {type(each).__name__ for each in again.tokenizers.values()} == {"MarianTokenizer"}
-    wanted = folder.score(some, [text.upper() for text in some])
-    assert again.score(some, [text.upper() for text in some]) == pytest.approx(wanted, abs=1e-3)
-    assert again.predict(some[:5]) == begun.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
+    expected = folder.score(some, [text.upper() for text in some])
+    assert again.score(some, [text.upper() for text in some]) == pytest.approx(expected, abs=1e-3)
+    assert again.predict(some[:5]) == trained.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
     with pytest.raises(UserError, match="it began with a Marian folder, and this export does not write sentencepiece"):
         regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Tuned runs through the front door: what they train, keep, load and refuse."""
+"""Tuned runs end to end: what they train, save and load, and which errors they report."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(home) -> Path:
-    """A classifier. Those over it are to call the same things by other names."""
+    """A classifier. The runs tuned over it learn other names for the same labels."""
     run = reads.trained("classify", home / "base")
     for name in ("train", "valid", "test"):
         text = (run.parent / f"{name}.txt").read_text()
@@ -44,7 +44,7 @@ def base(home) -> Path:
     return run
 
 
-def over(base: Path, out: Path, kind: str, resume: bool = False, recipe: str = "classify", **settings):
+def tune_over(base: Path, out: Path, kind: str, resume: bool = False, recipe: str = "classify", **settings):
     parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid", "test")}
     own = {"tune.kind": kind, **KINDS[kind]} | {key.replace("__", "."): value for key, value in settings.items()}
     return regard.train(recipe, {**FINE, **parts, "start": str(base), **own}, out=out, resume=resume)
@@ -52,10 +52,10 @@ def over(base: Path, out: Path, kind: str, resume: bool = False, recipe: str = "
 
 @pytest.fixture(scope="module")
 def runs(base, home) -> dict[str, Path]:
-    """A classifier of each kind over one base."""
+    """A classifier tuned over one base, for each kind."""
     before = (base / "model.safetensors").read_bytes()
     for kind in KINDS:
-        over(base, home / kind, kind)
+        tune_over(base, home / kind, kind)
     assert (base / "model.safetensors").read_bytes() == before
     return {kind: home / kind for kind in KINDS}
 
@@ -65,14 +65,14 @@ def names(path: Path) -> set[str]:
         return set(file.keys())
 
 
-def said(capsys, *arguments: object) -> tuple[int, str, str]:
+def run_cli(capsys, *arguments: object) -> tuple[int, str, str]:
     capsys.readouterr()
     code = cli.main([str(each) for each in arguments])
     return code, *capsys.readouterr()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_what_is_new_is_kept(runs, base, kind):
+def test_only_tuned_parameters_are_saved(runs, base, kind):
     run = runs[kind]
     kept = names(run / "model.safetensors")
     new = {"classes.weight", "classes.bias"}
@@ -87,53 +87,55 @@ def test_only_what_is_new_is_kept(runs, base, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_and_loads_either_way(runs, base, kind):
+def test_a_tuned_run_learns_and_loads_with_or_without_its_base(runs, base, kind):
     alone, over_base = regard.load(runs[kind]), regard.load(base, tune=runs[kind])
     assert alone.predict(TEXTS) == over_base.predict(TEXTS)
     assert alone.score(TEXTS[:5], ["up"] * 5) == over_base.score(TEXTS[:5], ["up"] * 5)
     assert alone.evaluate()["accuracy"] > 0.85
-    assert len(alone.look(TEXTS[0]).pieces) == alone.look(TEXTS[0]).weights().shape[1]
+    assert len(alone.look(TEXTS[0]).tokens) == alone.look(TEXTS[0]).weights().shape[1]
 
 
-def test_a_head_that_the_base_has_not_is_kept_too(home):
+def test_a_new_head_is_saved_too(home):
     words = reads.trained("masked", home / "words", train__steps=2)
-    system = over(words, home / "new", "lora", train__steps=2, precision="int8")
+    predictor = tune_over(words, home / "new", "lora", train__steps=2, precision="int8")
     heads = {"classes.weight", "classes.bias", "pooler.weight", "pooler.bias"}
     assert {name for name in names(home / "new/model.safetensors") if not name.startswith("tune.")} == heads
-    assert type(system.model.pooler).__name__ == "Linear" and len(system.labels) == 2
+    assert type(predictor.model.pooler).__name__ == "Linear" and len(predictor.labels) == 2
 
 
 @pytest.mark.parametrize("kind", ["lora", "prefix"])
-def test_over_a_folder_of_hugging_face(base, tmp_path, kind):
+def test_tuning_over_a_hugging_face_folder(base, tmp_path, kind):
     path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
     tags = reads.columns_of(tmp_path / "tags", reads.phrases(30, 1))
     own = {"data__train": str(tags), "data__valid": "", "data__test": "", "data__max_tokens": 30, "tune__words": "the"}
     own |= {} if kind == "prefix" else {"tune__words": None}
     own = {key: value for key, value in own.items() if value is not None}
-    system = over(path, tmp_path / "run", kind, recipe="tag", train__steps=2, **own)
+    predictor = tune_over(path, tmp_path / "run", kind, recipe="tag", train__steps=2, **own)
     words = ["the", "cat", "sees"]
-    assert regard.load(path, tune=tmp_path / "run").predict([words]) == system.predict([words])
+    assert regard.load(path, tune=tmp_path / "run").predict([words]) == predictor.predict([words])
     assert {"classes.weight", "classes.bias"} < names(tmp_path / "run/model.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["lora", "prompt"])
-def test_a_tuned_run_is_resumed_to_the_same_bytes(runs, base, home, kind):
-    over(base, home / f"parts-{kind}", kind, train__steps=40)
-    over(base, home / f"parts-{kind}", kind, resume=True)
+def test_a_tuned_run_resumes_to_the_same_bytes(runs, base, home, kind):
+    tune_over(base, home / f"parts-{kind}", kind, train__steps=40)
+    tune_over(base, home / f"parts-{kind}", kind, resume=True)
     for name in ("model", "optimizer"):
         file = f"checkpoints/step-60/{name}.safetensors"
         assert (home / f"parts-{kind}" / file).read_bytes() == (runs[kind] / file).read_bytes()
     with pytest.raises(UserError, match="tune.rank|tune.length"):
-        over(base, home / f"parts-{kind}", kind, resume=True, **{"tune__rank" if kind == "lora" else "tune__length": 2})
+        tune_over(
+            base, home / f"parts-{kind}", kind, resume=True, **{"tune__rank" if kind == "lora" else "tune__length": 2}
+        )
 
 
-def test_several_over_one_base(runs, base):
+def test_several_tuned_runs_share_one_base(runs, base):
     alone = {kind: regard.load(run).score(TEXTS, ["up"] * 25) for kind, run in runs.items()}
     many = regard.load(base, tune=runs)
     for kind in ("prefix", "lora", "prompt", "adapter", "lora"):
         assert many.use(kind).score(TEXTS, ["up"] * 25) == pytest.approx(alone[kind], abs=1e-5)
     assert many.name == "lora" and many.run.tune.kind == "lora"
-    tables = {id(system.model.embed.weight) for system in many.predictors.values()}
+    tables = {id(predictor.model.embed.weight) for predictor in many.predictors.values()}
     assert len(tables) == 1
     with pytest.raises(
         UserError, match="there is no tuned run 'lore' over this base; expected one of lora, .* did you mean lora"
@@ -151,54 +153,54 @@ def test_several_over_one_base(runs, base):
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_smaller_precision(runs, kind, precision):
+def test_scores_in_lower_precision_stay_close(runs, kind, precision):
     exact, rough = (regard.load(runs[kind], each) for each in ({}, {"precision": precision}))
     assert rough.score(TEXTS, ["up"] * 25) == pytest.approx(exact.score(TEXTS, ["up"] * 25), abs=0.3)
     assert rough.score(TEXTS, ["up"] * 25) != exact.score(TEXTS, ["up"] * 25)
 
 
 @pytest.mark.parametrize("kind", ["lora", "adapter"])
-def test_over_a_base_in_8_bits(base, home, kind):
-    system = over(base, home / f"int8-{kind}", kind, precision="int8")
-    assert type(system.model.encoder.layers[0].attention.query).__name__ == "Int8Linear"
-    assert type(system.model.pooler).__name__ == "Int8Linear" and system.evaluate()["accuracy"] > 0.85
-    assert regard.load(home / f"int8-{kind}").predict(TEXTS) == system.predict(TEXTS)
+def test_tuning_over_an_int8_base(base, home, kind):
+    predictor = tune_over(base, home / f"int8-{kind}", kind, precision="int8")
+    assert type(predictor.model.encoder.layers[0].attention.query).__name__ == "Int8Linear"
+    assert type(predictor.model.pooler).__name__ == "Int8Linear" and predictor.evaluate()["accuracy"] > 0.85
+    assert regard.load(home / f"int8-{kind}").predict(TEXTS) == predictor.predict(TEXTS)
     if kind == "lora":
         with pytest.raises(
             UserError, match="is stored in int8, which cannot be merged into; load it with precision=fp32"
         ):
-            lora.merge(system.model)
+            lora.merge(predictor.model)
 
 
-def test_the_gradient_through_8_bits_is_that_of_the_map():
+def test_the_gradient_through_int8_is_that_of_the_linear_layer():
     from regard.adapt.precision import Int8Linear
 
     linear, x = torch.nn.Linear(40, 36), torch.randn(3, 40, requires_grad=True)
     rough = Int8Linear(linear)
     assert rough(x).equal(rough(x.detach()))
-    (found,), (wanted,) = (torch.autograd.grad(each(x).square().sum(), x) for each in (rough, linear))
-    assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()
+    (gradient,), (expected,) = (torch.autograd.grad(each(x).square().sum(), x) for each in (rough, linear))
+    assert (gradient - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 # --- merging ---------------------------------------------------------------------------------------------------------
 
 
-def test_merged_it_is_a_run_like_any_other(runs, home, capsys):
+def test_a_merged_run_is_an_ordinary_run(runs, home, capsys):
     out = home / "merged"
-    code, told, _ = said(capsys, "convert", runs["lora"], "--merge", "--out", out)
-    assert code == 0 and "merged 6 maps; logits apart by " in told
+    code, out_text, _ = run_cli(capsys, "convert", runs["lora"], "--merge", "--out", out)
+    assert code == 0 and "merged 6 maps; logits apart by " in out_text
     whole, tuned = regard.load(out), regard.load(runs["lora"])
     assert whole.predict(TEXTS) == tuned.predict(TEXTS) and whole.run.tune.kind == "none"
     assert json.loads((out / "run.json").read_text())["merged"]["kind"] == "lora"
     assert set(names(out / "model.safetensors")) == set(whole.model.state_dict())
     regard.convert(runs["lora"], out=home / "hf", to="huggingface", merge=True)
     assert regard.load(home / "hf").predict(TEXTS) == tuned.predict(TEXTS)
-    begun = over(out, home / "again", "adapter", data__train=str(runs["lora"].parent / "base/train.txt"),
+    tuned_again = tune_over(out, home / "again", "adapter", data__train=str(runs["lora"].parent / "base/train.txt"),
                  data__valid="", data__test="", train__steps=2)  # fmt: skip
-    assert begun.run.tune.kind == "adapter"
+    assert tuned_again.run.tune.kind == "adapter"
 
 
-def test_a_merge_that_says_something_else_is_not_kept(runs, home, monkeypatch):
+def test_a_merge_that_changes_the_logits_is_not_saved(runs, home, monkeypatch):
     plain = lora.LoraBranch.fold
     monkeypatch.setattr(lora.LoraBranch, "fold", lambda self, weight: plain(self, weight.mul_(1.5)))
     with pytest.raises(RuntimeError, match="merged and unmerged logits are apart by"), torch.no_grad():
@@ -210,7 +212,7 @@ def test_a_merge_that_says_something_else_is_not_kept(runs, home, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def writer(home) -> Path:
+def language_run(home) -> Path:
     for seed, (name, count) in enumerate({"train": 150, "valid": 20, "test": 20}.items()):
         folder = home / "lm"
         folder.mkdir(exist_ok=True)
@@ -223,7 +225,7 @@ def writer(home) -> Path:
     return home / "lm/run"
 
 
-def test_words_must_be_words_of_one_vocabulary():
+def test_initial_words_need_tokens_of_one_vocabulary():
     from types import SimpleNamespace
 
     from regard.adapt import tuned_run
@@ -242,100 +244,103 @@ def test_words_must_be_words_of_one_vocabulary():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_language_model_writes(writer, home, kind):
-    system = over(writer, home / f"lm-{kind}", kind, recipe="language", train__steps=10, train__batch=8,
+def test_a_tuned_language_model_is_batch_invariant(language_run, home, kind):
+    predictor = tune_over(language_run, home / f"lm-{kind}", kind, recipe="language", train__steps=10, train__batch=8,
                   data__max_tokens=40, data__document="line")  # fmt: skip
-    plain = regard.load(writer)
+    plain = regard.load(language_run)
     prompts = ["the old", "a bird never likes", "x"]
-    said = system.predict(prompts, kind="greedy", max_tokens=8, details=True)
-    beams = system.predict(prompts, kind="beam", beam=3, max_tokens=8, details=True)
-    for prompt, record, best in zip(prompts, said, beams, strict=True):  # alone as in company
-        one = system.predict(prompt, kind="greedy", max_tokens=8, details=True)
+    greedy = predictor.predict(prompts, kind="greedy", max_tokens=8, details=True)
+    beams = predictor.predict(prompts, kind="beam", beam=3, max_tokens=8, details=True)
+    for prompt, record, best in zip(prompts, greedy, beams, strict=True):  # batch invariance
+        one = predictor.predict(prompt, kind="greedy", max_tokens=8, details=True)
         assert one["text"] == record["text"] and one["logprob"] == pytest.approx(record["logprob"], abs=1e-4)
-        beam = system.predict(prompt, kind="beam", beam=3, max_tokens=8, details=True)
+        beam = predictor.predict(prompt, kind="beam", beam=3, max_tokens=8, details=True)
         assert beam["text"] == best["text"] and beam["score"] == pytest.approx(best["score"], abs=1e-4)
-    assert system.score(prompts[0]) != pytest.approx(plain.score(prompts[0]), abs=1e-4)
-    assert system.context == (60 if kind in ("prompt", "prefix") else 64)
-    assert system.evaluate()["loss"] < plain.evaluate()["loss"] + 0.5
+    assert predictor.score(prompts[0]) != pytest.approx(plain.score(prompts[0]), abs=1e-4)
+    assert predictor.context == (60 if kind in ("prompt", "prefix") else 64)
+    assert predictor.evaluate()["loss"] < plain.evaluate()["loss"] + 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_translator_translates(home, kind):
+def test_a_tuned_translator(home, kind):
     run = home / "pairs/run"
     if not run.exists():
-        small.trained(home / "pairs", 20, pairs=100)
+        small.train_translator(home / "pairs", 20, pairs=100)
     files = home / "pairs/files"
     parts = {f"data.{name}": f"{files}/{name}.low,{files}/{name}.up" for name in ("train", "valid", "test")}
     settings = {"tune.kind": kind, **KINDS[kind], "tune.words": "the"} if kind in ("prompt", "prefix") else KINDS[kind]
-    wanted = {**FINE, **parts, "start": str(run), "tune.kind": kind, **settings, "train.steps": 4}
-    system = regard.train("translate", wanted, out=home / f"pairs-{kind}")
+    overrides = {**FINE, **parts, "start": str(run), "tune.kind": kind, **settings, "train.steps": 4}
+    predictor = regard.train("translate", overrides, out=home / f"pairs-{kind}")
     source = "the old cat sees the dog"
-    said = system.predict([source, "a bird"], kind="beam", beam=3, details=True)
-    assert said[0]["text"] == system.predict(source, kind="beam", beam=3)
-    assert system.look(source).cross().shape[1] == len(system.look(source).source)
+    records = predictor.predict([source, "a bird"], kind="beam", beam=3, details=True)
+    assert records[0]["text"] == predictor.predict(source, kind="beam", beam=3)
+    assert predictor.look(source).cross().shape[1] == len(predictor.look(source).source)
 
 
-# --- the command line, and what a user may do wrong ------------------------------------------------------------------
+# --- the command line, and errors of the user ------------------------------------------------------------------------
 
 
-def test_verbs_take_a_tune(runs, base, capsys, monkeypatch):
+def test_verbs_accept_tune(runs, base, capsys, monkeypatch):
     lines = ("\n".join(TEXTS) + "\n").encode()
     for verb, more in (("predict", ()), ("eval", ("--data", base.parent / "test.txt"))):
         for arguments in ((runs["lora"],), (base, "--tune", runs["lora"])):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
-            code, out, _ = said(capsys, verb, *arguments, *more, "device=cpu")
+            code, out, _ = run_cli(capsys, verb, *arguments, *more, "device=cpu")
             assert code == 0
             if len(arguments) == 1:
                 first = out
         assert out == first and len(out) > 20
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the day\tup\n")))
-    assert said(capsys, "score", base, "--tune", runs["prefix"])[0] == 0
+    assert run_cli(capsys, "score", base, "--tune", runs["prefix"])[0] == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dry_tells_what_is_trained(base, capsys, kind):
+def test_dry_counts_the_trained_parameters(base, capsys, kind):
     settings = [f"{key}={value}" for key, value in KINDS[kind].items()]
     parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", f"tune.kind={kind}", *settings]
-    code, out, err = said(capsys, "train", "classify", *parts, "--dry")
+    code, out, err = run_cli(capsys, "train", "classify", *parts, "--dry")
     assert code == 0 and "\ntune." in out, err
     whole, trained = (int(word.replace(",", "")) for word in out.split("parameters ")[1].split()[:3:2])
     assert trained < whole / 5 and ", trained " in out
 
 
-def test_dry_refuses_what_training_refuses(base, capsys):
+def test_dry_reports_the_errors_of_training(base, capsys):
     parts = [f"data.train={base.parent / 'train.txt'}", f"start={base}", "tune.kind=prefix", "tune.length=600"]
-    code, _, err = said(capsys, "train", "classify", *parts, "--dry")
+    code, _, err = run_cli(capsys, "train", "classify", *parts, "--dry")
     assert code == 2 and "tune.length is 600, but the model has 512 positions" in err and err.count("\n") == 1
 
 
-def test_a_tune_goes_over_one_base(runs, base, capsys):
-    code, _, err = said(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
+def test_tune_needs_exactly_one_base(runs, base, capsys):
+    code, _, err = run_cli(capsys, "eval", f"{base},{base}", "--tune", runs["lora"])
     assert code == 2 and "--tune needs one base, and" in err
     with pytest.raises(UserError, match="--force applies only to --tune"):
         regard.load(base, force=True)
-    code, _, err = said(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
+    code, _, err = run_cli(capsys, "eval", base, "--tune", runs["lora"], "--tune", runs["prefix"])
     assert code == 2 and err.count("\n") == 1 and "--tune is given 2 times, but a verb uses one; run the verb" in err
 
 
 def test_the_wrong_base(runs, base, home, capsys):
     other = reads.trained("classify", home / "other", train__steps=2)
-    code, _, err = said(capsys, "eval", other, "--tune", runs["lora"])
+    code, _, err = run_cli(capsys, "eval", other, "--tune", runs["lora"])
     assert code == 2 and err.count("\n") == 1
-    assert f"{runs['lora']} was tuned over {base} (weights " in err and "--force`, whose output may be nonsense" in err
-    code, out, err = said(capsys, "eval", other, "--tune", runs["lora"], "--force")
+    assert (
+        f"{runs['lora']} was tuned over {base} (weights " in err
+        and "--force`, whose output may be nonsense" in err
+    )
+    code, out, err = run_cli(capsys, "eval", other, "--tune", runs["lora"], "--force")
     assert code == 0 and "--force uses it anyway, and the output may be nonsense" in err
-    code, _, err = said(capsys, "eval", other, "--force")
+    code, _, err = run_cli(capsys, "eval", other, "--force")
     assert code == 2 and "--force applies only to --tune" in err
     wide = reads.trained("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
-    code, _, err = said(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # nobody can force that
+    code, _, err = run_cli(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # shapes cannot be forced
     assert (
         code == 2 and err.count("\n") == 1 and f"{wide} cannot be the base of {runs['lora']}: embed.weight is (" in err
     )
 
 
-def test_a_base_that_is_gone(runs, base, home, tmp_path):
+def test_a_missing_base(runs, base, home, tmp_path):
     moved = tmp_path / "run"
-    over(base, moved, "lora", train__steps=1)
+    tune_over(base, moved, "lora", train__steps=1)
     about = json.loads((moved / "run.json").read_text())
     about["config"]["start"] = str(tmp_path / "nowhere")
     (moved / "run.json").write_text(json.dumps(about))
@@ -347,19 +352,19 @@ def test_a_base_that_is_gone(runs, base, home, tmp_path):
     assert len(regard.load(base, tune=moved).predict(TEXTS)) == 25
 
 
-def test_other_mistakes(runs, base, home, tmp_path, capsys):
+def test_other_errors(runs, base, home, tmp_path, capsys):
     for call, words in (
         (lambda: regard.load(base, tune=tmp_path), "is not a tuned run: it has no run.json"),
         (lambda: regard.load(base, tune=base), "is not tuned but a whole model; load it without a base"),
-        (lambda: over(runs["lora"], tmp_path / "x", "lora"), "is a tuned run; merge it into one model first"),
+        (lambda: tune_over(runs["lora"], tmp_path / "x", "lora"), "is a tuned run; merge it into one model first"),
         (lambda: regard.resolve("classify", {"tune.kind": "lora"}), "tune.kind is lora but start is not set; set start"),
         (lambda: regard.resolve("classify", {"tune.kind": "lore", "start": str(base)}), "tune.kind is \"lore\"; expected one of none"),
         (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.rank": 0, "start": str(base)}), "tune.rank is 0; expected at least 1"),
         (lambda: regard.resolve("classify", {"tune.kind": "lora", "tune.length": 3, "start": str(base)}), "tune.length does not belong to tune=lora"),
-        (lambda: over(base, tmp_path / "x", "lora", tune__rank=33), "tune.rank is 33, above the 32 that encoder.layers.0.attention.query"),
-        (lambda: over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "matches no linear layer of the model; it has encoder.layers.*.attention.query"),
-        (lambda: over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, but tune.length=4 leaves 508 of the model's 512 positions"),
-        (lambda: over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, but the model has 512 positions for it and a text; use less"),
+        (lambda: tune_over(base, tmp_path / "x", "lora", tune__rank=33), "tune.rank is 33, above the 32 that encoder.layers.0.attention.query"),
+        (lambda: tune_over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "matches no linear layer of the model; it has encoder.layers.*.attention.query"),
+        (lambda: tune_over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, but tune.length=4 leaves 508 of the model's 512 positions"),
+        (lambda: tune_over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, but the model has 512 positions for it and a text; use less"),
         (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "is to have nothing left (--merge) beside its weights; --to peft is"),
         (lambda: regard.convert(base, out=tmp_path / "x", merge=True), "is not tuned; --merge is for tune.kind=lora"),
         (lambda: regard.convert(runs["adapter"], out=tmp_path / "x", merge=True), "is tuned by adapter, which no weight of the base can take in"),
@@ -370,11 +375,11 @@ def test_other_mistakes(runs, base, home, tmp_path, capsys):
             call()
         assert words in str(error.value) and "\n" not in str(error.value), error.value
         assert not (tmp_path / "x").exists()
-    code, _, err = said(capsys, "eval", base, runs["lora"], "--tune", runs["lora"])
+    code, _, err = run_cli(capsys, "eval", base, runs["lora"], "--tune", runs["lora"])
     assert code == 2 and "--tune works with one run, but several are compared" in err
 
 
-def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
+def test_an_unsupported_family_is_named(home, tmp_path):
     own = {key: value for key, value in reads.TINY.items() if key != "train.tokens"} | {
         "train.batch": 4,
         "train.steps": 1,
@@ -383,23 +388,23 @@ def test_a_family_for_which_it_makes_no_sense_is_named(home, tmp_path):
     (home / "lm").mkdir(exist_ok=True)
     (home / "lm/train.txt").write_text("\n".join(marian.sentences(60, 0)) + "\n")
     regard.train("language", {"model.family": "xl", **own, **parts}, out=tmp_path / "xl")
-    wanted = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
+    overrides = {**FINE, **parts, "model.family": "xl", "start": str(tmp_path / "xl"), "tune.kind": "prefix"}
     with pytest.raises(
         UserError, match="tune.kind=prefix does not work with model.family=xl: its attention .RollingSoftmaxKernel."
     ):
-        regard.train("language", wanted, out=tmp_path / "x")
+        regard.train("language", overrides, out=tmp_path / "x")
 
 
-def test_packed_rows_have_no_single_beginning(home):
+def test_prompts_do_not_work_with_packed_rows(home):
     files, run = home / "pairs/files", home / "pairs/run"
     if not run.exists():
-        small.trained(home / "pairs", 20, pairs=100)
-    wanted = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
+        small.train_translator(home / "pairs", 20, pairs=100)
+    overrides = {**FINE, "data.train": f"{files}/train.low,{files}/train.up", "start": str(run), "data.packed": True}
     with pytest.raises(
         UserError, match="tune.kind=prompt goes before a text, but packed rows hold several; set data.pack"
     ):
-        regard.train("translate", {**wanted, "tune.kind": "prompt"}, out=home / "packed")
-    regard.train("translate", {**wanted, "tune.kind": "lora", "train.steps": 1}, out=home / "packed")
+        regard.train("translate", {**overrides, "tune.kind": "prompt"}, out=home / "packed")
+    regard.train("translate", {**overrides, "tune.kind": "lora", "train.steps": 1}, out=home / "packed")
 
 
 @pytest.mark.parametrize(("change", "words"), [
