@@ -1,4 +1,4 @@
-"""Language models through the front door: every verb from files to results, and what a user may do wrong on the way."""
+"""Language models end to end: every verb from files to results, and the errors of the user."""
 
 import gzip
 import io
@@ -22,7 +22,7 @@ TINY = (
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
-    """What is encoded here goes nowhere else."""
+    """Keep encoded texts in a folder of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -46,7 +46,7 @@ def run(files, tmp_path_factory) -> Path:
     return out
 
 
-def said(capsys, *arguments: Any, stdin: bytes | None = None, monkeypatch: Any = None) -> tuple[int, str, str]:
+def run_cli(capsys, *arguments: Any, stdin: bytes | None = None, monkeypatch: Any = None) -> tuple[int, str, str]:
     if stdin is not None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
     capsys.readouterr()
@@ -54,15 +54,15 @@ def said(capsys, *arguments: Any, stdin: bytes | None = None, monkeypatch: Any =
     return code, *capsys.readouterr()
 
 
-def refused(capsys, *arguments: Any, words: str, **more: Any) -> None:
-    code, _, err = said(capsys, *arguments, **more)
+def check_error(capsys, *arguments: Any, words: str, **more: Any) -> None:
+    code, _, err = run_cli(capsys, *arguments, **more)
     assert code == 2 and words in err and "Traceback" not in err and len(err.splitlines()) <= 3, err
 
 
-# --- what works ------------------------------------------------------------------------------------------------------
+# --- success ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_run_folder_is_whole(run):
+def test_the_run_folder_is_complete(run):
     about = json.loads((run / "run.json").read_text())
     assert about["config"]["task"] == "language" and about["weights"]["metric"] == "bits_per_byte"
     assert {"model.safetensors", "tokenizer.json", "metrics.jsonl", "curves.png"} <= {
@@ -74,12 +74,12 @@ def test_the_run_folder_is_whole(run):
     assert valid[-1]["perplexity"] == pytest.approx(math.exp(valid[-1]["loss"]))
 
 
-def test_a_prompt_is_continued_as_it_comes(run, capsys, monkeypatch):
+def test_a_continuation_is_streamed(run, capsys, monkeypatch):
     pieces: list[str] = []
     how = ("decode.max_tokens=20", "decode.temperature=0.7")
-    code, out, err = said(capsys, "predict", run, "--prompt", "the cat", *how)
-    writer = regard.load(run, dict(each.split("=") for each in how))
-    assert (code, out, err) == (0, writer.predict("the cat") + "\n", "")
+    code, out, err = run_cli(capsys, "predict", run, "--prompt", "the cat", *how)
+    predictor = regard.load(run, dict(each.split("=") for each in how))
+    assert (code, out, err) == (0, predictor.predict("the cat") + "\n", "")
     monkeypatch.setattr(
         "builtins.print", lambda *words, end="\n", flush=False, **_: pieces.append(f"{words[0] if words else ''}{end}")
     )
@@ -87,29 +87,31 @@ def test_a_prompt_is_continued_as_it_comes(run, capsys, monkeypatch):
     assert "".join(pieces) == out and len(pieces) > 3
 
 
-def test_samples_of_a_prompt(run, capsys):
-    code, out, _ = said(capsys, "predict", run, "--prompt", "the", "decode.nbest=3", "decode.max_tokens=8")
+def test_several_samples_of_a_prompt(run, capsys):
+    code, out, _ = run_cli(capsys, "predict", run, "--prompt", "the", "decode.nbest=3", "decode.max_tokens=8")
     assert code == 0 and out == "\n---\n".join(regard.load(run).predict("the", nbest=3, max_tokens=8)) + "\n"
-    code, out, _ = said(capsys, "predict", run, "--prompt", "the", "decode.nbest=2", "decode.max_tokens=8", "--details")
+    code, out, _ = run_cli(
+        capsys, "predict", run, "--prompt", "the", "decode.nbest=2", "decode.max_tokens=8", "--details"
+    )
     record = json.loads(out)
     assert len(record["nbest"]) == 2 and record["ended"] in ("end", "max") and record["logprobs"]
 
 
-def test_lines_and_records_of_prompts(run, capsys, monkeypatch, tmp_path):
+def test_prompts_as_lines_and_records(run, capsys, monkeypatch, tmp_path):
     how = ("decode.kind=greedy", "decode.max_tokens=12")
     texts = regard.load(run).predict(["the cat", "", "a\nb"], kind="greedy", max_tokens=12)
-    code, out, _ = said(capsys, "predict", run, *how, stdin=b"the cat\n\n", monkeypatch=monkeypatch)
+    code, out, _ = run_cli(capsys, "predict", run, *how, stdin=b"the cat\n\n", monkeypatch=monkeypatch)
     assert code == 0 and out == "".join(text.replace("\n", " ") + "\n" for text in texts[:2])
     records = [{"prompt": "the cat", "id": 7}, {"prompt": ""}, {"id": "x", "prompt": "a\nb"}]
     lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-    code, out, _ = said(capsys, "predict", run, *how, stdin=lines, monkeypatch=monkeypatch)
+    code, out, _ = run_cli(capsys, "predict", run, *how, stdin=lines, monkeypatch=monkeypatch)
     found = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and found == [record | {"text": text} for record, text in zip(records, texts, strict=True)]
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(lines))
-    code, out, _ = said(capsys, "predict", run, tmp_path / "in.jsonl.gz", *how, "--details")
+    code, out, _ = run_cli(capsys, "predict", run, tmp_path / "in.jsonl.gz", *how, "--details")
     assert [json.loads(line)["text"] for line in out.splitlines()] == texts
     assert json.loads(out.splitlines()[2])["id"] == "x" and "logprobs" in out
-    refused(
+    check_error(
         capsys,
         "predict",
         run,
@@ -117,17 +119,17 @@ def test_lines_and_records_of_prompts(run, capsys, monkeypatch, tmp_path):
         monkeypatch=monkeypatch,
         words="line 4 is not a JSON object with",
     )
-    plain = b'{"text": 1}\n{"prompt": "x"}\n'  # the first decides
-    assert len(said(capsys, "predict", run, *how, stdin=plain, monkeypatch=monkeypatch)[1].splitlines()) == 2
+    plain = b'{"text": 1}\n{"prompt": "x"}\n'  # the first line decides
+    assert len(run_cli(capsys, "predict", run, *how, stdin=plain, monkeypatch=monkeypatch)[1].splitlines()) == 2
 
 
-def test_score_gives_the_probability_of_each_line(run, files, capsys, monkeypatch):
-    code, out, _ = said(capsys, "score", run, files / "test.txt")
+def test_score_gives_the_log_probability_of_each_line(run, files, capsys, monkeypatch):
+    code, out, _ = run_cli(capsys, "score", run, files / "test.txt")
     lines = (files / "test.txt").read_text().splitlines()
     values = [float(line) for line in out.splitlines()]
     assert code == 0 and values == pytest.approx(regard.load(run).score(lines), abs=1e-5)
     shuffled = " ".join(reversed(lines[0].rstrip(".").split())) + "xq"
-    code, out, _ = said(
+    code, out, _ = run_cli(
         capsys, "score", run, "--details", stdin=f"{lines[0]}\n{shuffled}\n".encode(), monkeypatch=monkeypatch
     )
     first, second = (json.loads(line) for line in out.splitlines())
@@ -135,59 +137,67 @@ def test_score_gives_the_probability_of_each_line(run, files, capsys, monkeypatc
     assert sum(first["logprobs"]) == pytest.approx(first["score"])
 
 
-def test_eval_names_its_policy(run, files, capsys):
-    code, out, _ = said(capsys, "eval", run, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["policy"] == "non-overlapping 64" and told["bytes"] == (files / "test.txt").stat().st_size
-    assert told["perplexity"] == pytest.approx(math.exp(told["loss"]))
-    assert told["bits_per_byte"] == pytest.approx(told["loss"] * told["tokens"] / math.log(2) / told["bytes"])
-    code, out, _ = said(capsys, "eval", run, "--data", files / "test.txt", "data.stride=16", "--json")
+def test_eval_names_its_window_policy(run, files, capsys):
+    code, out, _ = run_cli(capsys, "eval", run, "--json")
+    metrics = json.loads(out)
+    assert (
+        code == 0
+        and metrics["policy"] == "non-overlapping 64"
+        and metrics["bytes"] == (files / "test.txt").stat().st_size
+    )
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    assert metrics["bits_per_byte"] == pytest.approx(
+        metrics["loss"] * metrics["tokens"] / math.log(2) / metrics["bytes"]
+    )
+    code, out, _ = run_cli(capsys, "eval", run, "--data", files / "test.txt", "data.stride=16", "--json")
     closer = json.loads(out)
     assert (
-        closer["policy"] == "stride 16 of 64" and closer["loss"] != told["loss"] and closer["tokens"] == told["tokens"]
+        closer["policy"] == "stride 16 of 64"
+        and closer["loss"] != metrics["loss"]
+        and closer["tokens"] == metrics["tokens"]
     )
-    code, out, _ = said(capsys, "eval", run, f"{run}", "--data", files / "valid.txt")
+    code, out, _ = run_cli(capsys, "eval", run, f"{run}", "--data", files / "valid.txt")
     assert code == 0 and out.count("policy non-overlapping 64") == 2 and "bootstrap" not in out
-    code, out, _ = said(capsys, "eval", run, f"{run}", "--json")
-    assert [system["loss"] for system in json.loads(out)["systems"]] == [told["loss"]] * 2
+    code, out, _ = run_cli(capsys, "eval", run, f"{run}", "--json")
+    assert [system["loss"] for system in json.loads(out)["systems"]] == [metrics["loss"]] * 2
 
 
 def test_look_draws_a_picture(run, capsys, tmp_path):
-    code, out, _ = said(capsys, "look", run, "the cat sees the dog", "--out", tmp_path / "a.png")
+    code, out, _ = run_cli(capsys, "look", run, "the cat sees the dog", "--out", tmp_path / "a.png")
     assert code == 0 and out == f"picture {tmp_path / 'a.png'}\n"
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_ensemble_and_a_smaller_precision(run, capsys):
-    code, out, _ = said(
+    code, out, _ = run_cli(
         capsys, "predict", f"{run},{run}", "--prompt", "the", "decode.kind=greedy", "decode.max_tokens=5"
     )
     assert (
         code == 0
-        and out == said(capsys, "predict", run, "--prompt", "the", "decode.kind=greedy", "decode.max_tokens=5")[1]
+        and out == run_cli(capsys, "predict", run, "--prompt", "the", "decode.kind=greedy", "decode.max_tokens=5")[1]
     )
-    assert said(capsys, "predict", run, "--prompt", "the", "precision=int8", "decode.max_tokens=5")[0] == 0
+    assert run_cli(capsys, "predict", run, "--prompt", "the", "precision=int8", "decode.max_tokens=5")[0] == 0
 
 
 @pytest.mark.parametrize("family", ["lm", "xl"])
-def test_other_families_train_and_write(family, files, capsys, tmp_path):
+def test_other_families_train_and_generate(family, files, capsys, tmp_path):
     settings = [each for each in TINY if not each.startswith("model.positions")]
-    code, *_ = said(
+    code, *_ = run_cli(
         capsys, "train", "language", f"model.family={family}", f"data.train={files}", "data.holdout=0.1", *settings, "train.steps=4",
         "train.precision=bf16", "--out", tmp_path / "run",
     )  # fmt: skip
     assert code == 0
-    code, out, _ = said(capsys, "eval", tmp_path / "run", "--data", files / "valid.txt")
+    code, out, _ = run_cli(capsys, "eval", tmp_path / "run", "--data", files / "valid.txt")
     assert code == 0 and ("policy memory 64, segments of 64" if family == "xl" else "policy non-overlapping 64") in out
-    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
+    code, out, err = run_cli(capsys, "predict", tmp_path / "run", "--prompt", "the", "decode.max_tokens=80")
     assert code == 0 and out.endswith("\n") and not err
-    long = "the cat " * 90  # neither has an end of its positions; who forgets says so
-    code, out, err = said(capsys, "predict", tmp_path / "run", "--prompt", long, "decode.max_tokens=3")
-    told = "tokens; what is written looks back 64 (model.memory)\n"
-    assert code == 0 and out.endswith("\n") and (err.endswith(told) if family == "xl" else not err)
+    long = "the cat " * 90  # neither has a maximum length; xl warns that its memory is limited
+    code, out, err = run_cli(capsys, "predict", tmp_path / "run", "--prompt", long, "decode.max_tokens=3")
+    warning = "tokens; what is written looks back 64 (model.memory)\n"
+    assert code == 0 and out.endswith("\n") and (err.endswith(warning) if family == "xl" else not err)
 
 
-# --- what does not ---------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,43 +220,45 @@ def test_other_families_train_and_write(family, files, capsys, tmp_path):
         ("model.width=3", "model.width has no effect on a finished run"),
     ],
 )
-def test_settings_that_cannot_be(setting, words, run, capsys):
-    refused(capsys, "predict", run, "--prompt", "x", setting, words=words)
+def test_invalid_settings(setting, words, run, capsys):
+    check_error(capsys, "predict", run, "--prompt", "x", setting, words=words)
 
 
-def test_prompts_that_cannot_be(run, capsys, monkeypatch, tmp_path):
+def test_invalid_prompts(run, capsys, monkeypatch, tmp_path):
     long = "the cat " * 90
-    refused(capsys, "predict", run, "--prompt", long, words="tokens and the model's context is 64; shorten it")
-    refused(capsys, "predict", run, stdin=f"x\n{long}\n".encode(), monkeypatch=monkeypatch, words="prompt 2 has")
+    check_error(capsys, "predict", run, "--prompt", long, words="tokens and the model's context is 64; shorten it")
+    check_error(capsys, "predict", run, stdin=f"x\n{long}\n".encode(), monkeypatch=monkeypatch, words="prompt 2 has")
     (tmp_path / "a.txt").write_text("x\n")
-    refused(capsys, "predict", run, tmp_path / "a.txt", "--prompt", "x", words="give one of the two")
-    refused(capsys, "predict", run, stdin=b"\xff\n", monkeypatch=monkeypatch, words="is not UTF-8")
-    code, _, err = said(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")
+    check_error(capsys, "predict", run, tmp_path / "a.txt", "--prompt", "x", words="give one of the two")
+    check_error(capsys, "predict", run, stdin=b"\xff\n", monkeypatch=monkeypatch, words="is not UTF-8")
+    code, _, err = run_cli(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")
     assert code == 0 and err == "regard: the text ends where the model's context of 64 tokens does\n"
-    with monkeypatch.context() as patch:  # on a terminal both come to one place, the sentence on a line of its own
+    with monkeypatch.context() as patch:  # on a terminal the warning is on its own line
         patch.setattr(sys, "stderr", sys.stdout)
-        both = said(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")[1]
+        both = run_cli(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")[1]
         assert both.endswith(f"\n{err}")
-    refused(capsys, "predict", run, "--prompt", "x", "--top", "3", words="--top is for runs that predict labels")
-    code, out, _ = said(capsys, "predict", run, "--prompt", "", "decode.max_tokens=5")
+    check_error(capsys, "predict", run, "--prompt", "x", "--top", "3", words="--top is for runs that predict labels")
+    code, out, _ = run_cli(capsys, "predict", run, "--prompt", "", "decode.max_tokens=5")
     assert code == 0 and out.strip()
 
 
-def test_a_run_that_is_no_language_model(run, capsys, tmp_path, monkeypatch):
+def test_a_run_that_is_not_a_language_model(run, capsys, tmp_path, monkeypatch):
     regard.train(
         "dates", out=tmp_path / "x", model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
         train={"steps": 2, "tokens": 500, "tensorboard": False}, device="cpu",
     )  # fmt: skip
-    refused(capsys, "predict", tmp_path / "x", "--prompt", "May 1", words="--prompt is for language models")
+    check_error(capsys, "predict", tmp_path / "x", "--prompt", "May 1", words="--prompt is for language models")
     both = f"{tmp_path / 'x'} has task translate and {run} has task language; the models of an ensemble need the same"
-    refused(capsys, "predict", f"{tmp_path / 'x'},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
+    check_error(capsys, "predict", f"{tmp_path / 'x'},{run}", stdin=b"", monkeypatch=monkeypatch, words=both)
     words = f"{run} has task language and {tmp_path / 'x'} has task translate"
-    refused(capsys, "predict", f"{run},{tmp_path / 'x'}", stdin=b"", monkeypatch=monkeypatch, words=words)
+    check_error(capsys, "predict", f"{run},{tmp_path / 'x'}", stdin=b"", monkeypatch=monkeypatch, words=words)
 
 
-def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
+def test_invalid_training_data(files, capsys, tmp_path, monkeypatch):
     def train(*settings: Any, words: str) -> None:
-        refused(capsys, "train", "language", *TINY, "train.steps=2", *settings, "--out", tmp_path / "out", words=words)
+        check_error(
+            capsys, "train", "language", *TINY, "train.steps=2", *settings, "--out", tmp_path / "out", words=words
+        )
         assert not (tmp_path / "out").exists()
 
     (tmp_path / "empty.txt").write_text("")
@@ -258,9 +270,9 @@ def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
         f"data.train={files}/train.txt", "data.max_tokens=65", words="a window (data.max_tokens) has 65 tokens and the"
     )
     words = "model.family=transformer cannot be used for the task language; expected one of lm, gpt, xl"
-    refused(capsys, "train", "language", "model.family=transformer", "--out", tmp_path / "out", words=words)
+    check_error(capsys, "train", "language", "model.family=transformer", "--out", tmp_path / "out", words=words)
     words = "model.family=gpt cannot be used for the task translate; expected one of transformer, t5"
-    refused(capsys, "train", "translate", "model.family=gpt", "--out", tmp_path / "out", words=words)
+    check_error(capsys, "train", "translate", "model.family=gpt", "--out", tmp_path / "out", words=words)
     train(f"data.train={files}/train.txt", "train.metric=bleu", words="train.metric is")
     train(
         f"data.train={files}/train.txt",
@@ -270,39 +282,39 @@ def test_texts_that_cannot_be_learnt(files, capsys, tmp_path, monkeypatch):
     )
 
 
-def test_characters_that_a_vocabulary_lacks(files, capsys, tmp_path, monkeypatch):
+def test_characters_missing_in_the_vocabulary(files, capsys, tmp_path, monkeypatch):
     (tmp_path / "valid.txt").write_text("the cät.\n")
-    code, _, err = said(
+    code, _, err = run_cli(
         capsys, "train", "language", f"data.train={files}/train.txt", f"data.valid={tmp_path}/valid.txt", *TINY, "tokenizer.kind=char",
         "train.steps=2", "--out", tmp_path / "run",
     )  # fmt: skip
     assert code == 0 and "1 of 10 tokens are unknown to the tokenizer, such as 'ä'" in err
-    refused(
+    check_error(
         capsys, "predict", tmp_path / "run", "--prompt", "ein Bär, Ü", words="vocabulary of characters lacks 'B', 'ä'"
     )
-    refused(capsys, "score", tmp_path / "run", stdin="ü\n".encode(), monkeypatch=monkeypatch, words="lacks 'ü'")
-    code, out, err = said(capsys, "eval", tmp_path / "run", "--data", tmp_path / "valid.txt")
+    check_error(capsys, "score", tmp_path / "run", stdin="ü\n".encode(), monkeypatch=monkeypatch, words="lacks 'ü'")
+    code, out, err = run_cli(capsys, "eval", tmp_path / "run", "--data", tmp_path / "valid.txt")
     assert code == 0 and "perplexity" in out and "1 of 10 tokens are unknown to the tokenizer, such as 'ä'" in err
 
 
-def test_a_cache_that_cannot_be_written_and_a_text_that_changed(files, capsys, tmp_path):
+def test_an_unwritable_cache_and_a_changed_text(files, capsys, tmp_path):
     (tmp_path / "taken").write_text("")
     text = tmp_path / "text.txt"
     text.write_bytes((files / "train.txt").read_bytes())
     settings = ("train", "language", f"data.train={text}", *TINY, "train.steps=4")
-    code, _, err = said(capsys, *settings, f"data.cache={tmp_path}/taken", "--out", tmp_path / "a")
+    code, _, err = run_cli(capsys, *settings, f"data.cache={tmp_path}/taken", "--out", tmp_path / "a")
     assert code == 0 and f"the cache {tmp_path}/taken cannot be written" in err
-    assert said(capsys, *settings, "--out", tmp_path / "b")[0] == 0
+    assert run_cli(capsys, *settings, "--out", tmp_path / "b")[0] == 0
     with text.open("a") as file:
         file.write("the bird never sees the old house.\n")
-    refused(capsys, *settings, "train.steps=5", "--resume", "--out", tmp_path / "b", words="data.train is not what")
-    code, _, err = said(capsys, *settings, "--out", tmp_path / "c")
+    check_error(capsys, *settings, "train.steps=5", "--resume", "--out", tmp_path / "b", words="data.train is not what")
+    code, _, err = run_cli(capsys, *settings, "--out", tmp_path / "c")
     assert code == 0
-    assert said(capsys, *settings, f"data.train={files}/valid.txt,{text}", "--out", tmp_path / "d")[0] == 0
+    assert run_cli(capsys, *settings, f"data.train={files}/valid.txt,{text}", "--out", tmp_path / "d")[0] == 0
 
 
-def test_runs_over_other_texts_cannot_be_compared(run, files, capsys, tmp_path):
+def test_runs_with_other_test_data_cannot_be_compared(run, files, capsys, tmp_path):
     settings = [f"data.train={files}/train.txt", f"data.test={files}/valid.txt", *TINY, "train.steps=2"]
-    assert said(capsys, "train", "language", *settings, "--out", tmp_path / "other")[0] == 0
-    refused(capsys, "eval", run, tmp_path / "other", words="have different test data")
-    assert said(capsys, "eval", run, tmp_path / "other", "--data", files / "test.txt")[0] == 0
+    assert run_cli(capsys, "train", "language", *settings, "--out", tmp_path / "other")[0] == 0
+    check_error(capsys, "eval", run, tmp_path / "other", words="have different test data")
+    assert run_cli(capsys, "eval", run, tmp_path / "other", "--data", files / "test.txt")[0] == 0

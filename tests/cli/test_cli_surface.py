@@ -1,4 +1,4 @@
-"""The command line's surface, frozen: verbs, options, what they call, exit codes; what they do is tested elsewhere."""
+"""The surface of the command line: verbs, options, calls and exit codes. Other files test the results."""
 
 import dataclasses
 import gzip
@@ -46,8 +46,8 @@ class Record:
     text: str
 
 
-class System:
-    """Stands in for a trained model: upper case is its translation."""
+class FakePredictor:
+    """A fake translator: it returns upper case."""
 
     sides = 2
 
@@ -70,8 +70,8 @@ class System:
         return {"examples": 3, "bleu": 12.34567, "signature": "x|y"}
 
 
-class Api(types.ModuleType):
-    """Stands in for regard.api and notes what it is asked."""
+class FakeApi(types.ModuleType):
+    """A fake regard.api that records calls."""
 
     def __init__(self):
         super().__init__("regard.api")
@@ -87,12 +87,12 @@ class Api(types.ModuleType):
         if path == "nowhere":
             raise UserError("nowhere is not a run\nsecond line")
         self.calls.append(("load", path, overrides))
-        return System(self.calls)
+        return FakePredictor(self.calls)
 
 
 @pytest.fixture
 def api(monkeypatch):
-    fake = Api()
+    fake = FakeApi()
     monkeypatch.setitem(sys.modules, "regard.api", fake)
     monkeypatch.setattr(regard, "api", fake, raising=False)
     return fake
@@ -107,7 +107,7 @@ def feed(monkeypatch):
     return into_stdin
 
 
-def said(capsys, *arguments: str) -> tuple[int, str, str]:
+def run_cli(capsys, *arguments: str) -> tuple[int, str, str]:
     code = cli.main(list(arguments))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -140,11 +140,11 @@ def test_help_is_quick_and_imports_no_torch():
 
 
 def test_version(capsys):
-    assert said(capsys, "--version") == (0, f"regard {regard.__version__}\n", "")
+    assert run_cli(capsys, "--version") == (0, f"regard {regard.__version__}\n", "")
 
 
-def test_no_verb_is_help_and_lines_are_plain(capsys):
-    code, out, err = said(capsys)
+def test_no_verb_prints_plain_help(capsys):
+    code, out, err = run_cli(capsys)
     assert (code, err) == (0, "")
     assert all(verb in out for verb in SURFACE)
     assert "│" not in out
@@ -174,26 +174,26 @@ def test_no_verb_is_help_and_lines_are_plain(capsys):
         (["eval", "run", "--data", "a,"], "regard: 'a,' has nothing on one side of a comma"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(arguments, sentence, api, feed, capsys):
-    code, out, err = said(capsys, *arguments)
+def test_user_errors_are_one_line_and_exit_2(arguments, sentence, api, feed, capsys):
+    code, out, err = run_cli(capsys, *arguments)
     assert (code, out) == (2, "")
     assert err.startswith(sentence)
     assert err.count("\n") == 1
     assert not any(call[0] == "load" for call in api.calls)
 
 
-def test_a_mistake_of_several_lines(api, feed, capsys):
-    assert said(capsys, "predict", "nowhere") == (2, "", "regard: nowhere is not a run\nregard: second line\n")
+def test_an_error_of_several_lines(api, feed, capsys):
+    assert run_cli(capsys, "predict", "nowhere") == (2, "", "regard: nowhere is not a run\nregard: second line\n")
 
 
-def test_our_own_fault(api, feed, capsys, monkeypatch):
+def test_a_bug_exits_1(api, feed, capsys, monkeypatch):
     monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
-    code, _, err = said(capsys, "predict", "broken")
+    code, _, err = run_cli(capsys, "predict", "broken")
     assert code == 1
     assert err.startswith("regard: this is a bug in regard: ZeroDivisionError: oh no")
     assert err.count("\n") == 1
     monkeypatch.setenv("REGARD_TRACEBACK", "1")
-    assert "Traceback" in said(capsys, "predict", "broken")[2]
+    assert "Traceback" in run_cli(capsys, "predict", "broken")[2]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_interruptions(error, words, api, capsys, monkeypatch):
         raise error
 
     monkeypatch.setattr(api, "train", raising)
-    code, _, err = said(capsys, "train", "dates")
+    code, _, err = run_cli(capsys, "train", "dates")
     assert code == 2
     assert err.startswith(f"regard: {words}")
     assert err.count("\n") == 1
@@ -212,51 +212,52 @@ def test_interruptions(error, words, api, capsys, monkeypatch):
 
 def test_train(api, capsys):
     assert (
-        said(capsys, "train", "translate", "train.steps=3", "data.train=a=1,b", "--resume", "--out", "runs/x")[0] == 0
+        run_cli(capsys, "train", "translate", "train.steps=3", "data.train=a=1,b", "--resume", "--out", "runs/x")[0]
+        == 0
     )
     changes = {"train.steps": "3", "data.train": "a=1,b"}
     assert api.calls == [("train", ("translate", changes), {"out": Path("runs/x"), "resume": True, "progress": True})]
-    said(capsys, "train", "some/where/mine.toml")
+    run_cli(capsys, "train", "some/where/mine.toml")
     assert api.calls[1][2]["out"] == Path("runs/mine")
-    assert said(capsys, "train", "translate", "a.b=1", "--show")[1] == "show ('translate', {'a.b': '1'})\n"
-    assert said(capsys, "train", "translate", "a.b=1", "--dry")[1] == "dry ('translate', {'a.b': '1'})\n"
+    assert run_cli(capsys, "train", "translate", "a.b=1", "--show")[1] == "show ('translate', {'a.b': '1'})\n"
+    assert run_cli(capsys, "train", "translate", "a.b=1", "--dry")[1] == "dry ('translate', {'a.b': '1'})\n"
     assert len(api.calls) == 2
 
 
 def test_eval(api, capsys):
-    code, out, _ = said(capsys, "eval", "run", "--data", "a.en,b.de", "decode.beam=2")
+    code, out, _ = run_cli(capsys, "eval", "run", "--data", "a.en,b.de", "decode.beam=2")
     assert (code, out) == (0, "examples 3\nbleu 12.3457\nsignature x|y\n")
     assert api.calls == [("load", "run", {"decode.beam": "2"}), ("evaluate", (("a.en",), ("b.de",)))]
-    code, out, _ = said(capsys, "eval", "run", "--json")
+    code, out, _ = run_cli(capsys, "eval", "run", "--json")
     assert json.loads(out) == {"examples": 3, "bleu": 12.34567, "signature": "x|y"}
     assert api.calls[-1] == ("evaluate", None)
 
 
-def test_eval_of_several(api, capsys):
+def test_eval_of_several_runs(api, capsys):
     one = {"bleu": {"score": 30.0, "mean": 30.1, "interval": 1.0, "p": None}}
     other = {"bleu": {"score": 31.0, "mean": 31.1, "interval": 1.2, "p": 0.012}}
     systems = [{"run": "a", "bleu": 30.0, "bootstrap": one}, {"run": "b", "bleu": 31.0, "bootstrap": other}]
-    found = {"systems": systems, "signatures": {"bleu": "x|y"}}
-    api.compare = lambda *a: api.calls.append(a) or found
-    code, out, _ = said(capsys, "eval", "a", "b", "decode.beam=2", "--data", "s,t")
+    comparison = {"systems": systems, "signatures": {"bleu": "x|y"}}
+    api.compare = lambda *a: api.calls.append(a) or comparison
+    code, out, _ = run_cli(capsys, "eval", "a", "b", "decode.beam=2", "--data", "s,t")
     assert code == 0 and api.calls == [(["a", "b"], {"decode.beam": "2"}, (("s",), ("t",)))]
     assert out == (
         "run a\nbleu 30.0000\n\nrun b\nbleu 31.0000\n\npaired bootstrap against a\n"
         "bleu 30.00  mean 30.10 ± 1.00  a\nbleu 31.00  mean 31.10 ± 1.20  p 0.0120  b\nbleu signature x|y\n"
     )
-    assert json.loads(said(capsys, "eval", "a", "b", "--json")[1]) == found
+    assert json.loads(run_cli(capsys, "eval", "a", "b", "--json")[1]) == comparison
 
 
 def test_convert(api, capsys):
     api.convert = lambda *a, **k: api.calls.append((a, k)) or {"out": "x", "checked": "8 sentences"}
-    assert said(capsys, "convert", "run", "--to", "huggingface", "--out", "x") == (
+    assert run_cli(capsys, "convert", "run", "--to", "huggingface", "--out", "x") == (
         0,
         "out x\nchecked 8 sentences\n",
         "",
     )
     plain = {"out": Path("x"), "to": "huggingface", "average": 0, "precision": "fp32", "data": None, "merge": False}
     assert api.calls == [(("run",), plain)]
-    said(capsys, "convert", "run", "--average", "3", "--out", "x", "--precision", "int8", "--data", "a,b")
+    run_cli(capsys, "convert", "run", "--average", "3", "--out", "x", "--precision", "int8", "--data", "a,b")
     assert api.calls[1][1] == {
         "out": Path("x"),
         "to": None,
@@ -269,24 +270,24 @@ def test_convert(api, capsys):
 
 def test_predict_reads_stdin(api, feed, capsys):
     feed("\ufeffein Haus\r\n\nü\u2028b\nlast".encode())
-    assert said(capsys, "predict", "run", "decode.kind=greedy") == (0, "EIN HAUS\n\nÜ\u2028B\nLAST\n", "")
+    assert run_cli(capsys, "predict", "run", "decode.kind=greedy") == (0, "EIN HAUS\n\nÜ\u2028B\nLAST\n", "")
     assert api.calls[0] == ("load", "run", {"decode.kind": "greedy"})
 
 
-def test_predict_reads_files_in_order_packed_or_not(api, feed, capsys, tmp_path, monkeypatch):
+def test_predict_reads_files_in_order_compressed_or_not(api, feed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.y=1.txt").write_text("one\n")
     (tmp_path / "b.GZ").write_bytes(gzip.compress(b"two\n"))
     (tmp_path / "c.xz").write_bytes(lzma.compress(b"three\n"))
     feed(b"zero\n")
-    code, out, _ = said(capsys, "predict", "run", "-", "./x.y=1.txt", "b.GZ", "c.xz", "-", "--details")
+    code, out, _ = run_cli(capsys, "predict", "run", "-", "./x.y=1.txt", "b.GZ", "c.xz", "-", "--details")
     assert code == 0
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["ZERO", "ONE", "TWO", "THREE"]
 
 
-def test_predict_goes_through_long_input_in_chunks(api, feed, capsys):
+def test_predict_processes_long_input_in_chunks(api, feed, capsys):
     feed(b"a\n" * 2500)
-    assert said(capsys, "predict", "run")[1] == "A\n" * 2500
+    assert run_cli(capsys, "predict", "run")[1] == "A\n" * 2500
     assert api.calls[1:] == [("predict", 1000), ("predict", 1000), ("predict", 500)]
 
 
@@ -305,40 +306,42 @@ def test_predict_goes_through_long_input_in_chunks(api, feed, capsys):
         ("a.xz", b"plain text", "a.xz cannot be decompressed after line 0"),
     ],
 )
-def test_predict_refuses_what_is_not_text(name, data, sentence, api, feed, capsys, tmp_path, monkeypatch):
+def test_predict_rejects_input_that_is_not_text(name, data, sentence, api, feed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(data)
-    code, _, err = said(capsys, "predict", "run", name)
+    code, _, err = run_cli(capsys, "predict", "run", name)
     assert code == 2
     assert err.startswith(f"regard: {sentence}")
     assert err.count("\n") == 1
 
 
-def test_a_record_stays_on_its_line(api, feed, capsys):
+def test_a_prediction_is_one_line(api, feed, capsys):
     feed(b"a\rb\n")
-    assert said(capsys, "predict", "run")[1] == "A B\n"
+    assert run_cli(capsys, "predict", "run")[1] == "A B\n"
 
 
 def test_score(api, feed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("s1\ns2\n")
     (tmp_path / "b").write_text("t\ntt\n")
-    assert said(capsys, "score", "run", "a", "b", "device=cpu") == (0, "-1.000000\n-2.000000\n", "")
+    assert run_cli(capsys, "score", "run", "a", "b", "device=cpu") == (0, "-1.000000\n-2.000000\n", "")
     assert api.calls == [("load", "run", {"device": "cpu"}), ("score", ["s1", "s2"], ["t", "tt"])]
     feed(b"s\tttt\n")
-    assert said(capsys, "score", "run")[1] == "-3.000000\n"
+    assert run_cli(capsys, "score", "run")[1] == "-3.000000\n"
     feed(b"s\tttt\n")
-    assert said(capsys, "score", "run", "--details")[1] == '{"score": -1.0}\n'
+    assert run_cli(capsys, "score", "run", "--details")[1] == '{"score": -1.0}\n'
     feed(b"s\tt\nno tab\n")
-    assert said(capsys, "score", "run")[2].startswith("regard: stdin:2 has 0 tabs; expected the source, one tab")
-    assert said(capsys, "score", "run", "a")[2].startswith("regard: score takes two files, SOURCE and TARGET, or none")
+    assert run_cli(capsys, "score", "run")[2].startswith("regard: stdin:2 has 0 tabs; expected the source, one tab")
+    assert run_cli(capsys, "score", "run", "a")[2].startswith(
+        "regard: score takes two files, SOURCE and TARGET, or none"
+    )
     (tmp_path / "b").write_text("t\ntt\nttt\ntttt\n")
-    assert said(capsys, "score", "run", "a", "b")[2] == "regard: a has 2 lines and b has 4; expected equally many\n"
-    assert said(capsys, "score", "run", "b", "a")[2] == "regard: b has 4 lines and a has 2; expected equally many\n"
+    assert run_cli(capsys, "score", "run", "a", "b")[2] == "regard: a has 2 lines and b has 4; expected equally many\n"
+    assert run_cli(capsys, "score", "run", "b", "a")[2] == "regard: b has 4 lines and a has 2; expected equally many\n"
 
 
-class Writer:
-    """Stands in for a language model."""
+class FakeLanguagePredictor:
+    """A fake language model."""
 
     sides, field = 1, "prompt"
 
@@ -359,36 +362,36 @@ class Writer:
 
 
 def test_language_models(api, feed, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "load", lambda *_, **__: Writer(api.calls))
+    monkeypatch.setattr(api, "load", lambda *_, **__: FakeLanguagePredictor(api.calls))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("s1\ns234\n")
-    assert said(capsys, "score", "run", "a", "a")[1] == "-2.000000\n-4.000000\n" * 2
+    assert run_cli(capsys, "score", "run", "a", "a")[1] == "-2.000000\n-4.000000\n" * 2
     feed(b"a\tb\n")
-    assert said(capsys, "score", "run")[1] == "-3.000000\n"  # a tab is a character
-    assert said(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "")
-    assert said(capsys, "predict", "run", "--prompt", "zero", "--details")[1] == '{"text": "one"}\n'
+    assert run_cli(capsys, "score", "run")[1] == "-3.000000\n"  # a tab is a character
+    assert run_cli(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "")
+    assert run_cli(capsys, "predict", "run", "--prompt", "zero", "--details")[1] == '{"text": "one"}\n'
     feed(b'{"prompt": "x"}\n' * 1001)
-    assert said(capsys, "predict", "run")[1] == '{"prompt": "x", "text": "X"}\n' * 1001
+    assert run_cli(capsys, "predict", "run")[1] == '{"prompt": "x", "text": "X"}\n' * 1001
     feed(b'{"prompt": 1}\n')
-    assert said(capsys, "predict", "run")[1] == '{"PROMPT": 1}\n'
+    assert run_cli(capsys, "predict", "run")[1] == '{"PROMPT": 1}\n'
 
 
-def test_a_prompt_stands_before_its_continuation_on_a_terminal(api, capsys, monkeypatch):
-    monkeypatch.setattr(api, "load", lambda *_, **__: Writer(api.calls))
+def test_a_terminal_shows_the_prompt_before_its_continuation(api, capsys, monkeypatch):
+    monkeypatch.setattr(api, "load", lambda *_, **__: FakeLanguagePredictor(api.calls))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert said(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "zero ")
+    assert run_cli(capsys, "predict", "run", "--prompt", "zero ") == (0, "one two\nthree\n", "zero ")
 
 
 def test_look_and_list(api, capsys):
-    assert said(capsys, "look", "run", "one day", "--out", "p.png") == (0, "picture p.png\n", "")
+    assert run_cli(capsys, "look", "run", "one day", "--out", "p.png") == (0, "picture p.png\n", "")
     assert api.calls[-1] == ("look", "one day", None, "p.png")
-    code, out, _ = said(capsys, "list")
+    code, out, _ = run_cli(capsys, "list")
     assert code == 0
     assert "  one  The first.\n" in out
     assert "  transformer  sizes: tiny, small, base, big\n" in out
 
 
-# The real streams of a real process, which cannot be imitated in here.
+# Real streams of a real process.
 FAKE = """
 import sys, types, regard
 api = types.ModuleType("regard.api")
@@ -399,7 +402,7 @@ sys.exit(main(["predict", "run"]))
 """
 
 
-def test_a_reader_that_has_seen_enough_and_streams_that_are_closed(tmp_path):
+def test_a_closed_pipe_and_closed_streams(tmp_path):
     (tmp_path / "fake.py").write_text(FAKE)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C", "PYTHONUTF8": "0"}
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, how they are written, and a sentence for every mistake."""
+"""Settings: layers and origins, parsing, recipes, and a message for every error."""
 
 import json
 import re
@@ -36,13 +36,13 @@ from regard.errors import UserError
 from regard.families import FAMILIES
 
 
-def mistakes(recipe: str = "translate", **overrides: object) -> list[str]:
+def errors_of(recipe: str = "translate", **overrides: object) -> list[str]:
     with pytest.raises(UserError) as caught:
         resolve(recipe, {key.replace("__", "."): value for key, value in overrides.items()})
     return str(caught.value).splitlines()
 
 
-def written(folder: Path, name: str, text: str) -> str:
+def write(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -60,7 +60,7 @@ def test_defaults_are_the_published_ones():
     assert (Seq2SeqDecode().beam, Seq2SeqDecode().early_stopping) == (5, "exact")
 
 
-def test_values_are_frozen_and_strangers_are_refused():
+def test_settings_are_frozen_and_unknown_keys_are_errors():
     with pytest.raises(ValidationError):
         Train().steps = 3  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -70,7 +70,7 @@ def test_values_are_frozen_and_strangers_are_refused():
 # --- layers and their origins ----------------------------------------------------------------------------------------
 
 
-def test_text_from_the_command_line_becomes_what_the_key_wants():
+def test_text_is_parsed_by_the_type_of_its_key():
     run = resolve(
         "translate",
         {
@@ -111,7 +111,7 @@ def test_python_values_nested_or_dotted_mean_the_same():
 
 
 def test_origin_of_every_key(tmp_path):
-    path = written(tmp_path, "mine.toml", 'base = "translate"\n[train]\nseed = 7\nsteps = 9\n')
+    path = write(tmp_path, "mine.toml", 'base = "translate"\n[train]\nseed = 7\nsteps = 9\n')
     resolved = resolve(path, {"train.steps": "5"})
     assert resolved.origin["train.steps"] == "command line"
     assert resolved.origin["train.seed"] == f"recipe {path}"
@@ -121,31 +121,31 @@ def test_origin_of_every_key(tmp_path):
     assert list(resolved.origin) == [key for key, _ in flatten(resolved.run.dump())]
 
 
-def test_shown_lines_are_a_recipe_of_the_same_run(tmp_path):
+def test_show_prints_a_recipe_of_the_same_run(tmp_path):
     awkward = {"data.train": 'a\\,b "c"\\d,é*.de', "train.schedule": "wsd", "tokenizer.symbols": ["\x7f", "#", "\t"]}
     resolved = resolve("dates", {**awkward, "model.positions": "learned"})
     shown = resolved.show()
     assert re.search(r'^train\.schedule\.kind = "wsd" +# command line$', shown, re.MULTILINE)
     assert re.search(r"^model\.width = 128 +# size tiny$", shown, re.MULTILINE)
-    assert resolve(written(tmp_path, "again.toml", shown)).run == resolved.run
+    assert resolve(write(tmp_path, "again.toml", shown)).run == resolved.run
 
 
-def test_a_size_stands_below_the_keys_beside_it_and_above_earlier_layers(tmp_path):
-    path = written(tmp_path, "mine.toml", 'base = "translate"\nmodel.size = "base"\nmodel.width = 64\n')
+def test_a_size_is_below_its_own_layer_and_above_earlier_ones(tmp_path):
+    path = write(tmp_path, "mine.toml", 'base = "translate"\nmodel.size = "base"\nmodel.width = 64\n')
     assert resolve(path).run.model.width == 64
     assert resolve(path).run.model.inner == 2048
     again = resolve(path, {"model.size": "tiny"})
     assert (again.run.model.width, again.run.model.inner, again.origin["model.inner"]) == (128, 256, "size tiny")
     big = resolve("translate", {"model.size": "big"}).run
     assert big.model.dropout == 0.3
-    assert resolve(written(tmp_path, "b.toml", big_recipe), {"model.size": "tiny"}).run.model.dropout == 0.1
+    assert resolve(write(tmp_path, "b.toml", big_recipe), {"model.size": "tiny"}).run.model.dropout == 0.1
 
 
-big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # whose dropout must not stay behind when the size changes
+big_recipe = 'base = "translate"\nmodel.size = "big"\n'  # its dropout must not remain when the size changes
 
 
-def test_another_kind_sweeps_away_the_settings_of_the_former(tmp_path):
-    path = written(tmp_path, "a.toml", 'base = "translate"\n[train.schedule]\nkind = "wsd"\ndecay = 0.5\n')
+def test_another_kind_removes_the_settings_of_the_former(tmp_path):
+    path = write(tmp_path, "a.toml", 'base = "translate"\n[train.schedule]\nkind = "wsd"\ndecay = 0.5\n')
     assert resolve(path).run.train.schedule == WarmupStableDecay(decay=0.5)
     assert resolve(path, {"train.schedule": "cosine"}).run.train.schedule == Cosine()
     assert resolve(path, {"train.schedule.decay": "0.1"}).run.train.schedule == WarmupStableDecay(decay=0.1)
@@ -154,8 +154,8 @@ def test_another_kind_sweeps_away_the_settings_of_the_former(tmp_path):
     assert (inline.kind, inline.floor) == ("linear", 0.25)
 
 
-def test_another_family_sweeps_away_the_model_of_the_former(tmp_path):
-    path = written(tmp_path, "a.toml", 'base = "language"\n[model]\nfamily = "lm"\nheads = 2\n')
+def test_another_family_removes_the_model_settings_of_the_former(tmp_path):
+    path = write(tmp_path, "a.toml", 'base = "language"\n[model]\nfamily = "lm"\nheads = 2\n')
     own = resolve(path).run.model
     assert (own.family, own.size, own.width, own.heads) == ("lm", "base", 256, 2)
     other = resolve(path, {"model.family": "xl", "model.layers": 3})
@@ -163,15 +163,15 @@ def test_another_family_sweeps_away_the_model_of_the_former(tmp_path):
     assert other.run.train == resolve("language").run.train and other.origin["model.layers"] == "command line"
     same = resolve("language", {"model.family": "gpt"}).run
     assert same == resolve("language").run
-    assert "model.key_heads is not a key" in mistakes(path, model__key_heads=1)[0]
+    assert "model.key_heads is not a key" in errors_of(path, model__key_heads=1)[0]
 
 
-def test_settings_of_a_section_survive_another_kind():
+def test_a_section_keeps_its_settings_with_another_kind():
     run = resolve("translate", {"tokenizer": {"vocab": 99}, "tokenizer.kind": "char", "decode": "greedy"}).run
     assert (run.tokenizer.vocab, run.tokenizer.kind, run.decode.kind, run.decode.beam) == (99, "char", "greedy", 5)
 
 
-def test_a_setting_without_a_kind_belongs_to_the_default_kind():
+def test_a_setting_without_a_kind_applies_to_the_default_kind():
     assert resolve("translate", {"train.optimizer.decay": 0.5}).run.train.optimizer == Adam(decay=0.5)
     assert Train.model_validate({"optimizer": {"decay": 0.5}}).optimizer == Adam(decay=0.5)
     assert Train.model_validate({"optimizer": "adamw"}).optimizer == AdamW()
@@ -188,75 +188,77 @@ def test_every_packaged_recipe_resolves_and_has_a_header():
 
 
 @pytest.mark.parametrize("name", ["translate", "language"])
-def test_an_annotated_recipe_names_every_key_with_its_default(name):
+def test_a_full_recipe_documents_every_key_with_its_default(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     body = re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE)
     described = dict(flatten(tomllib.loads(body)))
     resolved = resolve(name)
     actual = dict(flatten(resolved.run.dump()))
-    own = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    own = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # documented beside their kind
     assert {key for key in described if not own.search(key)} == {key for key in actual if not own.search(key)}
     assert {key: actual[key] for key in described} == described
 
 
 @pytest.mark.parametrize("name", ["classify", "tag", "masked", "text2text", "spans"])
-def test_the_recipe_of_a_task_is_the_manual_of_its_keys(name):
+def test_the_recipe_of_a_task_documents_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
     actual = dict(flatten(resolve(name).run.dump()))
-    kinds = re.compile(r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)")  # told beside their kind
+    kinds = re.compile(
+        r"\.(schedule|optimizer|attention|positions|feed|norm)\.(?!kind$)"
+    )  # documented beside their kind
     groups = ("model.", "data.") + (() if described.pop("base", "") else ("decode.",))
     assert {key for key in actual if key.startswith(groups) and not kinds.search(key)} <= set(described)
     assert {key: actual[key] for key in described} == described
 
 
-def test_bases_are_followed_beside_the_recipe(tmp_path):
-    written(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
-    path = written(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')
+def test_a_base_path_is_relative_to_the_recipe(tmp_path):
+    write(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
+    path = write(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')
     run = resolve(path).run
     assert (run.train.seed, run.train.steps, run.task) == (3, 5, "translate")
 
 
-def test_recipes_of_one_name_in_two_folders_are_no_circle(tmp_path):
+def test_equal_recipe_names_in_two_folders_are_not_a_cycle(tmp_path):
     for folder, base in (("a", "a/r.toml"), ("a/a", "translate")):
         (tmp_path / folder).mkdir()
-        written(tmp_path / folder, "r.toml", f'base = "{base}"\n')
-    assert resolve(written(tmp_path, "r.toml", 'base = "a/r.toml"\n')).run == resolve("translate").run
+        write(tmp_path / folder, "r.toml", f'base = "{base}"\n')
+    assert resolve(write(tmp_path, "r.toml", 'base = "a/r.toml"\n')).run == resolve("translate").run
 
 
-def test_recipes_in_a_circle(tmp_path):
-    written(tmp_path, "a.toml", 'base = "b.toml"\n')
-    path = written(tmp_path, "b.toml", 'base = "a.toml"\n')
-    assert "is its own base" in mistakes(path)[0]
+def test_a_cycle_of_recipes(tmp_path):
+    write(tmp_path, "a.toml", 'base = "b.toml"\n')
+    path = write(tmp_path, "b.toml", 'base = "a.toml"\n')
+    assert "is its own base" in errors_of(path)[0]
 
 
-def test_recipes_in_a_circle_by_another_spelling(tmp_path):
-    path = written(tmp_path, "a.toml", 'base = "./a.toml"\n')
-    assert "is its own base" in mistakes(path)[0]
+def test_a_cycle_of_recipes_with_another_spelling(tmp_path):
+    path = write(tmp_path, "a.toml", 'base = "./a.toml"\n')
+    assert "is its own base" in errors_of(path)[0]
 
 
-def test_recipes_that_cannot_be_read(tmp_path):
-    assert mistakes("translat") == ["there is no recipe 'translat'; did you mean translate?"]
-    assert ", ".join(recipes.names()) in mistakes("xyzzy")[0]
-    assert "is not a file" in mistakes(str(tmp_path / "none.toml"))[0]
-    assert "is not a file" in mistakes(written(tmp_path, "a.toml", 'base = "none.toml"\n'))[0]
-    assert "line 2" in mistakes(written(tmp_path, "b.toml", "x = 1\ny =\n"))[0]
-    assert "base in recipe" in mistakes(written(tmp_path, "c.toml", "base = 3\n"))[0]
+def test_unreadable_recipes(tmp_path):
+    assert errors_of("translat") == ["there is no recipe 'translat'; did you mean translate?"]
+    assert ", ".join(recipes.names()) in errors_of("xyzzy")[0]
+    assert "is not a file" in errors_of(str(tmp_path / "none.toml"))[0]
+    assert "is not a file" in errors_of(write(tmp_path, "a.toml", 'base = "none.toml"\n'))[0]
+    assert "line 2" in errors_of(write(tmp_path, "b.toml", "x = 1\ny =\n"))[0]
+    assert "base in recipe" in errors_of(write(tmp_path, "c.toml", "base = 3\n"))[0]
     (tmp_path / "d.toml").write_bytes(b"\xff\xfe\x00")
-    assert "not valid TOML" in mistakes(str(tmp_path / "d.toml"))[0]
+    assert "not valid TOML" in errors_of(str(tmp_path / "d.toml"))[0]
 
 
-def test_a_mistake_names_the_recipe_it_is_in(tmp_path):
-    path = written(tmp_path, "a.toml", 'base = "translate"\ntrain.step = 3\ntrain.lr = -1\n')
-    assert mistakes(path) == [
+def test_an_error_names_its_recipe(tmp_path):
+    path = write(tmp_path, "a.toml", 'base = "translate"\ntrain.step = 3\ntrain.lr = -1\n')
+    assert errors_of(path) == [
         f"train.step is not a key; did you mean train.steps? (in recipe {path})",
         f"train.lr is -1; expected more than 0 (in recipe {path})",
     ]
 
 
-# --- mistakes --------------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
-SENTENCES = {
+MESSAGES = {
     "unknown key": ("train.step=3", "train.step is not a key; did you mean train.steps?"),
     "key without its group": ("lr=3", "lr is not a key; did you mean train.lr?"),
     "nothing near": ("qqq=3", "qqq is not a key; `regard train RECIPE --show` lists the keys"),
@@ -304,31 +306,31 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("case", SENTENCES)
-def test_each_mistake_has_its_sentence(case):
-    setting, sentence = SENTENCES[case]
+@pytest.mark.parametrize("case", MESSAGES)
+def test_each_error_has_its_message(case):
+    setting, sentence = MESSAGES[case]
     key, _, value = setting.partition("=")
-    (line,) = mistakes(**{key: value}, **({"model.heads": "8"} if case == "uneven heads" else {}))
+    (line,) = errors_of(**{key: value}, **({"model.heads": "8"} if case == "uneven heads" else {}))
     assert line.startswith(sentence)
     assert len(line) < 400
 
 
-def test_more_mistakes():
-    assert mistakes(train__schedule="cosine", train__steps=0, train__epochs=2) == [
+def test_more_errors():
+    assert errors_of(train__schedule="cosine", train__steps=0, train__epochs=2) == [
         "train.schedule=cosine decays until the last step, but train.steps is 0; "
         "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
     ]
-    assert "use decode.kind=beam" in mistakes(decode="greedy", decode__nbest=2)[0]
-    assert mistakes(train__schedule="cosine", train__schedule__decay="0.2") == [
+    assert "use decode.kind=beam" in errors_of(decode="greedy", decode__nbest=2)[0]
+    assert errors_of(train__schedule="cosine", train__schedule__decay="0.2") == [
         "train.schedule.decay does not belong to train.schedule=cosine, which has floor"
     ]
-    assert "data.train is 3" in mistakes(data__train=3)[0]
-    assert "model.size is [1]" in mistakes(model__size=[1])[0]
-    assert "model.family is [1]" in mistakes(model__family=[1])[0]
+    assert "data.train is 3" in errors_of(data__train=3)[0]
+    assert "model.size is [1]" in errors_of(model__size=[1])[0]
+    assert "model.family is [1]" in errors_of(model__family=[1])[0]
 
 
-def test_all_mistakes_are_told_at_once():
-    lines = mistakes(
+def test_all_errors_are_reported_at_once():
+    lines = errors_of(
         train__step="3",
         train__lr="-1",
         model__width="100",
@@ -343,15 +345,15 @@ def test_all_mistakes_are_told_at_once():
     assert len(lines) == 6
 
 
-def test_an_unknown_family_does_not_hide_the_other_mistakes():
-    lines = mistakes(model__family="rnnn", model__cells="3", train__step="3")
+def test_an_unknown_family_does_not_hide_other_errors():
+    lines = errors_of(model__family="rnnn", model__cells="3", train__step="3")
     assert len(lines) == 2
     assert lines[0].startswith("model.family")
     assert lines[1].startswith("train.step")
 
 
 def test_a_recipe_without_family_or_task(tmp_path):
-    lines = mistakes(written(tmp_path, "a.toml", "train.steps = 3\n"))
+    lines = errors_of(write(tmp_path, "a.toml", "train.steps = 3\n"))
     families = ", ".join(FAMILIES)
     assert lines == [f"model.family is missing; expected one of {families}", "task is missing; give it a value"]
 
@@ -397,7 +399,7 @@ def test_a_former_key_gets_a_hint(key, capsys):
 
 
 def test_the_former_key_decode_stop(capsys):
-    assert mistakes(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
+    assert errors_of(decode__stop="exact") == ["decode.stop is not a key; it is now called decode.early_stopping"]
     assert resolve("language", {"decode.stop": "a,b"}).run.decode.stop == ("a", "b")
 
 
@@ -418,21 +420,21 @@ def test_sides():
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\\[")).filter(bool), min_size=1))
-def test_split_gives_back_what_was_joined(parts):
+def test_split_commas_inverts_joining(parts):
     assert split_commas(",".join(part.replace(",", "\\,") for part in parts)) == parts
 
 
-# --- kept runs -------------------------------------------------------------------------------------------------------
+# --- stored runs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_dumped_run_is_read_back_through_json():
+def test_a_run_round_trips_through_json():
     run = resolve("dates", {"model.positions": "rotary", "data.train": "a,b", "train.schedule": "cosine"}).run
     dumped = run.dump()
     assert load_config(json.loads(json.dumps(dumped))) == run
     assert dumped["train"]["schedule"] == {"kind": "cosine", "floor": 0.0}
 
 
-def test_a_kept_run_is_not_filled_from_its_size():
+def test_a_stored_run_is_not_filled_from_its_size():
     dumped = resolve("translate", {"model.size": "big"}).run.dump()
     del dumped["model"]["dropout"]
     assert load_config(dumped).model.dropout == 0.1
@@ -442,7 +444,7 @@ def test_a_kept_run_is_not_filled_from_its_size():
     )
 
 
-def test_a_damaged_run_is_a_mistake():
+def test_a_damaged_run_is_an_error():
     dumped = resolve("translate").run.dump()
     with pytest.raises(UserError, match=r"train\.colour is not a key; .* \(in x/run\.json\)"):
         load_config({**dumped, "train": {**dumped["train"], "colour": 1}}, "x/run.json")
@@ -456,14 +458,14 @@ def test_a_damaged_run_is_a_mistake():
         load_config({**dumped, "model": [1], "model.family": "transformer"})
 
 
-def test_difference_names_keys():
+def test_changed_keys():
     old = resolve("translate").run
     assert changed_keys(old, old) == []
     new = resolve("translate", {"model.width": 128, "data.train": "a,b", "train.schedule": "wsd"}).run
     assert changed_keys(old, new) == ["model.width", "data.train", "train.schedule.kind", "train.schedule.decay"]
 
 
-def test_change():
+def test_change_settings():
     run = resolve("translate").run
     assert change_settings(run, {"decode.beam": "7"}).decode.beam == 7
     assert change_settings(run, {"decode.beam": "7"}).model == run.model
@@ -472,6 +474,11 @@ def test_change():
         change_settings(run, {"train.steps": "7"})
     with pytest.raises(UserError, match="did you mean decode.beam"):
         change_settings(run, {"decode.bean": "7"})
+
+
+def test_start_needs_a_reader():
+    with pytest.raises(TypeError, match=r"needs read_start for a run with `start`; use regard\.resolve"):
+        resolve("classify", {"start": "runs/x"})
 
 
 def test_config_does_not_import_torch():

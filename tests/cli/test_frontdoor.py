@@ -1,4 +1,4 @@
-"""Every verb end to end, from files to results, and what a user may do wrong on the way."""
+"""Every verb end to end, from files to results, and the errors of the user."""
 
 import gzip
 import io
@@ -33,7 +33,7 @@ TINY = (
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory) -> Path:
-    """Sentences and the same in capitals: train, valid, test."""
+    """Files of sentences and of the same in capitals: train, valid, test."""
     folder = tmp_path_factory.mktemp("files")
     for seed, (name, count) in enumerate({"train": 400, "valid": 40, "test": 60}.items()):
         texts = marian.sentences(count, seed)
@@ -44,7 +44,7 @@ def files(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(files, tmp_path_factory) -> Path:
-    """A run that has learnt a little, made by the command line."""
+    """A run that was trained briefly by the command line."""
     out = tmp_path_factory.mktemp("runs") / "upper"
     code = main([
         "train", "translate", f"data.train={files}/train.low,{files}/train.up", f"data.valid={files}/valid.low,{files}/valid.up",
@@ -55,7 +55,7 @@ def run(files, tmp_path_factory) -> Path:
     return out
 
 
-def said(capsys, *arguments: str, stdin: bytes = b"", monkeypatch=None) -> tuple[int, str, str]:
+def run_cli(capsys, *arguments: str, stdin: bytes = b"", monkeypatch=None) -> tuple[int, str, str]:
     if monkeypatch is not None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
     capsys.readouterr()
@@ -64,15 +64,15 @@ def said(capsys, *arguments: str, stdin: bytes = b"", monkeypatch=None) -> tuple
     return code, out, err
 
 
-def refused(capsys, *arguments: str, words: str) -> None:
-    code, out, err = said(capsys, *arguments)
+def check_error(capsys, *arguments: str, words: str) -> None:
+    code, out, err = run_cli(capsys, *arguments)
     assert code == 2 and words in err and "Traceback" not in err and len(err.splitlines()) <= 4, err
 
 
-# --- what works ----------------------------------------------------------------------------------------------------
+# --- success ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_run_folder_is_whole(run):
+def test_the_run_folder_is_complete(run):
     about = json.loads((run / "run.json").read_text())
     assert about["format"] == 2 and about["config"]["model"]["width"] == 64 and about["versions"]["torch"]
     assert about["weights"]["metric"] == "bleu"
@@ -87,7 +87,7 @@ def test_the_run_folder_is_whole(run):
 def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
     lines = (files / "test.low").read_text().splitlines()[:6]
     text = "\n".join([lines[0], "", *lines[1:]]) + "\n"
-    code, out, err = said(capsys, "predict", run, stdin=text.encode(), monkeypatch=monkeypatch)
+    code, out, err = run_cli(capsys, "predict", run, stdin=text.encode(), monkeypatch=monkeypatch)
     found = out.split("\n")
     assert (
         code == 0
@@ -97,9 +97,11 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
         and all(found[i] for i in (0, 2, 3, 4, 5, 6))
     )
     (tmp_path / "in.txt.gz").write_bytes(gzip.compress(text.encode()))
-    code, again, _ = said(capsys, "predict", run, tmp_path / "in.txt.gz", "decode.batch=2")
+    code, again, _ = run_cli(capsys, "predict", run, tmp_path / "in.txt.gz", "decode.batch=2")
     assert (code, again) == (0, out)
-    code, out, _ = said(capsys, "predict", run, tmp_path / "in.txt.gz", "--details", "decode.nbest=2", "decode.beam=4")
+    code, out, _ = run_cli(
+        capsys, "predict", run, tmp_path / "in.txt.gz", "--details", "decode.nbest=2", "decode.beam=4"
+    )
     records = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and records[1]["text"] == "" and len(records[0]["nbest"]) == 2
     assert records[0]["score"] >= records[0]["nbest"][1]["score"] and records[0]["text"]
@@ -107,63 +109,63 @@ def test_predict_lines_and_files(run, files, capsys, monkeypatch, tmp_path):
     assert "".join(records[0]["pieces"]).replace("▁", " ") == records[0]["text"]
 
 
-def test_the_text_of_a_sentence_is_its_own(run, files):
-    """At batch 1, 7, 64, shuffled, greedy and beam: the same texts, and scores to 1e-5."""
-    system = regard.load(run)
+def test_translations_are_batch_invariant(run, files):
+    """Batches of 1, 7 and 64, shuffled, greedy and beam give the same texts, and scores to 1e-5."""
+    predictor = regard.load(run)
     texts = (files / "test.low").read_text().splitlines()[:51]
     for how in ({"kind": "greedy"}, {"beam": 5}, {"beam": 5, "early_stopping": "first"}):
-        whole = system.predict(texts, batch=64, **how)
-        assert whole == system.predict(texts, batch=7, **how) == [system.predict(text, **how) for text in texts]
+        whole = predictor.predict(texts, batch=64, **how)
+        assert whole == predictor.predict(texts, batch=7, **how) == [predictor.predict(text, **how) for text in texts]
         order = torch.randperm(len(texts)).tolist()
-        shuffled = system.predict([texts[i] for i in order], batch=16, **how)
+        shuffled = predictor.predict([texts[i] for i in order], batch=16, **how)
         assert shuffled == [whole[i] for i in order]
         long = " ".join(texts[:6])
-        assert system.predict([*texts[:3], long], **how)[:3] == whole[:3]  # any padding
-    one = [system.predict([text], details=True)[0]["score"] for text in texts[:9]]
-    many = [record["score"] for record in system.predict(texts[:9], details=True)]
+        assert predictor.predict([*texts[:3], long], **how)[:3] == whole[:3]  # any padding
+    one = [predictor.predict([text], details=True)[0]["score"] for text in texts[:9]]
+    many = [record["score"] for record in predictor.predict(texts[:9], details=True)]
     assert one == pytest.approx(many, abs=1e-5)
 
 
-def test_score_is_the_probability(run, files, capsys, monkeypatch, tmp_path):
-    system = regard.load(run)
+def test_score_is_the_log_probability(run, files, capsys, monkeypatch, tmp_path):
+    predictor = regard.load(run)
     texts = (files / "test.low").read_text().splitlines()[:5]
-    records = system.predict(texts, details=True)
-    forced = system.score(texts, [record["text"] for record in records], details=True)
+    records = predictor.predict(texts, details=True)
+    forced = predictor.score(texts, [record["text"] for record in records], details=True)
     for record, each in zip(records, forced, strict=True):
         assert each["score"] == pytest.approx(sum(each["logprobs"]), abs=1e-4)
         if record["ended"] and each["pieces"][:-1] == record["pieces"]:
             assert each["score"] == pytest.approx(record["logprob"], abs=1e-3)
     lines = "".join(f"{text}\t{record['text']}\n" for text, record in zip(texts, records, strict=True))
-    code, out, _ = said(capsys, "score", run, stdin=lines.encode(), monkeypatch=monkeypatch)
+    code, out, _ = run_cli(capsys, "score", run, stdin=lines.encode(), monkeypatch=monkeypatch)
     assert code == 0 and [float(line) for line in out.split()] == pytest.approx(
         [each["score"] for each in forced], abs=1e-4
     )
-    code, out, _ = said(capsys, "score", run, files / "test.low", files / "test.up")
+    code, out, _ = run_cli(capsys, "score", run, files / "test.low", files / "test.up")
     assert code == 0 and len(out.splitlines()) == 60
-    assert system.score("the cat.", "THE CAT.") > system.score("the cat.", "QUICKLY THE TREE NEVER")
+    assert predictor.score("the cat.", "THE CAT.") > predictor.score("the cat.", "QUICKLY THE TREE NEVER")
 
 
-def test_eval_prints_figures_with_signatures(run, files, capsys, tmp_path):
-    code, out, _ = said(capsys, "eval", run, "--data", f"{files}/test.low,{files}/test.up", "--json")
-    figures = json.loads(out)
-    assert code == 0 and figures["examples"] == 60 and "version:" in figures["bleu signature"]
-    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+def test_eval_prints_metrics_with_signatures(run, files, capsys, tmp_path):
+    code, out, _ = run_cli(capsys, "eval", run, "--data", f"{files}/test.low,{files}/test.up", "--json")
+    metrics = json.loads(out)
+    assert code == 0 and metrics["examples"] == 60 and "version:" in metrics["bleu signature"]
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
     found = regard.load(run).predict((files / "test.low").read_text().splitlines())
     import sacrebleu
 
     right = [(files / "test.up").read_text().splitlines()]
-    assert figures["bleu"] == pytest.approx(sacrebleu.corpus_bleu(found, right).score)
-    assert figures["chrf"] == pytest.approx(sacrebleu.corpus_chrf(found, right).score)
-    assert figures["ter"] == pytest.approx(sacrebleu.corpus_ter(found, right).score)
+    assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(found, right).score)
+    assert metrics["chrf"] == pytest.approx(sacrebleu.corpus_chrf(found, right).score)
+    assert metrics["ter"] == pytest.approx(sacrebleu.corpus_ter(found, right).score)
     several = tmp_path / "several.up"
     several.write_text("".join(f"NO SUCH WORD\t{text}\n" for text in found))
-    code, out, _ = said(capsys, "eval", run, "--data", f"{files}/test.low,{several}")
+    code, out, _ = run_cli(capsys, "eval", run, "--data", f"{files}/test.low,{several}")
     lines = dict(line.rsplit(" ", 1) for line in out.splitlines())
     assert code == 0 and float(lines["exact"]) == 1.0 and float(lines["bleu"]) > 99 and "nrefs:2" in out
 
 
 def test_look_draws_a_picture(run, capsys, tmp_path):
-    code, out, _ = said(capsys, "look", run, "the cat sees the dog.", "--out", tmp_path / "a.png")
+    code, out, _ = run_cli(capsys, "look", run, "the cat sees the dog.", "--out", tmp_path / "a.png")
     assert code == 0 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     view = regard.load(run).look("the cat.", "THE CAT.")
     assert view.cross().shape == (len(view.target), len(view.source))
@@ -171,16 +173,16 @@ def test_look_draws_a_picture(run, capsys, tmp_path):
 
 
 def test_list_show_and_dry(capsys):
-    code, out, _ = said(capsys, "list")
+    code, out, _ = run_cli(capsys, "list")
     assert code == 0 and "translate" in out and "dates" in out and "tiny, small, base, big" in out
-    code, out, _ = said(capsys, "train", "translate", "train.lr=1e-3", "--show")
+    code, out, _ = run_cli(capsys, "train", "translate", "train.lr=1e-3", "--show")
     assert code == 0 and "train.lr = 0.001" in out and "# command line" in out and "# size" in out
-    code, out, _ = said(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
+    code, out, _ = run_cli(capsys, "train", "translate", "model.size=base", "tokenizer.vocab=37000", "--dry")
     assert code == 0 and "parameters 63,08" in out and "optimizer" in out  # the paper's 65M counts other norms
     assert "encoder.layers.0.attention.query.weight" in out and "(512, 512)" in out
 
 
-def test_the_paper_sizes():
+def test_parameter_counts_of_the_paper():
     with torch.device("meta"):
         base = regard.build("translate", {"model.size": "base", "model.vocab": 37000})
         big = regard.build("translate", {"model.size": "big", "model.vocab": 37000})
@@ -189,7 +191,7 @@ def test_the_paper_sizes():
 
 
 @pytest.mark.parametrize("kind", ["tsv", "tsv.gz", "jsonl.xz", "text"])
-def test_every_form_of_data_trains_the_same(files, tmp_path, kind):
+def test_every_data_format_trains_the_same(files, tmp_path, kind):
     sides = [(files / f"train.{side}").read_text().splitlines()[:50] for side in ("low", "up")]
     if kind == "text":
         names = [tmp_path / "a", tmp_path / "b"]
@@ -211,26 +213,26 @@ def test_every_form_of_data_trains_the_same(files, tmp_path, kind):
         "train.steps": 3,
         "train.tokens": 300,
     }
-    system = regard.train("translate", overrides, out=tmp_path / "run")
+    predictor = regard.train("translate", overrides, out=tmp_path / "run")
     losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert isinstance(system.predict("the cat."), str)
+    assert isinstance(predictor.predict("the cat."), str)
     first = next(event["loss"] for event in losses if event["event"] == "train")
-    assert first == pytest.approx(test_every_form_of_data_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
+    assert first == pytest.approx(test_every_data_format_trains_the_same.seen.setdefault("loss", first), abs=1e-6)
 
 
-test_every_form_of_data_trains_the_same.seen = {}
+test_every_data_format_trains_the_same.seen = {}
 
 
-def test_python_front_door(tmp_path):
+def test_the_python_interface(tmp_path):
     events = []
-    system = regard.train(
+    predictor = regard.train(
         "dates", out=tmp_path / "x", on_event=events.append, model={"size": "tiny", "width": 32, "heads": 2}, data={"examples": 300},
         train={"steps": 4, "tokens": 500, "tensorboard": False},
     )  # fmt: skip
     assert {"train", "valid"} <= {event["event"] for event in events}
-    one = system.predict("January 1, 2024")
-    assert isinstance(one, str) and system.predict(["January 1, 2024", ""]) == [one, ""]
-    assert system.evaluate()["examples"] >= 500
+    one = predictor.predict("January 1, 2024")
+    assert isinstance(one, str) and predictor.predict(["January 1, 2024", ""]) == [one, ""]
+    assert predictor.evaluate()["examples"] >= 500
     packed = regard.train(
         "dates", {"data.packed": True, "tokenizer.joint": False, "train.accumulate": 2}, out=tmp_path / "y", data={"examples": 300},
         model={"size": "tiny", "width": 32, "heads": 2}, train={"steps": 3, "tokens": 500, "tensorboard": False, "precision": "bf16"},
@@ -259,18 +261,18 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
     assert done.returncode == 0 and str(tmp_path) in done.stdout and "train.steps" in done.stdout, done.stderr
 
 
-# --- what does not -------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
+def test_out_and_resume_lose_nothing(run, files, capsys, tmp_path):
     data = f"data.train={files}/train.low,{files}/train.up"
-    refused(capsys, "train", "translate", data, "--out", run, words="already holds a run")
+    check_error(capsys, "train", "translate", data, "--out", run, words="already holds a run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("years of work")
-    refused(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is not a run")
+    check_error(capsys, "train", "translate", "--out", tmp_path / "other", words="exists and is not a run")
     assert (tmp_path / "other" / "thesis.txt").exists()
-    refused(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to resume")
-    refused(
+    check_error(capsys, "train", "translate", "--resume", "--out", tmp_path / "none", words="holds no run to resume")
+    check_error(
         capsys,
         "train",
         "translate",
@@ -280,23 +282,23 @@ def test_out_and_resume_are_careful(run, files, capsys, tmp_path):
         run,
         words="model.layers was 1 and is now 2",
     )
-    refused(capsys, "train", "translate", "train.seed=9", "--resume", "--out", run, words="train.seed")
-    refused(capsys, "train", "dates", "--resume", "--out", run, words="started with recipe 'translate'")
+    check_error(capsys, "train", "translate", "train.seed=9", "--resume", "--out", run, words="train.seed")
+    check_error(capsys, "train", "dates", "--resume", "--out", run, words="started with recipe 'translate'")
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     about = json.loads((copy / "run.json").read_text())
     about["data"]["train"] = "0" * 32
     (copy / "run.json").write_text(json.dumps(about))
-    refused(capsys, "train", "translate", "--resume", "--out", copy, words="data.train is not what")
+    check_error(capsys, "train", "translate", "--resume", "--out", copy, words="data.train is not what")
     before = (run / "model.safetensors").read_bytes()
-    code, _, err = said(capsys, "train", "translate", "--resume", "--out", run)  # nothing left to do
+    code, _, err = run_cli(capsys, "train", "translate", "--resume", "--out", run)  # it is already finished
     assert code == 0 and (run / "model.safetensors").read_bytes() == before, err
 
 
-def test_resume_goes_further(run, capsys, tmp_path):
+def test_resume_with_more_steps(run, capsys, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    code, _, err = said(capsys, "train", "translate", "train.steps=170", "--resume", "--out", copy)
+    code, _, err = run_cli(capsys, "train", "translate", "train.steps=170", "--resume", "--out", copy)
     assert code == 0, err
     assert (copy / "checkpoints" / "step-170").is_dir() and json.loads((copy / "run.json").read_text())["config"][
         "train"
@@ -326,7 +328,7 @@ def test_bad_data_leaves_nothing_behind(files, capsys, tmp_path, monkeypatch, ch
     data = {"train": "train.low,train.up", "valid": "valid.low,valid.up"}
     change(data)
     before = set(tmp_path.iterdir())
-    refused(
+    check_error(
         capsys,
         "train",
         "translate",
@@ -339,7 +341,7 @@ def test_bad_data_leaves_nothing_behind(files, capsys, tmp_path, monkeypatch, ch
     assert set(tmp_path.iterdir()) == before
 
 
-def test_settings_that_are_wrong(capsys, tmp_path):
+def test_wrong_settings(capsys, tmp_path):
     for setting, words in (
         ("train.step=5", "did you mean train.steps"),
         ("train.lr=fast", "train.lr"),
@@ -357,15 +359,15 @@ def test_settings_that_are_wrong(capsys, tmp_path):
         ("model.feed=gated model.feed.dropout=-0.1", "model.feed.dropout is -0.1"),
         ("model.positions=buckets model.positions.buckets=1", "model.positions.buckets is 1"),
     ):
-        refused(capsys, "train", "dates", *setting.split(), "--out", tmp_path / "x", words=words)
+        check_error(capsys, "train", "dates", *setting.split(), "--out", tmp_path / "x", words=words)
         assert not (tmp_path / "x").exists()
-    refused(capsys, "train", "tranlate", "--out", tmp_path / "x", words="did you mean translate")
-    refused(capsys, "trian", words="did you mean train")
+    check_error(capsys, "train", "tranlate", "--out", tmp_path / "x", words="did you mean translate")
+    check_error(capsys, "trian", words="did you mean train")
 
 
-def test_folders_that_are_no_run(run, capsys, tmp_path):
-    refused(capsys, "predict", tmp_path / "none", words="does not exist")
-    refused(capsys, "predict", tmp_path, words="is not a run")
+def test_damaged_run_folders(run, capsys, tmp_path):
+    check_error(capsys, "predict", tmp_path / "none", words="does not exist")
+    check_error(capsys, "predict", tmp_path, words="is not a run")
     copy = tmp_path / "copy"
 
     def fresh() -> Path:
@@ -375,24 +377,24 @@ def test_folders_that_are_no_run(run, capsys, tmp_path):
 
     text = (fresh() / "run.json").read_text()
     (copy / "run.json").write_text(text[: len(text) // 2])
-    refused(capsys, "predict", copy, words="is not valid JSON")
+    check_error(capsys, "predict", copy, words="is not valid JSON")
     (copy / "run.json").write_text("{}")
-    refused(capsys, "predict", copy, words="run.json")
+    check_error(capsys, "predict", copy, words="run.json")
     (copy / "run.json").write_text(text.replace('"format": 2', '"format": 99'))
-    refused(capsys, "predict", copy, words="format 99")
+    check_error(capsys, "predict", copy, words="format 99")
     data = (fresh() / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(data[:-100])
-    refused(capsys, "predict", copy, words="truncated or damaged")
+    check_error(capsys, "predict", copy, words="truncated or damaged")
     (copy / "model.safetensors").write_bytes(b"\xff" * 50 + data[50:])
-    refused(capsys, "predict", copy, words="truncated or damaged")
+    check_error(capsys, "predict", copy, words="truncated or damaged")
     (copy / "model.safetensors").unlink()
-    refused(capsys, "predict", copy, words="does not exist")
+    check_error(capsys, "predict", copy, words="does not exist")
     about = json.loads((fresh() / "run.json").read_text())
     about["config"]["model"]["inner"] = 96
     (copy / "run.json").write_text(json.dumps(about))
-    refused(capsys, "predict", copy, words="does not fit this model")
+    check_error(capsys, "predict", copy, words="does not fit this model")
     (fresh() / "tokenizer.json").write_text("{")
-    refused(capsys, "predict", copy, words="tokenizer.json")
+    check_error(capsys, "predict", copy, words="tokenizer.json")
 
 
 def test_a_broken_checkpoint_falls_back_to_an_older_one(run, capsys, tmp_path):
@@ -400,45 +402,47 @@ def test_a_broken_checkpoint_falls_back_to_an_older_one(run, capsys, tmp_path):
     shutil.copytree(run, copy)
     newest = copy / "checkpoints" / "step-160" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-50])
-    code, _, err = said(capsys, "train", "translate", "--resume", "--out", copy)
+    code, _, err = run_cli(capsys, "train", "translate", "--resume", "--out", copy)
     assert code == 0 and "step-160" in err, err
     assert newest.read_bytes() == (run / "checkpoints" / "step-160" / "model.safetensors").read_bytes()
 
 
 def test_predict_with_odd_input(run, capsys, monkeypatch):
-    code, out, _ = said(capsys, "predict", run, stdin=b"", monkeypatch=monkeypatch)
+    code, out, _ = run_cli(capsys, "predict", run, stdin=b"", monkeypatch=monkeypatch)
     assert (code, out) == (0, "")
-    code, out, _ = said(
+    code, out, _ = run_cli(
         capsys, "predict", run, stdin="日本 👩‍👩‍👧 </s> <pad>\u202f!\r\n\n".encode(), monkeypatch=monkeypatch
     )
     assert code == 0 and len(out.split("\n")) == 3
-    code, _, err = said(capsys, "predict", run, stdin=b"\xff\xfe\n", monkeypatch=monkeypatch)
+    code, _, err = run_cli(capsys, "predict", run, stdin=b"\xff\xfe\n", monkeypatch=monkeypatch)
     assert code == 2 and "stdin:1 is not UTF-8" in err
-    refused(capsys, "predict", run, "decode.bean=3", words="did you mean decode.beam")
-    refused(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
-    refused(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
-    refused(capsys, "eval", run, words="no test data")
-    refused(capsys, "eval", run, "--data", "", words="--data names no file; give files")
+    check_error(capsys, "predict", run, "decode.bean=3", words="did you mean decode.beam")
+    check_error(capsys, "predict", run, "train.steps=3", words="train.steps has no effect")
+    check_error(capsys, "predict", run, "no-such-file.txt", words="no-such-file.txt cannot be read")
+    check_error(capsys, "eval", run, words="no test data")
+    check_error(capsys, "eval", run, "--data", "", words="--data names no file; give files")
 
 
-def test_what_no_memory_holds(run, capsys, monkeypatch):
+def test_out_of_memory(run, capsys, monkeypatch):
     for more in ("decode.max_tokens=100000000000000000", "decode.beam=1000000000000"):
-        code, _, err = said(capsys, "predict", run, "decode.kind=beam", more, stdin=b"a cat\n", monkeypatch=monkeypatch)
+        code, _, err = run_cli(
+            capsys, "predict", run, "decode.kind=beam", more, stdin=b"a cat\n", monkeypatch=monkeypatch
+        )
         assert code == 2 and err.startswith("regard: not enough memory; lower decode.batch")
     assert is_out_of_memory(MemoryError()) and is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
-def test_names_that_cannot_be_written(run, capsys, tmp_path):
-    """People are told of the name that they gave, not of the temporary one."""
+def test_paths_that_cannot_be_written(run, capsys, tmp_path):
+    """The message names the given path, not the temporary one."""
     missing = tmp_path / "missing" / "a.png"
-    refused(
+    check_error(
         capsys, "look", run, "a cat", "--out", missing, words=f"{missing} cannot be written: its folder does not exist"
     )
 
 
 def test_a_closed_stdin_and_a_closed_stdout(run):
-    """By real pipes: `predict` with no stdin at all, and into `head`, whose end closes the pipe."""
+    """With real pipes: `predict` without stdin, and into `head`, which closes the pipe."""
     here = Path(__file__).parents[2]
     done = subprocess.run(
         f"'{sys.executable}' -m regard predict '{run}' <&-; echo code $?; (echo the cat.; echo the dog.) | "
@@ -448,16 +452,16 @@ def test_a_closed_stdin_and_a_closed_stdout(run):
     assert done.stdout.count("code 0") == 2 and "Traceback" not in done.stderr, (done.stdout, done.stderr)
 
 
-# --- what was promised ---------------------------------------------------------------------------------------------
+# --- older runs, README ----------------------------------------------------------------------------------------------
 
 
-def test_runs_of_every_released_format_load():
-    system = regard.load(Path(__file__).parents[1] / "old" / "format-1")
-    assert isinstance(system.predict("January 1, 2024", max_tokens=5), str)
-    assert system.score("January 1, 2024", "1. Januar 2024") == pytest.approx(-45.2957, abs=1e-3)
+def test_the_first_run_of_format_1_loads():
+    predictor = regard.load(Path(__file__).parents[1] / "old" / "format-1")
+    assert isinstance(predictor.predict("January 1, 2024", max_tokens=5), str)
+    assert predictor.score("January 1, 2024", "1. Januar 2024") == pytest.approx(-45.2957, abs=1e-3)
 
 
-def blocks() -> list[str]:
+def code_blocks() -> list[str]:
     text = (Path(__file__).parents[2] / "README.md").read_text()
     return [block.partition("\n")[2] for block in text.split("```")[1::2]]
 
@@ -467,7 +471,7 @@ SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked"
 
 
 def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
-    """As they stand there, on files and runs of those names, with a smaller model and fewer steps."""
+    """Unchanged, on files and runs of those names, with a smaller model and fewer steps."""
     monkeypatch.chdir(tmp_path)
     for name, ours in (("train", "train"), ("val", "valid"), ("test", "test")):
         for side, own in (("en", "low"), ("de", "up")):
@@ -482,17 +486,17 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
     )
     for name in ("a", "b"):
         shutil.copytree(run, tmp_path / "runs" / name)
-    commands = [line for block in blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
+    commands = [line for block in code_blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
     assert len(commands) >= 8
     for line in commands:
         typed, _, command = line.rpartition("| ") if line.startswith("echo") else ("", "", line)
         words = shlex.split(command, comments=True)[1:]
         arguments, fed = (words[: words.index("<")], words[-1]) if "<" in words else (words, "")
         if arguments[0] == "train":
-            begun = any(word.startswith("start=") for word in arguments)  # then the model is that one's
-            arguments += ["train.steps=5", "train.tokens=500", *([] if begun else SMALL[arguments[1]])]
+            started = any(word.startswith("start=") for word in arguments)  # start defines the model
+            arguments += ["train.steps=5", "train.tokens=500", *([] if started else SMALL[arguments[1]])]
         stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
-        code, out, err = said(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
+        code, out, err = run_cli(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
         assert code == 0, (line, err)
     assert (tmp_path / "attention.png").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
     assert (tmp_path / "a-marian" / "config.json").exists()
@@ -502,12 +506,12 @@ def test_the_python_of_the_readme(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     small = '{"steps": 3, "tokens": 500, "tensorboard": False}, data={"examples": 200}'
     scope = {"texts": ["January 1, 2024"]}
-    for block in blocks():
+    for block in code_blocks():
         if "import regard" in block or "from regard" in block:
             exec(block.replace('{"steps": 300}', small), scope)
     assert (tmp_path / "attention.png").exists() and scope["predictor"].model is not None
 
 
-def test_several_texts_stand_on_one_line(run, capsys, monkeypatch):
-    code, out, _ = said(capsys, "predict", run, "decode.nbest=3", stdin=b"the cat.\n\n", monkeypatch=monkeypatch)
+def test_several_outputs_are_printed_on_one_line(run, capsys, monkeypatch):
+    code, out, _ = run_cli(capsys, "predict", run, "decode.nbest=3", stdin=b"the cat.\n\n", monkeypatch=monkeypatch)
     assert code == 0 and len(out.splitlines()[0].split("\t")) == 3 and out.splitlines()[1] == ""

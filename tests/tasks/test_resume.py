@@ -441,9 +441,7 @@ def test_a_full_disk_keeps_earlier_checkpoints(tmp_path: Path, where: str, monke
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", failing_save)
         patch.setattr(os, "fsync", failing_sync)
-        with pytest.raises(
-            UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"
-        ):
+        with pytest.raises(UserError, match="no space left while writing [^;]*(step-10|model.safetensors); free some"):
             trained(tmp_path / "full", WithoutValidation())
     assert checkpoints(tmp_path / "full") == [5]
     assert checkpoint.newest(tmp_path / "full", pytest.fail) == tmp_path / "full/checkpoints/step-5"

@@ -323,10 +323,7 @@ def test_the_wrong_base(runs, base, home, capsys):
     other = reads.trained("classify", home / "other", train__steps=2)
     code, _, err = run_cli(capsys, "eval", other, "--tune", runs["lora"])
     assert code == 2 and err.count("\n") == 1
-    assert (
-        f"{runs['lora']} was tuned over {base} (weights " in err
-        and "--force`, whose output may be nonsense" in err
-    )
+    assert f"{runs['lora']} was tuned over {base} (weights " in err and "--force`, whose output may be nonsense" in err
     code, out, err = run_cli(capsys, "eval", other, "--tune", runs["lora"], "--force")
     assert code == 0 and "--force uses it anyway, and the output may be nonsense" in err
     code, _, err = run_cli(capsys, "eval", other, "--force")
