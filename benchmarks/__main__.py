@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 def run(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="translate, generate, encode, long, scaling or tune.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
-    size: Annotated[str | None, typer.Option(help="Model size; default: the size of the published figures.")] = None,
+    size: Annotated[str | None, typer.Option(help="Model size; default: the size of the published results.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds; every program runs once in each round.")] = 5,
     only: Annotated[str | None, typer.Option(metavar="PART", help="Run one part of the benchmark.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="PNG", help="For scaling: the picture to write.")] = None,

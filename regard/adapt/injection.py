@@ -73,12 +73,12 @@ def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
     """The names that contain a match of the pattern. If there is none, the error lists the existing ones."""
     names = list(names)
     try:
-        found = [name for name in names if re.search(pattern, name)]
+        matches = [name for name in names if re.search(pattern, name)]
     except re.error as error:
         raise UserError(f"tune.pattern is {pattern!r}; expected a regular expression ({error})") from error
-    if not found:
+    if not matches:
         raise UserError(f"tune.pattern={pattern!r} matches no linear layer of the model; it has {format_names(names)}")
-    return found
+    return matches
 
 
 def format_names(names: Iterable[str]) -> str:

@@ -109,14 +109,14 @@ def branches(model: nn.Module) -> Iterator[tuple[str, LinearLayer, LoraBranch]]:
 
 def merge(model: nn.Module) -> None:
     """Merge every branch into its layer."""
-    if not (found := list(branches(model))):
+    if not (attached := list(branches(model))):
         raise UserError("only LoRA can be merged into a model and this one has none; tune with tune.kind=lora")
     if (injection := injection_of(model)) is not None and injection.shared:
         raise UserError("the base is shared with other loaded models, which a merge would change; load this one alone")
-    for path, layer, _ in found:
+    for path, layer, _ in attached:
         if isinstance(layer, Int8Linear):
             raise UserError(f"{path} is stored in int8, which cannot be merged into; load it with precision=fp32")
-    for _, layer, branch in found:
+    for _, layer, branch in attached:
         if branch.base_weight is None:
             branch.fold(layer.weight)
 

@@ -101,17 +101,17 @@ def spans(tags: Sequence[str]) -> list[Span]:
     A word tagged I or E continues the span before it if the kind is the same and no E or S ended it; otherwise it
     begins a new one.
     """
-    found: list[Span] = []
+    result: list[Span] = []
     previous, kind = "O", ""
     for index, tag in enumerate(tags):
         letter, _, name = tag.partition("-")
         if letter != "O":
             if previous in ("B", "I") and letter in ("I", "E") and name == kind:
-                found[-1] = (found[-1][0], index + 1, name)
+                result[-1] = (result[-1][0], index + 1, name)
             else:
-                found.append((index, index + 1, name))
+                result.append((index, index + 1, name))
         previous, kind = letter, name
-    return found
+    return result
 
 
 def span_metrics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -77,16 +77,16 @@ def tensors_to_save(model: nn.Module) -> dict[str, Tensor]:
     Of a tuned model only the trained parameters: the base is stored elsewhere.
     """
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
-    found = {}
+    tensors = {}
     kept = {name for name, each in model.named_parameters() if each.requires_grad} if injection_of(model) else None
     for name, tensor in sorted(model.state_dict().items()):
         if kept is not None and name not in kept:
             continue
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if place not in seen or not tensor.numel():
-            found[name] = tensor
+            tensors[name] = tensor
         seen.add(place)
-    return found
+    return tensors
 
 
 def _raise_mismatch(problems: list[str], path: Path) -> None:
@@ -263,25 +263,25 @@ def rng_state() -> dict[str, Any]:
     """The state of every random generator that a model or a task may use, as JSON."""
     version, words, gauss = random.getstate()
     legacy: Any = numpy.random.get_state(legacy=False)
-    found = {
+    states = {
         "python": [version, _encode_array(numpy.array(words, numpy.uint32)), gauss],
         "numpy": {**legacy, "state": {**legacy["state"], "key": _encode_array(legacy["state"]["key"])}},
         "torch": _encode_array(torch.get_rng_state().numpy()),
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        found["cuda"] = [_encode_array(state.numpy()) for state in torch.cuda.get_rng_state_all()]
-    return found
+        states["cuda"] = [_encode_array(state.numpy()) for state in torch.cuda.get_rng_state_all()]
+    return states
 
 
-def restore_rng_state(found: dict[str, Any]) -> None:
+def restore_rng_state(states: dict[str, Any]) -> None:
     """Restore what `rng_state` returned."""
-    version, words, gauss = found["python"]
+    version, words, gauss = states["python"]
     random.setstate((version, tuple(_decode_array(words, numpy.uint32).tolist()), gauss))
-    legacy, inner = found["numpy"], found["numpy"]["state"]
+    legacy, inner = states["numpy"], states["numpy"]["state"]
     numpy.random.set_state({**legacy, "state": {**inner, "key": _decode_array(inner["key"], numpy.uint32)}})
-    torch.set_rng_state(torch.from_numpy(_decode_array(found["torch"], numpy.uint8)))
+    torch.set_rng_state(torch.from_numpy(_decode_array(states["torch"], numpy.uint8)))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        for index, state in enumerate(found.get("cuda", [])[: torch.cuda.device_count()]):
+        for index, state in enumerate(states.get("cuda", [])[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(torch.from_numpy(_decode_array(state, numpy.uint8)), index)
 
 

@@ -60,8 +60,8 @@ def _draw_line(panel: "Axes", records: list[Record], name: str, color: str, labe
 
 def _points(records: list[Record], name: str) -> tuple[list[int], list[float]]:
     """Steps and values, without records whose value is not a number."""
-    found = [(record["step"], record[name]) for record in records if isinstance(record.get(name), int | float)]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(record["step"], record[name]) for record in records if isinstance(record.get(name), int | float)]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def _style(panel: "Axes") -> None:

@@ -82,15 +82,15 @@ def _summary_writer(folder: Path, step: int) -> "SummaryWriter":
 
 def read_records(path: Path) -> list[Record]:
     """Read the records of a metrics.jsonl; a line truncated by a crash is skipped."""
-    found = []
+    records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
         if isinstance(record, dict) and isinstance(record.get("step"), int):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _json_line(record: Record) -> bytes:
