@@ -21,12 +21,12 @@ from regard.adapt import precision
 from regard.config.schema import AdamW
 from regard.data.corpus import TextWindow
 from regard.decode import SearchSettings, Suppress, search
-from regard.decode.beam import ROUND
+from regard.decode.beam import SHAPE_MULTIPLE
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import gpt
 from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
-from regard.tasks.language import LanguageObjective, Turn
+from regard.tasks.language import LanguageObjective, MemoryBatch
 from regard.training import optim
 
 from .report import Report, Section
@@ -151,7 +151,7 @@ def generators(
 
 def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> Generate:
     rows, tokens = prompt.shape
-    capacity = ((tokens + workload.tokens) // ROUND + 2) * ROUND if prompt.is_cuda else None
+    capacity = ((tokens + workload.tokens) // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE if prompt.is_cuda else None
     settings = SearchSettings(END, 1, early_stopping="first", filters=(Suppress([END]),))
 
     def go() -> list[list[int]]:
@@ -212,7 +212,7 @@ def trainers(
     every = torch.ones(workload.batch, workload.context, dtype=torch.bool, device=device)
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return LanguageObjective.loss(task, net, Turn(TextWindow(tokens, targets, every))) / targets.numel()
+        return LanguageObjective.loss(task, net, MemoryBatch(TextWindow(tokens, targets, every))) / targets.numel()
 
     found: dict[str, tuple[nn.Module, Loss]] = {"regard": (own, our_loss)}
     if installed("transformers", notes):

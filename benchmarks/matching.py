@@ -68,7 +68,7 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
         seconds += fit(objective, model, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()
-    found = objective.system.evaluate()
+    found = objective.predictor.evaluate()
     return {"way": variant, "accuracy": found["accuracy"], "examples": found["examples"], "seconds": seconds}
 
 

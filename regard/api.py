@@ -62,7 +62,7 @@ def train(
         notes = pretrained.copy_weights(objective.model) if pretrained else []
         if pretrained and run.tune.kind != "none":
             notes += tuned_run.prepare(objective.model, run, pretrained, tokenizers)
-        inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in objective.parts.items()}}
+        inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in objective.splits.items()}}
         if pretrained:
             inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
         if resume:
@@ -111,9 +111,9 @@ def load(
 
 def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
-    from .tasks import sized
+    from .tasks import with_max_vocab
 
-    run = sized(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
+    run = with_max_vocab(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
     model: nn.Module = family_of(run.model.family).Model(run.model)
     return model
 
@@ -188,7 +188,7 @@ def compare(
         _check_folder(Path(name))  # report a wrong path before any work
     for path in paths:
         predictor = load(path, overrides)
-        metrics, *output = predictor.examine(data)
+        metrics, *output = predictor.evaluate_with_outputs(data)
         tasks.append(predictor.run.task)
         if outputs and output[1] != outputs[0][1]:
             if tasks[0] != tasks[-1]:
@@ -203,7 +203,7 @@ def compare(
         outputs.append(output)
     if outputs[0][0] is None:  # no texts were written: only metrics can be compared
         return {"systems": systems}
-    signatures, results = predictor.paired([answers for answers, _ in outputs], outputs[0][1])
+    signatures, results = predictor.paired_test([answers for answers, _ in outputs], outputs[0][1])
     for system, result in zip(systems, results, strict=True):
         system["bootstrap"] = result
     return {"systems": systems, "signatures": signatures}

@@ -73,7 +73,7 @@ def build_programs(
         own.model, own.loss, list(own.steps(0, 0)), packed
     )
     if peers.installed("transformers", notes):
-        programs["HF Marian"] = Program(peers.marian(first.translator), peers.marian_loss, theirs)
+        programs["HF Marian"] = Program(peers.marian(first.predictor), peers.marian_loss, theirs)
     plain = peers.TorchTransformer(first.model, first.run.model)
     programs[TORCH_NN] = Program(plain, peers.torch_loss, theirs)
     return {

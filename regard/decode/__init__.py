@@ -1,4 +1,4 @@
-"""Turning a model's next-token scores into texts. Shared by every family that can `start` and `step`."""
+"""Decoding: beam search, greedy search and sampling for every model that has `start` and `step`."""
 
 from .beam import Hypothesis, SearchSettings
 from .constrained_beam import Phrase, RequiredPhrases

@@ -1,18 +1,18 @@
-"""Step rules: what all share, and beam search. Greedy search has its own, in greedy.py.
+"""The state of a search, which all step rules share, and beam search. Greedy search and sampling have their own files.
 
-The score of a hypothesis is Σ log p / length^α, where length counts END and not START. A row's result depends on that
-row alone: its limit is its own, and a row that has ended is dropped from the batch while the others go on.
+The score of a hypothesis is Σ log p / length^α, where length counts END and not START. Results are batch-invariant:
+every row has its own limit, and finished rows are dropped from the batch while the others continue.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from .filters import Filter, StepContext
-from .pool import HypothesisPool, top
+from .pool import HypothesisPool, top_candidates
 
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from .stop_strings import StopStrings
 
 EarlyStopping = Literal["exact", "first", "heuristic"]
-ROUND = 16  # searches of about the same length have the same shapes
-KEEP = 0.75  # rows that have ended are dropped when no more than this share still runs: each drop copies the caches
-FEW = 0.1  # the same for a fixed cache: a recorded step would have to be recorded anew, and gains little by fewer rows
+SHAPE_MULTIPLE = 16  # lengths are rounded up to it, so that searches of similar length share their shapes
+DROP_BELOW = 0.75  # drop finished rows when at most this share is still active: each drop copies the caches
+DROP_BELOW_FIXED = 0.1  # the same for a fixed cache: a drop forces a new graph capture, and fewer rows save little
 
 
 class SearchCache(Protocol):
-    """What a step rule needs of a cache, or of a bundle of them."""
+    """The cache operations that a search needs. A KV cache or a bundle of them provides these."""
 
-    fixed: bool  # are its tensors where they were for as long as no row is dropped?
+    fixed: bool  # its tensors keep their addresses as long as no row is dropped
 
     def skip_prompt(self) -> None: ...
     def branch(self, beams: int, steps: int) -> None: ...
     def reorder(self, origin: Tensor) -> None: ...
-    def select(self, rows: Tensor) -> Any: ...
+    def select(self, rows: Tensor) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class SearchSettings:
     early_stopping: EarlyStopping = "exact"
     filters: tuple[Filter, ...] = field(default=())
     sampling: "SamplingSettings | None" = None  # sample instead of searching
-    required: "RequiredPhrases | None" = None  # search among the texts that say these phrases
-    raw: tuple[Filter, ...] = field(default=())  # over the model's own scores, before they are probabilities
-    stops: "StopStrings | None" = None  # strings that end a text
+    required: "RequiredPhrases | None" = None  # phrases that every result must contain
+    logit_filters: tuple[Filter, ...] = field(default=())  # applied to the raw logits, before the softmax
+    stop_strings: "StopStrings | None" = None  # strings that end a text
 
 
 @dataclass(frozen=True)
@@ -55,53 +55,59 @@ class Hypothesis:
     tokens: list[int]  # without START and END
     score: float  # Σ log p / length^α
     logprob: float  # Σ log p
-    ended: bool  # by END, not by the limit
+    ended: bool  # True if END ended it, False if the limit did
 
 
 class SearchState(ABC):
-    """The open hypotheses of all rows that still run. A step rule says which go on, and keeps those that have ended."""
+    """The open hypotheses of all active rows. A subclass chooses which continue and keeps those that have ended."""
 
-    graph_safe = True  # does a step the same whatever was said before, but for tensors?
-    spreads = False  # may all alternatives begin as copies of one, of which only the first counts?
+    rule_graph_safe = True  # a step of this rule depends on earlier steps through tensors only
+    replicates_prompt = False  # all beams may start as copies of the prompt, of which only the first counts
 
     def __init__(self, settings: SearchSettings, width: int, cache: SearchCache, limits: Tensor) -> None:
         self.settings, self.width, self.cache, self.limits = settings, width, cache, limits
         rows, device = len(limits), limits.device
-        self.longest = -(-int(limits.max()) // ROUND) * ROUND  # room for so many tokens
-        self.row = torch.arange(rows, device=device)  # which input row each running row is
+        self.capacity = -(-int(limits.max()) // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that `tokens` can hold
+        self.input_row = torch.arange(rows, device=device)  # the input row of each active row
         self.logprobs = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
-        self.tokens = torch.zeros(rows, 1, self.longest, dtype=torch.long, device=device)  # of which `step` are said
+        self.tokens = torch.zeros(rows, 1, self.capacity, dtype=torch.long, device=device)  # the first `step` are set
         self.active = torch.ones(rows, dtype=torch.bool, device=device)
         self.step = 0
-        self.now = torch.zeros((), dtype=torch.long, device=device)  # the same, where recorded steps can count it
+        self.device_step = torch.zeros((), dtype=torch.long, device=device)  # `step`, for use in a CUDA graph
         self.finished = False
 
     @property
-    def recordable(self) -> bool:
-        filters = self.settings.raw + self.settings.filters
+    def graph_safe(self) -> bool:
+        """True if a step can be captured as a CUDA graph."""
+        filters = self.settings.logit_filters + self.settings.filters
         return (
-            self.graph_safe and self.settings.stops is None and all(getattr(each, "blind", False) for each in filters)
+            self.rule_graph_safe
+            and self.settings.stop_strings is None
+            and all(getattr(each, "graph_safe", False) for each in filters)
         )
 
     @property
-    def early(self) -> bool:
-        """Can the only token of a prompt be read by a step like any other?"""
-        filters = self.settings.raw + self.settings.filters
-        return self.spreads and not any(getattr(each, "first", False) for each in filters)
+    def prompt_as_step(self) -> bool:
+        """True if a regular step can read a prompt of one token."""
+        filters = self.settings.logit_filters + self.settings.filters
+        return self.replicates_prompt and not any(getattr(each, "first_step_only", False) for each in filters)
 
-    def spread(self, prompt: Tensor) -> Tensor:
-        """What such a step reads, (rows, width)."""
+    def replicate_prompt(self, prompt: Tensor) -> Tensor:
+        """Copy a prompt of one token to all beams: the tokens of the first step, (rows, width)."""
         self.logprobs, self.tokens = self.logprobs.repeat(1, self.width), self.tokens.repeat(1, self.width, 1)
         self.logprobs[:, 1:] = -torch.inf
         return prompt.repeat(1, self.width)
 
     @abstractmethod
-    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, Tensor | None]:
-        """From Σ log p (rows, beams, vocab): the next tokens (rows, width), and whom each continues; None: itself."""
+    def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
+        """From Σ log p (rows, beams, vocab), return the next tokens (rows, width) and the beam that each continues.
+
+        None instead of the beams means that each hypothesis continues itself. `last` (rows,) marks rows at their limit.
+        """
 
     @abstractmethod
-    def settled(self) -> Tensor:
-        """(rows,) bool: has the row all that it needs?"""
+    def finished_rows(self) -> Tensor:
+        """(rows,) bool: True if the row needs no further step."""
 
     @abstractmethod
     def results(self) -> list[list[Hypothesis]]: ...
@@ -111,28 +117,28 @@ class SearchState(ABC):
         return self.drop_finished(self.advance(logits))
 
     def advance(self, logits: Tensor) -> Tensor:
-        """The tokens to read next. It never looks at the device, and tensors stay where they are: it is recordable."""
-        moment, opened, said = self.moment(), self.logprobs, self.tokens
-        scores = self._log_probabilities(logits, moment).add_(opened[:, :, None])  # (rows, beams, vocab)
+        """The tokens to read next. It never synchronizes with the device and keeps tensor addresses: graph-safe."""
+        context, old_logprobs, old_tokens = self.step_context(), self.logprobs, self.tokens
+        scores = self._log_probabilities(logits, context).add_(old_logprobs[:, :, None])  # (rows, beams, vocab)
         self.step += 1
-        self.now += 1
-        last = self.limits[self.row] <= self.now  # (rows,)
-        token, origin = self.split(scores, last, moment)
-        self.active = hold(self.active, ~(last | self.settled()))
-        # An ended row offers nothing while it waits.
-        self.logprobs = hold(opened, self.logprobs.masked_fill(~self.active[:, None], -torch.inf))
-        self.tokens = hold(said, self.tokens)
-        if origin is not None and self.width > 1 and self.step > 1:  # after the prompt all continue the same past
+        self.device_step += 1
+        last = self.limits[self.input_row] <= self.device_step  # (rows,)
+        token, origin = self.choose(scores, last, context)
+        self.active = update_in_place(self.active, ~(last | self.finished_rows()))
+        # Finished rows that still wait in the batch get no further candidates.
+        self.logprobs = update_in_place(old_logprobs, self.logprobs.masked_fill(~self.active[:, None], -torch.inf))
+        self.tokens = update_in_place(old_tokens, self.tokens)
+        if origin is not None and self.width > 1 and self.step > 1:  # after the prompt all beams share one past
             self.cache.reorder(origin)
         return token
 
     def drop_finished(self, token: Tensor) -> Tensor | None:
-        """Drop rows that have ended, where that is worth it; None when all have."""
-        count = int(self.active.sum())  # the one look at the device that a step costs
+        """Drop finished rows where that pays off; None when all rows have finished."""
+        count = int(self.active.sum())  # the only synchronization with the device in a step
         if not count:
             self.finished = True
             return None
-        if count <= (FEW if self.cache.fixed else KEEP) * len(token):
+        if count <= (DROP_BELOW_FIXED if self.cache.fixed else DROP_BELOW) * len(token):
             rows = self.active.nonzero()[:, 0]
             token = token[rows]
             self.select(rows)
@@ -140,90 +146,92 @@ class SearchState(ABC):
         return token
 
     def select(self, rows: Tensor) -> None:
-        """Only these still run."""
-        self.row, self.logprobs, self.tokens, self.active = (
-            each[rows] for each in (self.row, self.logprobs, self.tokens, self.active)
+        """Keep only these rows."""
+        self.input_row, self.logprobs, self.tokens, self.active = (
+            each[rows] for each in (self.input_row, self.logprobs, self.tokens, self.active)
         )
 
-    def _log_probabilities(self, logits: Tensor, moment: StepContext) -> Tensor:
+    def _log_probabilities(self, logits: Tensor, context: StepContext) -> Tensor:
         scores = logits.float()
-        for filter in self.settings.raw:
-            scores = filter(scores, moment)
+        for filter in self.settings.logit_filters:
+            scores = filter(scores, context)
         scores = scores.log_softmax(-1)
         for filter in self.settings.filters:
-            scores = filter(scores, moment)
+            scores = filter(scores, context)
         return scores
 
-    def stopped(self, said: Tensor, asked: Tensor) -> Tensor:
-        """(rows, new) bool: which of the hypotheses `said` (rows, new, longest) asked for say a stop string."""
-        stops = self.settings.stops
-        return torch.zeros_like(asked) if stops is None else stops(said[:, :, : self.step], self.row, asked)
+    def match_stop_strings(self, tokens: Tensor, candidates: Tensor) -> Tensor:
+        """(rows, new) bool: which of the `candidates` in tokens (rows, new, capacity) end in a stop string."""
+        stops = self.settings.stop_strings
+        if stops is None:
+            return torch.zeros_like(candidates)
+        return stops(tokens[:, :, : self.step], self.input_row, candidates)
 
-    def moment(self) -> StepContext:
-        return StepContext(self.step, self.limits[self.row] - self.now, self.tokens[:, :, : self.step], self.row)
+    def step_context(self) -> StepContext:
+        remaining = self.limits[self.input_row] - self.device_step
+        return StepContext(self.step, remaining, self.tokens[:, :, : self.step], self.input_row)
 
 
 class BeamSearch(SearchState):
     """The best `beam` open hypotheses, and a pool of the best that have ended."""
 
-    spreads = True
+    replicates_prompt = True
 
     def __init__(self, settings: SearchSettings, cache: SearchCache, limits: Tensor, width: int | None = None) -> None:
         super().__init__(settings, width or settings.beam, cache, limits)
         kept = settings.nbest if settings.early_stopping == "exact" else settings.beam
-        self.pool = HypothesisPool(len(limits), kept, self.longest, settings.length_penalty, limits.device)
+        self.pool = HypothesisPool(len(limits), kept, self.capacity, settings.length_penalty, limits.device)
 
-    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, Tensor]:
-        return (
-            self._split_all(scores, last) if self.settings.early_stopping == "exact" else self._split_top(scores, last)
-        )
+    def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
+        exact = self.settings.early_stopping == "exact"
+        return self._choose_exact(scores, last) if exact else self._choose_top(scores, last)
 
-    def _split_all(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Every hypothesis may end here, however unlikely: with a beam that holds all prefixes nothing is lost."""
+    def _choose_exact(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Every hypothesis may end here, however unlikely: a beam that holds all prefixes loses nothing."""
         before, ending = self.tokens, scores[:, :, self.settings.end].clone()
         scores[:, :, self.settings.end] = -torch.inf
-        self.logprobs, token, origin = top(scores, self.settings.beam)
-        self.tokens = extend(before, self.now, origin, token)
-        stopped = self.stopped(self.tokens, self.logprobs > -torch.inf)
-        over = self.logprobs.masked_fill(~(last[:, None] | stopped), -torch.inf)
-        self.offer((before, ending), (self.tokens, over))
+        self.logprobs, token, origin = top_candidates(scores, self.settings.beam)
+        self.tokens = extend(before, self.device_step, origin, token)
+        stopped = self.match_stop_strings(self.tokens, self.logprobs > -torch.inf)
+        truncated = self.logprobs.masked_fill(~(last[:, None] | stopped), -torch.inf)
+        self.add_to_pool((before, ending), (self.tokens, truncated))
         self.logprobs = self.logprobs.masked_fill(stopped, -torch.inf)
         return token, origin
 
-    def _split_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice as many candidates as beams: those that end among the better half enter the pool, the rest go on."""
+    def _choose_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Twice as many candidates as beams: ended ones in the better half enter the pool, the rest continue."""
         beam, end = self.settings.beam, self.settings.end
-        best, token, origin = top(scores, 2 * beam)
-        said, ended = extend(self.tokens, self.now, origin, token), token == end
+        best, token, origin = top_candidates(scores, 2 * beam)
+        tokens, ended = extend(self.tokens, self.device_step, origin, token), token == end
         better = torch.arange(best.size(1), device=best.device) < beam
         ending = best.masked_fill(~(ended & better), -torch.inf)
-        stopped = self.stopped(said, (best > -torch.inf) & ~ended)
-        over = best.masked_fill(~((last[:, None] | stopped) & ~ended & better), -torch.inf)
-        self.offer((said, ending), (said, over))
+        stopped = self.match_stop_strings(tokens, (best > -torch.inf) & ~ended)
+        truncated = best.masked_fill(~((last[:, None] | stopped) & ~ended & better), -torch.inf)
+        self.add_to_pool((tokens, ending), (tokens, truncated))
         best = best.masked_fill(ended | stopped, -torch.inf)
         order = best.argsort(dim=1, descending=True, stable=True)[:, :beam]
         self.logprobs, token, origin = (each.gather(1, order) for each in (best, token, origin))
-        self.tokens = said.gather(1, order[:, :, None].expand(-1, -1, said.size(2)))
+        self.tokens = tokens.gather(1, order[:, :, None].expand(-1, -1, tokens.size(2)))
         return token, origin
 
-    def offer(self, ending: tuple[Tensor, Tensor], over: tuple[Tensor, Tensor]) -> None:
-        """To the pool: tokens and Σ log p of those that end in END, and of those that end without it, at once."""
-        said, logprobs = (torch.cat(both, 1) for both in zip(ending, over, strict=True))
-        ended = torch.arange(said.size(1), device=said.device) < ending[0].size(1)
-        self.pool.add(self.row, said, self.now - ended.long(), logprobs, ended)
+    def add_to_pool(self, ending: tuple[Tensor, Tensor], truncated: tuple[Tensor, Tensor]) -> None:
+        """Add hypotheses that end with END, and those that end without it, in one call. Each is (tokens, Σ log p)."""
+        tokens, logprobs = (torch.cat(both, 1) for both in zip(ending, truncated, strict=True))
+        ended = torch.arange(tokens.size(1), device=tokens.device) < ending[0].size(1)
+        self.pool.add(self.input_row, tokens, self.device_step - ended.long(), logprobs, ended)
 
-    def settled(self) -> Tensor:
-        """Can no open hypothesis enter the row's pool any more?"""
-        worst = self.pool.worst(self.row)
+    def finished_rows(self) -> Tensor:
+        """(rows,) bool: True if no open hypothesis can enter the row's pool any more."""
+        worst = self.pool.worst(self.input_row)
         if self.settings.early_stopping == "first":
             return (worst > -torch.inf) | (self.logprobs.amax(1) == -torch.inf)
-        alpha, length = self.settings.length_penalty, self.now.to(worst)
-        if self.settings.early_stopping == "exact":  # log p only falls, so a longer text can gain by its length alone
-            length = self.limits[self.row].to(worst) if alpha > 0 else length + 1
+        alpha, length = self.settings.length_penalty, self.device_step.to(worst)
+        if self.settings.early_stopping == "exact":  # log p only falls, so only its length can improve a longer text
+            length = self.limits[self.input_row].to(worst) if alpha > 0 else length + 1
         return self.logprobs.amax(1) / length**alpha <= worst
 
     def results(self) -> list[list[Hypothesis]]:
-        rows = zip(*self.pool.sorted(self.settings.nbest), strict=True)
+        rows = zip(*self.pool.best(self.settings.nbest), strict=True)
         return [
             [
                 Hypothesis(tokens[:length], score, logprob, ended)
@@ -234,12 +242,12 @@ class BeamSearch(SearchState):
         ]
 
 
-def extend(said: Tensor, now: Tensor, origin: Tensor, token: Tensor) -> Tensor:
-    """said (rows, beams, longest) of those each one continues, with `token` (rows, new) as number `now`."""
-    past = said.gather(1, origin[:, :, None].expand(-1, -1, said.size(2)))
-    return past.scatter(2, (now - 1).expand(*token.shape, 1), token[:, :, None])
+def extend(tokens: Tensor, step: Tensor, origin: Tensor, token: Tensor) -> Tensor:
+    """Gather tokens (rows, beams, capacity) by `origin` and write `token` (rows, new) as token number `step`."""
+    past = tokens.gather(1, origin[:, :, None].expand(-1, -1, tokens.size(2)))
+    return past.scatter(2, (step - 1).expand(*token.shape, 1), token[:, :, None])
 
 
-def hold(held: Tensor, new: Tensor) -> Tensor:
-    """The new values at the old place, if they fit there: recorded steps keep their addresses."""
-    return held.copy_(new) if held.shape == new.shape else new
+def update_in_place(old: Tensor, new: Tensor) -> Tensor:
+    """Copy `new` into `old` if the shapes match, for CUDA graphs keep their addresses; else return `new`."""
+    return old.copy_(new) if old.shape == new.shape else new

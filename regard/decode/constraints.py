@@ -1,5 +1,7 @@
-"""What is asked of one text: how it begins, which phrases it says and which it does not; and how a vocabulary spells
-them. Phrases are meant as strings: `cat` is in `category`."""
+"""Lexical constraints of one text: its prefix, required phrases and excluded phrases, and their tokens.
+
+Phrases match as strings: `cat` occurs in `category`.
+"""
 
 import re
 from collections import Counter
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,135 +17,138 @@ from torch import Tensor
 from ..errors import UserError
 from ..processors.tokenizers import Tokenizer
 from .constrained_beam import Phrase, RequiredPhrases, required_phrases
-from .filters import NOTHING, Filter, FirstToken, Forbid
+from .filters import NO_TOKEN, Filter, FirstToken, Forbid
 
-ROUNDS = 16  # of searching again, at most: an avoided phrase can be spelt in many ways
-Spelling = tuple[int, ...]
-OPENING = "([{<„“‘‚«\"'-–—/"
-UNSPACED = re.compile(
+MAX_SEARCHES = 16  # repeated searches for one text: an excluded phrase can be spelled in many ways
+TokenIds = tuple[int, ...]
+Settings = TypeVar("Settings")
+OPENING_PUNCTUATION = "([{<„“‘‚«\"'-–—/"
+UNSPACED_SCRIPT = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
 
 
 @dataclass(frozen=True)
 class Constraints:
-    prefix: Spelling = ()
-    spaced: bool = False  # what follows the prefix begins with a space
+    prefix: TokenIds = ()
+    space_after_prefix: bool = False  # the token after the prefix must begin with a space
     include: tuple[Phrase, ...] = ()
     exclude: tuple[str, ...] = ()
-    banned: tuple[Spelling, ...] = ()  # the spellings of what is to be avoided, as far as they are known
+    banned: tuple[TokenIds, ...] = ()  # known spellings of the excluded phrases
 
     @property
-    def tokens(self) -> int:
-        """That it takes at least to say all phrases."""
-        return sum(phrase.tokens for phrase in self.include)
+    def min_tokens(self) -> int:
+        """The fewest tokens that all required phrases take."""
+        return sum(phrase.min_tokens for phrase in self.include)
 
     def missing(self, text: str) -> list[str]:
-        """The phrases that the text does not say, or not often enough."""
-        return [phrase.text for phrase in self.include if text.count(phrase.text) < phrase.times]
+        """The required phrases that do not occur in the text, or not often enough."""
+        return [phrase.text for phrase in self.include if text.count(phrase.text) < phrase.count]
 
     def allows(self, text: str) -> bool:
         return not any(phrase in text for phrase in self.exclude)
 
 
 class ConstraintTokenizer:
-    """How a vocabulary spells what people ask for."""
+    """Encodes constraints with the tokenizer of the target."""
 
-    def __init__(self, speller: Tokenizer) -> None:
-        self.speller = speller
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
 
-    def wish(self, prefix: str, must: Sequence[str], avoid: Sequence[str]) -> Constraints:
-        spaced = prefix.endswith(" ")  # pieces bring the space before them along, so the next one has to bring this one
-        spelt = self._spelt("decode.prefix", prefix[: len(prefix) - spaced]) if prefix.strip() else ()
-        asked = Counter(self.heard(text.strip(), "decode.include") for text in must)
-        phrases = [self._phrase(text, times) for text, times in asked.items()]
-        heard = list(dict.fromkeys(self.heard(text.strip(), "decode.exclude", spelt=False) for text in avoid))
-        banned = [spelling for text in heard for spelling in self._known(text)]
-        wish = Constraints(spelt, spaced and bool(spelt), tuple(phrases), tuple(heard), tuple(banned))
-        _refuse_contradiction(wish, self.speller.decode([spelt])[0])
-        return wish
+    def encode(self, prefix: str, include: Sequence[str], exclude: Sequence[str]) -> Constraints:
+        space = prefix.endswith(" ")  # a token carries the space before it, so the next token must carry this one
+        ids = self._encode_known("decode.prefix", prefix[: len(prefix) - space]) if prefix.strip() else ()
+        counts = Counter(self._roundtrip(text.strip(), "decode.include") for text in include)
+        phrases = [self._phrase(text, count) for text, count in counts.items()]
+        excluded = list(dict.fromkeys(self._roundtrip(text.strip(), "decode.exclude", known=False) for text in exclude))
+        banned = [spelling for text in excluded for spelling in self._known_spellings(text)]
+        constraints = Constraints(ids, space and bool(ids), tuple(phrases), tuple(excluded), tuple(banned))
+        _refuse_contradiction(constraints, self.tokenizer.decode([ids])[0])
+        return constraints
 
-    def _spelt(self, key: str, text: str) -> Spelling:
-        spelling = self.speller.encode([text])[0]
-        if self.speller.unk in spelling:
-            raise UserError(f"{key}: {text!r} has a part that the target's vocabulary cannot spell; ask for another")
-        return tuple(spelling)
+    def _encode_known(self, key: str, text: str) -> TokenIds:
+        ids = self.tokenizer.encode([text])[0]
+        if self.tokenizer.unk in ids:
+            raise UserError(f"{key}: the target's vocabulary cannot spell all of {text!r}; use another text")
+        return tuple(ids)
 
-    def heard(self, text: str, key: str, spelt: bool = True) -> str:
-        """As it comes back: a vocabulary may write all in small letters, and leave letters out that nobody sees."""
-        spelling = self._spelt(key, text) if spelt else self.speller.encode([text])[0]
-        heard = self.speller.decode([spelling])[0]
-        if not heard.strip():
-            raise UserError(f"{key}: nothing is left of {text!r} in the target's vocabulary; ask for another")
-        return heard
+    def _roundtrip(self, text: str, key: str, known: bool = True) -> str:
+        """The text encoded and decoded: a vocabulary may lowercase it and drop invisible characters."""
+        ids = self._encode_known(key, text) if known else self.tokenizer.encode([text])[0]
+        result = self.tokenizer.decode([ids])[0]
+        if not result.strip():
+            raise UserError(f"{key}: nothing is left of {text!r} in the target's vocabulary; use another text")
+        return result
 
-    def _phrase(self, text: str, times: int) -> Phrase:
-        """Within a text a space comes before it, at the beginning none, nor in scripts that are written without."""
-        bare, spaced = map(tuple, self.speller.encode([text, f" {text}"]))
-        if bare == spaced or self._pieces[bare[0]].startswith(" "):  # the vocabulary puts the space there by itself
-            return Phrase(text, (bare,), times)
-        glued = (text[0].isalnum() or text[0] in OPENING) and not UNSPACED.match(text)
-        return Phrase(text, (spaced, bare), times, glued)
+    def _phrase(self, text: str, count: int) -> Phrase:
+        """Inside a text a space precedes the phrase, except at the beginning and in scripts without spaces."""
+        bare, spaced = map(tuple, self.tokenizer.encode([text, f" {text}"]))
+        if bare == spaced or self._token_texts[bare[0]].startswith(" "):  # the tokenizer adds the space itself
+            return Phrase(text, (bare,), count)
+        word = (text[0].isalnum() or text[0] in OPENING_PUNCTUATION) and not UNSPACED_SCRIPT.match(text)
+        return Phrase(text, (spaced, bare), count, no_space_before=word)
 
-    def _known(self, text: str) -> list[Spelling]:
-        control = (self.speller.pad, self.speller.start, self.speller.end)
-        single = [(i,) for i, piece in enumerate(self._pieces) if text in piece and i not in control]
-        spellings = map(tuple, self.speller.encode([text, f" {text}"]))
-        return single + [each for each in dict.fromkeys(spellings) if len(each) > 1 and self.speller.unk not in each]
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        return [piece.replace("▁", " ") for piece in self.speller.pieces(range(self.speller.size))]
+    def _known_spellings(self, text: str) -> list[TokenIds]:
+        control = (self.tokenizer.pad, self.tokenizer.start, self.tokenizer.end)
+        single = [(i,) for i, token in enumerate(self._token_texts) if text in token and i not in control]
+        encoded = map(tuple, self.tokenizer.encode([text, f" {text}"]))
+        return single + [ids for ids in dict.fromkeys(encoded) if len(ids) > 1 and self.tokenizer.unk not in ids]
 
     @cached_property
-    def apart(self) -> Tensor:
-        """(vocab,) bool: the pieces behind which a word may stand without a space."""
-        ends = [piece[-1:] for piece in self._pieces]
-        return torch.tensor([end.isspace() or end in OPENING or bool(UNSPACED.match(end)) for end in ends])
+    def _token_texts(self) -> list[str]:
+        return [piece.replace("▁", " ") for piece in self.tokenizer.pieces(range(self.tokenizer.size))]
 
     @cached_property
-    def spaced(self) -> Tensor:
-        """(vocab,) bool: the pieces that begin with a space."""
-        return torch.tensor([piece.startswith(" ") for piece in self._pieces])
+    def no_space_after(self) -> Tensor:
+        """(vocab,) bool: tokens after which a word may follow without a space."""
+        ends = [token[-1:] for token in self._token_texts]
+        return torch.tensor(
+            [end.isspace() or end in OPENING_PUNCTUATION or bool(UNSPACED_SCRIPT.match(end)) for end in ends]
+        )
+
+    @cached_property
+    def starts_with_space(self) -> Tensor:
+        """(vocab,) bool: tokens that begin with a space."""
+        return torch.tensor([token.startswith(" ") for token in self._token_texts])
 
     # --- after a search ----------------------------------------------------------------------------------------
 
-    def again(self, wish: Constraints, found: Sequence[Sequence[int]]) -> Constraints | None:
-        """What to ask instead after these texts (of which the first is the best); None: they are what was asked for.
+    def revise(self, constraints: Constraints, found: Sequence[Sequence[int]]) -> Constraints | None:
+        """The constraints for another search after the results `found`, best first; None if these satisfy them.
 
-        A phrase that could not be said is given up, and a new spelling of an avoided one is added to those known.
+        It gives up required phrases that the best result lacks, and bans new spellings of excluded phrases.
         """
-        if not found or not (wish.include or wish.exclude):
+        if not found or not (constraints.include or constraints.exclude):
             return None
-        texts = self.speller.decode(found)
+        texts = self.tokenizer.decode(found)
         spellings = [
-            self._spelling(phrase, tokens)
+            self._phrase_tokens(phrase, tokens)
             for text, tokens in zip(texts, found, strict=True)
-            for phrase in wish.exclude
+            for phrase in constraints.exclude
             if phrase in text
         ]
-        missing = wish.missing(texts[0])
+        missing = constraints.missing(texts[0])
         if not spellings and not missing:
             return None
-        kept = tuple(phrase for phrase in wish.include if phrase.text not in missing)
-        return replace(wish, include=kept, banned=tuple(dict.fromkeys(wish.banned + tuple(spellings))))
+        kept = tuple(phrase for phrase in constraints.include if phrase.text not in missing)
+        return replace(constraints, include=kept, banned=tuple(dict.fromkeys(constraints.banned + tuple(spellings))))
 
-    def _spelling(self, phrase: str, tokens: Sequence[int]) -> Spelling:
-        """The tokens in which the phrase is said."""
-        heads = self.speller.decode([tokens[: end + 1] for end in range(len(tokens))])
+    def _phrase_tokens(self, phrase: str, tokens: Sequence[int]) -> TokenIds:
+        """The shortest run of tokens that contains the phrase, at its first occurrence."""
+        heads = self.tokenizer.decode([tokens[: end + 1] for end in range(len(tokens))])
         end = next(i for i, text in enumerate(heads) if phrase in text) + 1
-        tails = self.speller.decode([tokens[begin:end] for begin in range(end)])
+        tails = self.tokenizer.decode([tokens[begin:end] for begin in range(end)])
         begin = max(i for i, text in enumerate(tails) if phrase in text)
         return tuple(tokens[begin:end])
 
 
-def _refuse_contradiction(wish: Constraints, prefix: str) -> None:
-    said = [("prefix", prefix)] + [("include", phrase.text) for phrase in wish.include]
-    for key, text in said:
-        for avoided in wish.exclude:
-            if avoided in text:
+def _refuse_contradiction(constraints: Constraints, prefix: str) -> None:
+    required = [("prefix", prefix)] + [("include", phrase.text) for phrase in constraints.include]
+    for key, text in required:
+        for excluded in constraints.exclude:
+            if excluded in text:
                 raise UserError(
-                    f"decode.{key} {text!r} says {avoided!r}, which decode.exclude forbids; take one of the two out"
+                    f"decode.{key} {text!r} contains {excluded!r}, which decode.exclude forbids; remove one of the two"
                 )
 
 
@@ -151,7 +156,7 @@ def _refuse_contradiction(wish: Constraints, prefix: str) -> None:
 
 
 class ConstraintRequest(NamedTuple):
-    """For one text, in plain words."""
+    """The constraints of one text as strings."""
 
     prefix: str = ""
     include: tuple[str, ...] = ()
@@ -159,29 +164,32 @@ class ConstraintRequest(NamedTuple):
 
 
 def parse_constraints(
-    count: int, decode: Mapping[str, Any], settle: Callable[[Mapping[str, Any]], Any]
-) -> tuple[list[ConstraintRequest], Any]:
-    """What is asked of each text, and the settings as `settle` makes them of decode.*.
+    count: int, decode: Mapping[str, Any], resolve: Callable[[Mapping[str, object]], Settings]
+) -> tuple[list[ConstraintRequest], Settings]:
+    """The constraints of each text, and the settings that `resolve` makes of decode.*.
 
-    prefix, must and avoid may hold an entry for each text; `settle` then sees all of their phrases, to check them.
+    prefix, include and exclude may hold one entry per text; `resolve` then gets all of their phrases, to check them.
     """
     own = {
-        name: _own(name, decode[name], count) for name in ConstraintRequest._fields if _per_text(name, decode.get(name))
+        name: _per_text_entries(name, decode[name], count)
+        for name in ConstraintRequest._fields
+        if _is_per_text(name, decode.get(name))
     }
-    seen = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in own.items()}
-    how = settle({**decode, **seen})
-    columns = [own.get(name) or [getattr(how, name)] * count for name in ConstraintRequest._fields]
-    return [ConstraintRequest(*each) for each in zip(*columns, strict=True)], how
+    merged = {name: "" if name == "prefix" else tuple(chain(*entries)) for name, entries in own.items()}
+    settings = resolve({**decode, **merged})
+    columns = [own.get(name) or [getattr(settings, name)] * count for name in ConstraintRequest._fields]
+    return [ConstraintRequest(*each) for each in zip(*columns, strict=True)], settings
 
 
-def _per_text(name: str, value: Any) -> bool:
-    listed = isinstance(value, list | tuple)
-    return listed and (name == "prefix" or any(isinstance(each, list | tuple) for each in value))
+def _is_per_text(name: str, value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return name == "prefix" or any(isinstance(each, list | tuple) for each in value)
 
 
-def _own(name: str, entries: Sequence[Any], count: int) -> list[Any]:
+def _per_text_entries(name: str, entries: Sequence[Any], count: int) -> list[Any]:
     if len(entries) != count:
-        raise UserError(f"decode.{name} has {len(entries)} entries and there are {count} texts; give one for each")
+        raise UserError(f"decode.{name} has {len(entries)} entries for {count} texts; give one for each")
     own = [each if name == "prefix" or not isinstance(each, str) else (each,) for each in entries]
     for each in own:
         if not all(isinstance(text, str) for text in (each if name != "prefix" else (each,))):
@@ -189,12 +197,14 @@ def _own(name: str, entries: Sequence[Any], count: int) -> list[Any]:
     return own if name == "prefix" else [tuple(each) for each in own]
 
 
-# --- the wishes of a batch, as a search takes them -----------------------------------------------------------------
+# --- the constraints of a batch, in the form that a search takes ---------------------------------------------------
 
 
-def prompts(wishes: Sequence[Constraints], start: int, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """START and the prefixes (rows, tokens), and which of it is real, where they differ in length."""
-    rows = [[start, *wish.prefix] for wish in wishes]
+def batch_prompts(
+    constraints: Sequence[Constraints], start: int, pad: int, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """START and the prefixes (rows, tokens), and which of these tokens are valid if lengths differ."""
+    rows = [[start, *each.prefix] for each in constraints]
     longest = max(map(len, rows))
     prompt = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], device=device)
     if all(len(row) == longest for row in rows):
@@ -203,26 +213,31 @@ def prompts(wishes: Sequence[Constraints], start: int, pad: int, device: torch.d
     return prompt, torch.arange(longest, device=device) < lengths[:, None]
 
 
-def filters(wishes: Sequence[Constraints], wording: ConstraintTokenizer, device: torch.device) -> tuple[Filter, ...]:
-    found: list[Filter] = []
-    if any(wish.banned for wish in wishes):
-        found.append(Forbid([wish.banned for wish in wishes], given(wishes, device)))
-    if any(wish.spaced for wish in wishes):
-        spaced = torch.tensor([wish.spaced for wish in wishes], device=device)
-        found.append(FirstToken(spaced, wording.spaced.to(device)))
-    return tuple(found)
+def batch_filters(
+    constraints: Sequence[Constraints], tokenizer: ConstraintTokenizer, device: torch.device
+) -> tuple[Filter, ...]:
+    """The filters for excluded phrases and for a space after the prefix."""
+    filters: list[Filter] = []
+    if any(each.banned for each in constraints):
+        filters.append(Forbid([each.banned for each in constraints], batch_prefixes(constraints, device)))
+    if any(each.space_after_prefix for each in constraints):
+        rows = torch.tensor([each.space_after_prefix for each in constraints], device=device)
+        filters.append(FirstToken(rows, tokenizer.starts_with_space.to(device)))
+    return tuple(filters)
 
 
-def phrases(
-    wishes: Sequence[Constraints], wording: ConstraintTokenizer, device: torch.device
+def batch_phrases(
+    constraints: Sequence[Constraints], tokenizer: ConstraintTokenizer, device: torch.device
 ) -> RequiredPhrases | None:
-    if not any(wish.include for wish in wishes):
+    """The required phrases; None if no row has any."""
+    if not any(each.include for each in constraints):
         return None
-    return required_phrases([wish.include for wish in wishes], device, given(wishes, device), wording.apart.to(device))
+    prefixes, no_space_after = batch_prefixes(constraints, device), tokenizer.no_space_after.to(device)
+    return required_phrases([each.include for each in constraints], device, prefixes, no_space_after)
 
 
-def given(wishes: Sequence[Constraints], device: torch.device) -> Tensor | None:
-    """(rows, tokens): the prefixes, at the right."""
-    longest = max(len(wish.prefix) for wish in wishes)
-    rows = [[NOTHING] * (longest - len(wish.prefix)) + list(wish.prefix) for wish in wishes]
+def batch_prefixes(constraints: Sequence[Constraints], device: torch.device) -> Tensor | None:
+    """(rows, tokens) the prefixes, aligned at the right; None if all are empty."""
+    longest = max(len(each.prefix) for each in constraints)
+    rows = [[NO_TOKEN] * (longest - len(each.prefix)) + list(each.prefix) for each in constraints]
     return torch.tensor(rows, device=device) if longest else None

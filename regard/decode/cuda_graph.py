@@ -1,4 +1,4 @@
-"""Steps of a search, recorded as a CUDA graph: to launch their hundreds of small kernels costs more than they do."""
+"""Steps of a search, eager or captured as a CUDA graph: launching hundreds of small kernels costs more than they do."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple, Protocol
@@ -9,148 +9,147 @@ from torch import Tensor
 
 from .beam import SearchCache, SearchState
 
-LOOK = 4  # steps between two looks of `search` at whether all have ended
+GraphKey = tuple[object, ...]  # what must agree for a search to use a graph
+CHECK_EVERY = 4  # steps between two checks of `search` for finished rows
 
 
 class StepModel(Protocol):
-    """`start(…)` differs by family (a source, frames, or only rows); a search is handed the cache it returned."""
+    """A model that a search can step. Its `start` differs by family and returns the cache that the search takes."""
 
-    def step(self, tokens: Tensor, cache: Any, real: Tensor | None = None) -> Tensor:
-        """Read tokens (rows, tokens), remember them, return logits (rows, tokens, vocab)."""
+    def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None, /) -> Tensor:
+        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
 
 
 class EagerStep:
-    """A step of a search."""
+    """Runs one step of a search."""
 
-    early = False  # is a prompt of one token read like any other?
+    prompt_as_step = False  # a prompt of one token is read by a regular step
 
-    def __init__(self, model: StepModel, walk: SearchState, cache: SearchCache, look: int = 1) -> None:
-        self.model, self.walk, self.cache, self.look = model, walk, cache, look
+    def __init__(self, model: StepModel, state: SearchState, cache: SearchCache, check_every: int = 1) -> None:
+        self.model, self.state, self.cache, self.check_every = model, state, cache, check_every
 
     def step(self, tokens: Tensor) -> Tensor | None:
-        """Read these; the tokens to read next, or None when every row has ended."""
-        return self.walk.step_and_drop(self.model.step(tokens, self.cache))
+        """Read these tokens; return the tokens to read next, or None when every row has finished."""
+        return self.state.step_and_drop(self.model.step(tokens, self.cache))
 
-    def put_back(self) -> None:
-        """The search is over."""
+    def release(self) -> None:
+        """Called when the search is over."""
 
 
 class GraphedStep(EagerStep):
-    """The same over a fixed cache, replayed from the second step of a shape on.
+    """The same over a fixed cache, replayed as a CUDA graph from the second step of a shape on.
 
-    A recording works on tensors at certain addresses. A later search of the same shapes brings its own tensors there.
+    A graph works on tensors at fixed addresses. A later search with the same shapes copies its tensors there.
     """
 
-    early = True
+    prompt_as_step = True
     shape: torch.Size | None = None
-    recording: "CapturedGraph | None" = None
+    captured: "CapturedGraph | None" = None
 
     def step(self, tokens: Tensor) -> Tensor | None:
         if tokens.shape != self.shape:
-            self.put_back()
+            self.release()
             self.shape, self.warm = tokens.shape, False
-        if self.recording is None:
-            self.recording = self.found(tokens)
-        if self.recording is None:  # the first step of a new shape is as it is: libraries make their choices in it
+        if self.captured is None:
+            self.captured = self.find_or_capture(tokens)
+        if self.captured is None:  # the first step of a new shape runs eagerly: libraries select their kernels in it
             self.warm = True
             return super().step(tokens)
-        self.recording.graph.replay()
-        self.walk.step += 1
-        if self.walk.step % self.look and self.walk.step < self.walk.longest:
-            return self.recording.tokens
-        return self.walk.drop_finished(self.recording.tokens)
+        self.captured.graph.replay()
+        self.state.step += 1
+        if self.state.step % self.check_every and self.state.step < self.state.capacity:
+            return self.captured.tokens
+        return self.state.drop_finished(self.captured.tokens)
 
-    def found(self, tokens: Tensor) -> "CapturedGraph | None":
-        """A recording to go on with, from an earlier search or made now."""
-        known, places = (
-            CAPTURED.setdefault(self.model, {}),
-            list(collect_state({"walk": self.walk, "cache": self.cache})),
-        )
-        kind = *(outline(place) for place in places), addresses(self.model)
-        if not torch.is_autocast_enabled("cuda") and kind in known:
-            recording = known.pop(kind)  # nobody else may use it meanwhile
-            recording.tokens.copy_(tokens)
-            copy_into([place for place in places if isinstance(place.value, Tensor)], recording.held)
-            return recording
-        return self.record(tokens, kind, places) if self.warm else None
+    def find_or_capture(self, tokens: Tensor) -> "CapturedGraph | None":
+        """A graph from an earlier search or a new one; None before the warm-up step."""
+        graphs = CAPTURED.setdefault(self.model, {})
+        entries = list(collect_state({"state": self.state, "cache": self.cache}))
+        key = *(signature(entry) for entry in entries), weight_versions(self.model)
+        if not torch.is_autocast_enabled("cuda") and key in graphs:
+            captured = graphs.pop(key)  # removed, so that no other search uses it meanwhile
+            captured.tokens.copy_(tokens)
+            copy_into([entry for entry in entries if isinstance(entry.value, Tensor)], captured.tensors)
+            return captured
+        return self.capture(tokens, key, entries) if self.warm else None
 
-    def record(self, tokens: Tensor, kind: Any, places: list["StateEntry"]) -> "CapturedGraph":
-        """Nothing is computed yet: neither the cache nor the walk moves, but for the step that Python counts."""
-        fed, graph, step = tokens.clone(), torch.cuda.CUDAGraph(), self.walk.step
-        held = [place.value for place in places if isinstance(place.value, Tensor)]
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+    def capture(self, tokens: Tensor, key: GraphKey, entries: list["StateEntry"]) -> "CapturedGraph":
+        """Capture a step. It computes nothing: cache and state stay unchanged, except `step`, which is restored."""
+        buffer, graph, step = tokens.clone(), torch.cuda.CUDAGraph(), self.state.step
+        tensors = [entry.value for entry in entries if isinstance(entry.value, Tensor)]
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
             graph.capture_begin()
-            fed.copy_(self.walk.advance(self.model.step(fed, self.cache)))
+            buffer.copy_(self.state.advance(self.model.step(buffer, self.cache)))
             graph.capture_end()
-        here.wait_stream(aside)
-        self.walk.step = step
-        return CapturedGraph(kind, graph, fed, held)
+        main.wait_stream(side)
+        self.state.step = step
+        return CapturedGraph(key, graph, buffer, tensors)
 
-    def put_back(self) -> None:
-        """Let later searches use the recording. Under autocast it may hold weights that are gone by then."""
-        if self.recording is not None and not torch.is_autocast_enabled("cuda"):
-            known = CAPTURED[self.model]
-            known[self.recording.kind] = self.recording
-            for kind in list(known)[:-KEPT]:
-                del known[kind]
-        self.recording = None
+    def release(self) -> None:
+        """Return the graph for later searches. Under autocast it may refer to casted weights that no longer exist."""
+        if self.captured is not None and not torch.is_autocast_enabled("cuda"):
+            graphs = CAPTURED[self.model]
+            graphs[self.captured.key] = self.captured
+            for key in list(graphs)[:-MAX_GRAPHS]:
+                del graphs[key]
+        self.captured = None
 
 
 class CapturedGraph(NamedTuple):
-    kind: Any
+    key: GraphKey
     graph: torch.cuda.CUDAGraph
-    tokens: Tensor  # read by a step, and then those to read next
-    held: list[Tensor]  # what else it reads and writes
+    tokens: Tensor  # input of a step, then its output: the tokens to read next
+    tensors: list[Tensor]  # all other tensors that it reads and writes
 
 
-CAPTURED: MutableMapping[Any, dict[Any, CapturedGraph]] = WeakKeyDictionary()
-ANEW = "target_slots", "at_prompt", "put"  # what no step reads that it has not said itself
-KEPT = 4  # recordings of a model, each with the memory of a cache
+CAPTURED: MutableMapping[StepModel, dict[GraphKey, CapturedGraph]] = WeakKeyDictionary()
+TRANSIENT = "target_slots", "at_prompt", "dropped"  # attributes that a step never reads before it has set them itself
+MAX_GRAPHS = 4  # per model; each holds the memory of a cache
 
 
 class StateEntry(NamedTuple):
-    """Where a value hangs: owner[name]."""
+    """A value that is reachable as owner[name]."""
 
     owner: Any
-    name: Any
+    name: str | int
     path: str
     value: Any
 
 
-def collect_state(owner: Any, path: str = "", seen: set[int] | None = None) -> Iterator[StateEntry]:
-    """Every tensor and plain value that hangs on some objects, each object once."""
-    seen = set() if seen is None else seen
+def collect_state(owner: Any, path: str = "", visited: set[int] | None = None) -> Iterator[StateEntry]:
+    """Every tensor and plain value that is reachable from `owner`; each object is visited once."""
+    visited = set() if visited is None else visited
     for name, value in list(owner.items() if isinstance(owner, dict) else enumerate(owner)):
         here = f"{path}.{name}"
-        if name in ANEW or isinstance(value, Tensor) and 0 in value.stride():
-            continue  # an expanded view is made anew in every step
+        if name in TRANSIENT or isinstance(value, Tensor) and 0 in value.stride():
+            continue  # every step makes its expanded views anew
         if value is None or isinstance(value, Tensor | int | float | str | torch.Size):
             yield StateEntry(owner, name, here, value)
-        elif id(value) not in seen:
-            seen.add(id(value))
+        elif id(value) not in visited:
+            visited.add(id(value))
             inside = value if isinstance(value, dict | list | tuple) else getattr(value, "__dict__", {})
             yield StateEntry(owner, name, f"{here} {type(value).__name__}", None)
-            yield from collect_state(inside, here, seen)
+            yield from collect_state(inside, here, visited)
 
 
-def outline(place: StateEntry) -> tuple[Any, ...]:
-    """What must agree between two searches. How often Python has stepped is counted on the device as well."""
-    value = place.value
+def signature(entry: StateEntry) -> tuple[object, ...]:
+    """What must agree between two searches. `step` may differ: the device has its own count of it."""
+    value = entry.value
     if isinstance(value, Tensor):
-        return place.path, value.shape, value.dtype, value.stride()
-    return place.path, None if place.path == ".walk.step" else value
+        return entry.path, value.shape, value.dtype, value.stride()
+    return entry.path, None if entry.path == ".state.step" else value
 
 
-def addresses(model: Any) -> tuple[tuple[int, int], ...]:
-    """Where the weights are, and which: copies of them may have been laid out for use."""
-    every = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    return tuple((each.data_ptr(), each._version) for each in every)
+def weight_versions(model: object) -> tuple[tuple[int, int], ...]:
+    """Address and version of every weight: the graph may use copies in another layout."""
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    return tuple((each.data_ptr(), each._version) for each in weights)
 
 
-def copy_into(places: list[StateEntry], held: list[Tensor]) -> None:
-    """Copy the values to the tensors of a recording, and hang those up in their stead."""
-    torch._foreach_copy_(held, [place.value for place in places])
-    for place, tensor in zip(places, held, strict=True):
-        place.owner[place.name] = tensor
+def copy_into(entries: list[StateEntry], tensors: list[Tensor]) -> None:
+    """Copy the values into the tensors of a graph, and put these in their place."""
+    torch._foreach_copy_(tensors, [entry.value for entry in entries])
+    for entry, tensor in zip(entries, tensors, strict=True):
+        entry.owner[entry.name] = tensor

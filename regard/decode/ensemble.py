@@ -1,4 +1,4 @@
-"""Several models as one: the mean of their probabilities at every step. Search knows nothing of it."""
+"""An ensemble of models with one vocabulary: the mean of their probabilities at every step."""
 
 from collections.abc import Sequence
 from math import log
@@ -11,15 +11,10 @@ from .beam import SearchCache
 
 
 class CacheBundle:
-    """The caches of the members, moved together."""
+    """The caches of all members as one SearchCache."""
 
-    def __init__(self, caches: Sequence[Any]) -> None:
+    def __init__(self, caches: Sequence[SearchCache]) -> None:
         self.caches, self.fixed = caches, all(cache.fixed for cache in caches)
-
-    @property
-    def lengths(self) -> Tensor:
-        lengths: Tensor = self.caches[0].lengths
-        return lengths
 
     def skip_prompt(self) -> None:
         for cache in self.caches:
@@ -33,32 +28,28 @@ class CacheBundle:
         for cache in self.caches:
             cache.reorder(origin)
 
-    def select(self, rows: Tensor) -> "SearchCache":
+    def select(self, rows: Tensor) -> SearchCache:
         for cache in self.caches:
             cache.select(rows)
         return self
 
-    def reset(self, rows: Tensor) -> None:
-        for cache in self.caches:
-            cache.reset(rows)
-
 
 class Ensemble(nn.Module):
-    """Models of one vocabulary. `start` takes what theirs take."""
+    """Models of one vocabulary. `start` takes the same arguments as theirs."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.members: Any = nn.ModuleList(members)
+        self.members: Any = nn.ModuleList(members)  # Any: nn.Module does not type `start` and `step`
 
-    def start(self, *inputs: Any, **named: Any) -> CacheBundle:
+    def start(self, *inputs: object, **named: object) -> CacheBundle:
         return CacheBundle([member.start(*inputs, **named) for member in self.members])
 
-    def step(self, tokens: Tensor, cache: CacheBundle, real: Tensor | None = None) -> Tensor:
-        both = zip(self.members, cache.caches, strict=True)
-        return mean([member.step(tokens, own, real) for member, own in both])
+    def step(self, tokens: Tensor, cache: CacheBundle, valid: Tensor | None = None) -> Tensor:
+        pairs = zip(self.members, cache.caches, strict=True)
+        return mean_logprobs([member.step(tokens, own, valid) for member, own in pairs])
 
 
-def mean(logits: Sequence[Tensor]) -> Tensor:
+def mean_logprobs(logits: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of the probabilities."""
     each = torch.stack([scores.float().log_softmax(-1) for scores in logits])
     return each.logsumexp(0) - log(len(logits))

@@ -1,8 +1,8 @@
-"""Sampling: every sample of a row is a hypothesis that only ever continues itself."""
+"""Sampling: every sample of a row is a hypothesis that continues only itself."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,79 +13,100 @@ from .filters import Filter, MinP, StepContext, Temperature, TopK, TopP
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw. Filters shape the distribution; the score of a sample is the model's own all the same."""
+    """How to sample. Filters shape the distribution; the score of a sample remains the model's own."""
 
-    keys: Tensor  # (rows, samples) int64: where each sample's random numbers come from
+    keys: Tensor  # (rows, samples) int64: the seeds of each sample's random numbers
     filters: tuple[Filter, ...] = ()
 
 
-def sampling_settings(texts: list[str], how: Any, device: torch.device) -> SamplingSettings:
-    """As decode.* says."""
-    shape: list[Filter] = [Temperature(how.temperature)]
-    shape += [TopK(how.top_k)] if how.top_k else []
-    shape += [TopP(how.top_p)] if how.top_p < 1 else []
-    shape += [MinP(how.min_p)] if how.min_p else []
-    return SamplingSettings(keys(texts, how.nbest, how.seed, device), tuple(shape))
+class SamplingConfig(Protocol):
+    """The settings decode.* that sampling uses."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def nbest(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
-def keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Tensor:
-    """(rows, samples): of the seed, the text and the sample's number, so that no row knows its neighbours."""
+def sampling_settings(texts: list[str], decode: SamplingConfig, device: torch.device) -> SamplingSettings:
+    """The sampling settings that decode.* asks for."""
+    filters: list[Filter] = [Temperature(decode.temperature)]
+    filters += [TopK(decode.top_k)] if decode.top_k else []
+    filters += [TopP(decode.top_p)] if decode.top_p < 1 else []
+    filters += [MinP(decode.min_p)] if decode.min_p else []
+    return SamplingSettings(sample_keys(texts, decode.nbest, decode.seed, device), tuple(filters))
+
+
+def sample_keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Tensor:
+    """(rows, samples) hashes of the seed, the text and the sample's number; a row's samples are batch-invariant."""
 
     def key(text: str, sample: int) -> int:
-        said = f"{seed} {sample} {text}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)
+        data = f"{seed} {sample} {text}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
 
     return torch.tensor([[key(text, i) for i in range(samples)] for text in texts], device=device)
 
 
 class SampleSearch(SearchState):
-    """Draws by the largest of log p + Gumbel noise, which is a draw from p (1611.01144)."""
+    """Samples from p by the maximum of log p + Gumbel noise (1611.01144)."""
 
-    def __init__(self, settings: SearchSettings, draw: SamplingSettings, cache: SearchCache, limits: Tensor) -> None:
-        rows, samples = draw.keys.shape
+    def __init__(
+        self, settings: SearchSettings, sampling: SamplingSettings, cache: SearchCache, limits: Tensor
+    ) -> None:
+        rows, samples = sampling.keys.shape
         super().__init__(settings, samples, cache, limits)
-        self.draw, device = draw, limits.device
-        self.own = torch.arange(samples, device=device)
-        self.finished_tokens = torch.zeros(rows, samples, self.longest, dtype=torch.long, device=device)
+        self.sampling, device = sampling, limits.device
+        self.beam_index = torch.arange(samples, device=device)
+        self.finished_tokens = torch.zeros(rows, samples, self.capacity, dtype=torch.long, device=device)
         self.lengths = torch.zeros(rows, samples, dtype=torch.long, device=device)
         self.finished_logprobs = torch.full((rows, samples), -torch.inf, device=device)
-        self.over = torch.zeros(rows, samples, dtype=torch.bool, device=device)
+        self.done = torch.zeros(rows, samples, dtype=torch.bool, device=device)
         self.ended = torch.zeros(rows, samples, dtype=torch.bool, device=device)
 
     @property
-    def recordable(self) -> bool:
-        return super().recordable and all(getattr(filter, "blind", False) for filter in self.draw.filters)
+    def graph_safe(self) -> bool:
+        return super().graph_safe and all(getattr(filter, "graph_safe", False) for filter in self.sampling.filters)
 
-    def split(self, scores: Tensor, last: Tensor, moment: StepContext) -> tuple[Tensor, Tensor | None]:
+    def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         scores = scores.expand(-1, self.width, -1)
         shaped = scores
-        for filter in self.draw.filters:
-            shaped = filter(shaped, moment)
-        token = (shaped + gumbel(self.draw.keys[self.row], self.now, scores.size(2))).argmax(-1)
+        for filter in self.sampling.filters:
+            shaped = filter(shaped, context)
+        noise = gumbel(self.sampling.keys[self.input_row], self.device_step, scores.size(2))
+        token = (shaped + noise).argmax(-1)
         self.logprobs = scores.gather(2, token[:, :, None])[:, :, 0]
-        self.tokens = extend(self.tokens, self.now, self.own[: self.tokens.size(1)].expand_as(token), token)
-        self._keep(token, last)
+        own = self.beam_index[: self.tokens.size(1)].expand_as(token)
+        self.tokens = extend(self.tokens, self.device_step, own, token)
+        self._store_finished(token, last)
         return token, None
 
-    def _keep(self, token: Tensor, last: Tensor) -> None:
-        row, ended = self.row, token == self.settings.end
-        self.finished_tokens[row] = extend(self.finished_tokens[row], self.now, self.own.expand_as(token), token)
-        running = ~self.over[row]
-        now = running & (
-            ended | last[:, None] | (self.logprobs == -torch.inf)
-        )  # where all is forbidden, nothing follows
-        now |= self.stopped(self.tokens, running & ~now)
+    def _store_finished(self, token: Tensor, last: Tensor) -> None:
+        row, ended = self.input_row, token == self.settings.end
+        own = self.beam_index.expand_as(token)
+        self.finished_tokens[row] = extend(self.finished_tokens[row], self.device_step, own, token)
+        running = ~self.done[row]
+        impossible = self.logprobs == -torch.inf  # the filters forbid every token
+        finished = running & (ended | last[:, None] | impossible)
+        finished |= self.match_stop_strings(self.tokens, running & ~finished)
         self.lengths[row] += running & ~ended
-        self.finished_logprobs[row] = torch.where(now, self.logprobs, self.finished_logprobs[row])
-        self.ended[row] |= now & ended
-        self.over[row] |= now
-        self.logprobs = self.logprobs.masked_fill(self.over[row], -torch.inf)
+        self.finished_logprobs[row] = torch.where(finished, self.logprobs, self.finished_logprobs[row])
+        self.ended[row] |= finished & ended
+        self.done[row] |= finished
+        self.logprobs = self.logprobs.masked_fill(self.done[row], -torch.inf)
 
-    def settled(self) -> Tensor:
-        return self.over[self.row].all(1)
+    def finished_rows(self) -> Tensor:
+        return self.done[self.input_row].all(1)
 
     def results(self) -> list[list[Hypothesis]]:
-        """In the order of the samples: the first is the same however many are drawn."""
+        """In the order of the samples: the first is the same for any number of samples."""
         lengths = self.lengths + self.ended
         scores = self.finished_logprobs / lengths.clamp(min=1) ** self.settings.length_penalty
         parts = [
@@ -101,20 +122,20 @@ class SampleSearch(SearchState):
         ]
 
 
-# --- random numbers by counting (SplitMix64): each depends on its key, step and token, on nothing before it ----------
+# --- counter-based random numbers (SplitMix64): each depends only on its key, step and token --------------------------
 
 
 def gumbel(keys: Tensor, step: Tensor, vocab: int) -> Tensor:
-    """(rows, samples, vocab) noise."""
+    """(rows, samples, vocab) Gumbel noise."""
     tokens = torch.arange(1, vocab + 1, device=keys.device)
-    now = keys + step * STRIDE  # in 64 bits, where products wrap
-    numbers = mixed(mixed(now)[:, :, None] + tokens * STRIDE)
+    seeds = keys + step * STRIDE  # int64 products wrap around
+    numbers = mix_bits(mix_bits(seeds)[:, :, None] + tokens * STRIDE)
     uniform = ((numbers >> 41 & 2**23 - 1) + 0.5) / 2**23  # 23 bits and a half fit a float32: never 0, never 1
     return -(-uniform.log()).log()
 
 
-def mixed(x: Tensor) -> Tensor:
-    """Every bit of the result hangs on every bit of x (int64). A signed shift brings ones, which are masked away."""
+def mix_bits(x: Tensor) -> Tensor:
+    """Every bit of the result depends on every bit of x (int64). The masks clear the ones of a signed shift."""
     x = (x ^ (x >> 30 & 2**34 - 1)) * FIRST
     x = (x ^ (x >> 27 & 2**37 - 1)) * SECOND
     return x ^ (x >> 31 & 2**33 - 1)

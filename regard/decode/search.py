@@ -1,4 +1,4 @@
-"""The loop that all ways of decoding share: read tokens, let the step rule choose the next, until it has enough."""
+"""The loop of all decoding strategies: read tokens and let the strategy choose the next ones until it is done."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .beam import BeamSearch, Hypothesis, SearchCache, SearchSettings, SearchState
 from .constrained_beam import ConstrainedBeamSearch
-from .cuda_graph import LOOK, EagerStep, GraphedStep, StepModel
+from .cuda_graph import CHECK_EVERY, EagerStep, GraphedStep, StepModel
 from .greedy import GreedySearch
 from .sample import SampleSearch
 
@@ -18,14 +18,16 @@ def search(
     prompt: Tensor,
     limits: Tensor,
     settings: SearchSettings,
-    real: Tensor | None = None,
+    valid: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """Continue prompts (rows, tokens), ragged if `real` says so, by at most `limits` (rows,) tokens, END counted.
+    """Continue prompts (rows, tokens) by at most `limits` (rows,) tokens, END included.
 
-    A preallocated cache must have room for the prompt, and its beams are given room for the longest limit here; on a
-    GPU the step is then recorded once and replayed.
+    `valid` (rows, tokens) marks the tokens of prompts that differ in length. A preallocated cache must have room for
+    the prompt; the search adds room for its beams up to the longest limit. On a GPU the step is then captured once and
+    replayed.
     """
-    return next(walk.results() for walk in steps(model, cache, prompt, limits, settings, real, LOOK) if walk.finished)
+    states = steps(model, cache, prompt, limits, settings, valid, CHECK_EVERY)
+    return next(state.results() for state in states if state.finished)
 
 
 @torch.no_grad()
@@ -35,40 +37,40 @@ def steps(
     prompt: Tensor,
     limits: Tensor,
     settings: SearchSettings,
-    real: Tensor | None = None,
-    look: int = 1,
+    valid: Tensor | None = None,
+    check_every: int = 1,
 ) -> Iterator[SearchState]:
-    """What `search` does, step by step: the same walk each time, one token further.
+    """`search` step by step: yields the same state each time, one token further.
 
-    On a GPU, where to look makes the device wait, only every `look` steps it is seen whether all rows have ended.
+    On a GPU it checks only every `check_every` steps whether all rows have finished, for a check makes the host wait.
     """
-    walk = rule(settings, cache, limits)
-    kind = GraphedStep if prompt.is_cuda and cache.fixed and walk.recordable else EagerStep
-    one = kind(model, walk, cache, look)
+    state = build_search(settings, cache, limits)
+    kind = GraphedStep if prompt.is_cuda and cache.fixed and state.graph_safe else EagerStep
+    stepper = kind(model, state, cache, check_every)
     try:
-        tokens = begun(one, prompt, real)
+        tokens = read_prompt(stepper, prompt, valid)
         while tokens is not None:
-            yield walk
-            tokens = one.step(tokens)
-        yield walk
-    finally:  # only now: another search may write where this one's results stood
-        one.put_back()
+            yield state
+            tokens = stepper.step(tokens)
+        yield state
+    finally:  # only now: another search may overwrite the tensors that held these results
+        stepper.release()
 
 
-def begun(one: EagerStep, prompt: Tensor, real: Tensor | None) -> Tensor | None:
-    """The prompt is read: the tokens to read next, (rows, width)."""
-    walk, cache = one.walk, one.cache
-    early = one.early and walk.early and prompt.size(1) == 1 and real is None
-    if early:
+def read_prompt(stepper: EagerStep, prompt: Tensor, valid: Tensor | None) -> Tensor | None:
+    """Read the prompt and return the tokens to read next, (rows, width)."""
+    state, cache = stepper.state, stepper.cache
+    as_step = stepper.prompt_as_step and state.prompt_as_step and prompt.size(1) == 1 and valid is None
+    if as_step:
         cache.skip_prompt()
     else:
-        scores = last_of(one.model.step(prompt, cache, real), real)[:, None]  # (rows, 1, vocab): it is one beam
-    if walk.width > 1:
-        cache.branch(walk.width, walk.longest)
-    return one.step(walk.spread(prompt)) if early else walk.step_and_drop(scores)
+        scores = last_logits(stepper.model.step(prompt, cache, valid), valid)[:, None]  # (rows, 1, vocab): one beam
+    if state.width > 1:
+        cache.branch(state.width, state.capacity)
+    return stepper.step(state.replicate_prompt(prompt)) if as_step else state.step_and_drop(scores)
 
 
-def rule(settings: SearchSettings, cache: SearchCache, limits: Tensor) -> SearchState:
+def build_search(settings: SearchSettings, cache: SearchCache, limits: Tensor) -> SearchState:
     if settings.sampling is not None:
         return SampleSearch(settings, settings.sampling, cache, limits)
     if settings.required is not None:
@@ -78,8 +80,8 @@ def rule(settings: SearchSettings, cache: SearchCache, limits: Tensor) -> Search
     return BeamSearch(settings, cache, limits)
 
 
-def last_of(logits: Tensor, real: Tensor | None) -> Tensor:
-    """(rows, vocab) at each row's own last real token."""
-    if real is None:
+def last_logits(logits: Tensor, valid: Tensor | None) -> Tensor:
+    """(rows, vocab) at the last valid token of each row."""
+    if valid is None:
         return logits[:, -1]
-    return logits[torch.arange(len(logits), device=logits.device), real.long().cumsum(1).argmax(1)]
+    return logits[torch.arange(len(logits), device=logits.device), valid.long().cumsum(1).argmax(1)]

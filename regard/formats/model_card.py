@@ -96,10 +96,10 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
 def reference_texts(run: Run) -> list[list[str]]:
     """The right answers of the validation data, if it is still there: their number is part of a signature."""
     from ..data.pairs import split_references
-    from ..tasks.translate import part
+    from ..tasks.translate import data_split
 
     try:
-        return [split_references(each[1]) for each in part(run, "valid")]
+        return [split_references(each[1]) for each in data_split(run, "valid")]
     except UserError:
         return []
 

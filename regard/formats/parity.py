@@ -27,7 +27,7 @@ def sample_texts(system: Any) -> list[str]:
     """A few sentences of the kind the run knows: from its data, or pieces at random where those are gone."""
     for name in ("valid", "test", "train"):
         try:
-            examples = system.part(system.run, name)
+            examples = system.data_split(system.run, name)
             some = [examples[i][0] for i in range(min(len(examples), 3 * SAMPLE_COUNT))]
         except UserError:
             continue

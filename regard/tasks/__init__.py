@@ -1,12 +1,14 @@
-"""What models are for. A task turns data into losses for the loop, and texts into predictions for people.
+"""The tasks. A task turns data into losses for training, and inputs into predictions.
 
-A task's module has `prepare`, for training, `restore`, for use, and `sized`, for a model without any data. Its VERBS
-are what it asks of a model, so that a family which cannot answer is refused by name.
+The module of a task has `prepare` for training, `restore` for use, and `with_max_vocab` for a model without data. Its
+REQUIRED_METHODS name the methods that a family's model must have.
 """
 
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..config.merge import one_of
 from ..config.run import Run
@@ -17,34 +19,37 @@ NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spa
 TASKS = {name: f"regard.tasks.{name}" for name in NAMES}
 
 
-def prepare(run: Run, folder: Path | None, device: Any) -> tuple[Any, dict[str, Any], Run]:
-    """The lesson to train, the tokenizers by file name, the run with its vocabulary; `folder` is a run to resume."""
-    _refuse_stranger(run)
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Any, dict[str, Any], Run]:
+    """The objective to train, the tokenizers by file name, and the run with its vocabulary size.
+
+    `folder` is a run folder to resume.
+    """
+    _require_methods(run)
     prepared: tuple[Any, dict[str, Any], Run] = import_module(TASKS[run.task]).prepare(run, folder, device)
     return prepared
 
 
-def restore(run: Run, folder: Path, device: Any) -> Any:
-    """What people use, but for the weights."""
+def restore(run: Run, folder: Path, device: torch.device) -> Any:
+    """The predictor of a run folder, without the weights."""
     return import_module(TASKS[run.task]).restore(run, folder, device)
 
 
-def _refuse_stranger(run: Run) -> None:
-    verbs = getattr(import_module(TASKS[run.task]), "VERBS", ())
+def _require_methods(run: Run) -> None:
+    methods: tuple[str, ...] = getattr(import_module(TASKS[run.task]), "REQUIRED_METHODS", ())
 
-    def able(name: str) -> bool:
-        forms = getattr(family(name), "HEADS", {"": family(name).Model})
-        return any(all(hasattr(form, verb) for verb in verbs) for form in forms.values())
+    def supports(name: str) -> bool:
+        heads = getattr(family(name), "HEADS", {"": family(name).Model})
+        return any(all(hasattr(head, method) for method in methods) for head in heads.values())
 
-    if not able(run.model.family):
-        others = [name for name in FAMILIES if able(name)]
+    if not supports(run.model.family):
+        others = [name for name in FAMILIES if supports(name)]
         raise UserError(
             f"model.family={run.model.family} cannot be used for the task {run.task}; {one_of(None, others)}"
         )
 
 
-def sized(run: Run) -> Run:
-    """The run as it would be if its tokenizer learnt as much as it may."""
-    _refuse_stranger(run)
-    found: Run = import_module(TASKS[run.task]).sized(run)
-    return found
+def with_max_vocab(run: Run) -> Run:
+    """The run with the largest vocabulary that its tokenizer may learn."""
+    _require_methods(run)
+    sized: Run = import_module(TASKS[run.task]).with_max_vocab(run)
+    return sized

@@ -1,4 +1,4 @@
-"""What the lessons of all tasks share: opening the data, telling what they are, building the model."""
+"""Helpers shared by all tasks: open splits, report data facts, build the model."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,62 +13,69 @@ from ..data.sampler import Step, StepSampler
 from ..errors import UserError
 from ..synthetic.language_id import make_phrases
 
+Metrics = dict[str, Any]  # by name: numbers, names and tables
+Record = dict[str, Any]  # JSON values
+
 
 class Objective:
-    """A lesson whose updates come from a batcher."""
+    """A training objective whose steps come from a sampler."""
 
-    static_shapes = False  # has every piece the same shape, but for few?
-    parts: dict[str, Examples]
-    batcher: StepSampler
+    static_shapes = False  # True if almost all micro-batches share one shape (CUDA graphs pay off)
+    run: Run
+    splits: dict[str, Examples]
+    sampler: StepSampler
 
     def describe_data(self) -> list[str]:
-        """What the data are, and what of them was left out so far."""
-        told = []
-        for name, examples in self.parts.items():
-            told.append(f"{name}: {len(examples):,} examples, {examples.name}")
-            told += [f"{name}: {sentence}" for sentence in examples.report()]
-        return told + self.batcher.report()
+        """Facts about the data, and what was left out so far."""
+        facts = []
+        for name, examples in self.splits.items():
+            facts.append(f"{name}: {len(examples):,} examples, {examples.name}")
+            facts += [f"{name}: {fact}" for fact in examples.report()]
+        return facts + self.sampler.report()
 
     def steps(self, epoch: int, index: int) -> Iterator[Step]:
-        return self.batcher.steps(epoch, index)
+        return self.sampler.steps(epoch, index)
 
 
-def open_splits(run: Run, part: Callable[[Run, str], Examples]) -> dict[str, Examples]:
-    """The parts that a training reads: train, and valid where there is one."""
-    parts = {"train": part(run, "train")}
-    parts["train"].require_nonempty("data.train")
+def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str, Examples]:
+    """The splits that training reads: train, and valid if there is one."""
+    splits = {"train": open_one(run, "train")}
+    splits["train"].require_nonempty("data.train")
     if run.data.valid or not run.data.train:
-        parts["valid"] = part(run, "valid")
-        parts["valid"].require_nonempty("data.valid")
-    return parts
+        splits["valid"] = open_one(run, "valid")
+        splits["valid"].require_nonempty("data.valid")
+    return splits
 
 
 def open_split(
     run: Run,
-    name: str,
+    split: str,
     sides: Sides | None,
     read: Callable[[Sides], Examples],
-    made: Callable[[], Examples],
-    such_as: str,
+    embedded: Callable[[], Examples],
+    example: str,
 ) -> Examples:
-    """A part of the data: the files named for it, or those in `sides`; else the embedded data, if it learns these."""
-    sides = getattr(run.data, name) if sides is None else sides
+    """A split of the data: the files in `sides` or data.<split>, else the embedded data if the run trains on it.
+
+    `example` is a file name for the error message.
+    """
+    sides = getattr(run.data, split) if sides is None else sides
     if sides:
         return read(sides)
     if run.data.train:
-        raise UserError(f"this run has no {name} data; name some, such as --data {such_as} (data.{name})")
-    return made()
+        raise UserError(f"this run has no {split} data; name some, such as --data {example} (data.{split})")
+    return embedded()
 
 
-def open_lines(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data of tasks that read lines of text; the embedded ones are phrases."""
+def open_lines(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split for tasks that read lines of text; the embedded data are phrases."""
     data = run.data
-    made = lambda: make_phrases(data.locales, data.examples, seed=1)[name]  # noqa: E731
-    return open_split(run, name, sides, lambda some: line_examples(some, data), made, "test.txt")
+    embedded = lambda: make_phrases(data.locales, data.examples, seed=1)[split]  # noqa: E731
+    return open_split(run, split, sides, lambda files: line_examples(files, data), embedded, "test.txt")
 
 
-def with_model_settings(run: Run, **settings: Any) -> Run:
-    """The run with other settings of its model; one that its family has not is refused."""
+def with_model_settings(run: Run, **settings: object) -> Run:
+    """The run with other settings of its model; settings that its family lacks are refused."""
     for key in settings:
         if key not in type(run.model).model_fields:
             raise UserError(
@@ -79,11 +86,11 @@ def with_model_settings(run: Run, **settings: Any) -> Run:
 
 
 def with_head(run: Run, head: str) -> Run:
-    """The run with a model for this task, where its family has several."""
+    """The run with the model head of this task, if its family has several heads."""
     return with_model_settings(run, head=head) if "head" in type(run.model).model_fields else run
 
 
 def build_model(run: Run) -> Any:
-    """The model of a run, from its seed."""
+    """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
     return family_of(run.model.family).Model(run.model)

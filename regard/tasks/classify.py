@@ -1,4 +1,4 @@
-"""Classification: a text in, one label out. `Classifier` is what people use, `Lesson` is what the loop trains."""
+"""Classification: one label for a text."""
 
 import warnings
 from collections.abc import Sequence
@@ -22,29 +22,32 @@ from ..processors.labels import collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
-from .base import Objective, build_model, open_split, open_splits
-from .encoder import LABELS, TOKENIZER, LabelPredictor, Model, states, tokenizer_of, with_vocab
+from .base import Metrics, Objective, Record, build_model, open_split, open_splits
+from .encoder import LABELS, TOKENIZER, LabelFiles, LabelPredictor, hidden_states, load_or_train_tokenizer, with_vocab
+from .protocols import LabelModel
 
-VERBS = ("encode", "label_logits")  # what a family must have for this task
+REQUIRED_METHODS = ("encode", "label_logits")
 
 
 class ClassifyPredictor(LabelPredictor):
     sides = 2  # a text and its label
 
-    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
-        """The label of every text; one text gives one. With decode.top, so many labels with their probabilities, the
-        likeliest first. An empty text has none."""
+    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
+        """The label of every text; one text gives one label.
+
+        decode.top gives that many labels with their probabilities, the likeliest first. An empty text has no label.
+        """
         if isinstance(texts, str):
             return self.predict([texts], details, **decode)[0]
-        how = self.how(decode)
-        full = [i for i, text in enumerate(texts) if text.strip()]
-        logprobs = dict(zip(full, self._logprobs([texts[i] for i in full]), strict=True))
-        found = [self.ranked(logprobs[i], how.top) if i in logprobs else [] for i in range(len(texts))]
-        if empty := len(texts) - len(full):
+        settings = self.decode_settings(decode)
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        logprobs = dict(zip(filled, self._logprobs([texts[i] for i in filled]), strict=True))
+        found = [self.ranked_labels(logprobs[i], settings.top) if i in logprobs else [] for i in range(len(texts))]
+        if empty := len(texts) - len(filled):
             warnings.warn(f"{empty} of {len(texts)} texts are empty and get no label", stacklevel=2)
         if details:
             return [_record(ranked) for ranked in found]
-        if how.top:
+        if settings.top:
             return found
         return [ranked[0][0] if ranked else "" for ranked in found]
 
@@ -61,95 +64,95 @@ class ClassifyPredictor(LabelPredictor):
         values = [float(row[self.labels.ids[label]]) for row, label in zip(logprobs, targets, strict=True)]
         return [{"score": value} for value in values] if details else values
 
-    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
-        """Figures over labelled texts; without `sides`, over the run's test part."""
-        return self.examine(sides)[0]
+    def evaluate(self, sides: Sides | None = None) -> Metrics:
+        """Metrics over labeled texts; without `sides`, over the run's test split."""
+        return self.evaluate_with_outputs(sides)[0]
 
-    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
-        """What `evaluate` says, with the labels found and the right ones."""
-        examples = part(self.run, "test", sides)
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of `evaluate`, the predicted labels and the reference labels."""
+        examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        texts, right = [each[0] for each in examples], [each[1] for each in examples]
-        found = [name for row in self._logprobs(texts) for name in self.best(row[None])]
-        told = {"examples": len(right), **label_metrics(found, right)}
-        return told | self.majority(right) | self.unseen(right), found, right
+        texts, references = [each[0] for each in examples], [each[1] for each in examples]
+        found = [name for row in self._logprobs(texts) for name in self.best_labels(row[None])]
+        metrics = {"examples": len(references), **label_metrics(found, references)}
+        return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
-        """Nats per text, with the labels found and the right ones; examples with an unseen label are left out."""
+        """Nats per text, predicted and reference labels; examples with an unseen label are left out."""
         known = [each for each in examples if each[1] in self.labels.ids]
-        right = [label for _, label in known]
+        references = [label for _, label in known]
         logprobs = torch.stack(self._logprobs([text for text, _ in known])) if known else torch.zeros(0, 1)
-        wanted = torch.tensor([self.labels.ids[label] for label in right], dtype=torch.long)
+        wanted = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
         nats = -float(logprobs.gather(1, wanted[:, None]).sum())
-        return nats / max(len(right), 1), self.best(logprobs), right
+        return nats / max(len(references), 1), self.best_labels(logprobs), references
 
     def _logprobs(self, texts: Sequence[str]) -> list[Tensor]:
         """(labels,) of each text."""
-        return self.logprobs_of(self.encoded(texts))
+        return self.label_logprobs(self.encode_texts(texts))
 
 
-def _record(ranked: list[tuple[str, float]]) -> dict[str, Any]:
+def _record(ranked: list[tuple[str, float]]) -> Record:
     label, probability = ranked[0] if ranked else (None, None)
     best = [{"label": name, "probability": value} for name, value in ranked]
     return {"label": label, "probability": probability, "top": best}
 
 
 class ClassifyObjective(Objective):
-    """The training side: batches from the data, the loss of each, and figures on the validation part."""
+    """Batches of labeled texts, their loss, and metrics on the validation split."""
 
-    def __init__(self, system: ClassifyPredictor, parts: dict[str, Examples]) -> None:
-        self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
-        self.batcher = LabeledTextSampler(
-            parts["train"], system.tokenizer, system.labels, self.run.data, self.run.train, system.model.context
+    def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
+        self.sampler = LabeledTextSampler(
+            splits["train"], predictor.tokenizer, predictor.labels, self.run.data, self.run.train, self.model.context
         )
 
-    def loss(self, model: Model, batch: TokenRows) -> Tensor:
-        """Summed over the texts; with data.rdrop, the mean of two readings, and how far these are apart besides."""
-        batch = batch.to(self.system.device)
+    def loss(self, model: LabelModel, batch: TokenRows) -> Tensor:
+        """Summed over the texts; data.rdrop averages two passes and adds their divergence (R-Drop)."""
+        batch = batch.to(self.predictor.device)
         assert batch.labels is not None
-        agree, smoothing = self.run.data.rdrop, self.run.train.smoothing
-        found = [model.label_logits(states(model, batch), batch.valid) for _ in range(2 if agree else 1)]
-        loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in found]).mean()
-        return loss + agree * rdrop_divergence(*found) if agree else loss
+        rdrop, smoothing = self.run.data.rdrop, self.run.train.smoothing
+        logits = [model.label_logits(hidden_states(model, batch), batch.valid) for _ in range(2 if rdrop else 1)]
+        loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in logits]).mean()
+        return loss + rdrop * rdrop_divergence(*logits) if rdrop else loss
 
-    def validate(self, model: Model) -> dict[str, float]:
-        if "valid" not in self.parts:
+    def validate(self, model: LabelModel) -> dict[str, float]:
+        if "valid" not in self.splits:
             return {}
-        loss, found, right = self.system.loss_over(self.parts["valid"])
-        told = label_metrics(found, right)
-        return {"loss": loss, "accuracy": told["accuracy"], "f1": told["f1"]}
+        loss, found, references = self.predictor.loss_over(self.splits["valid"])
+        metrics = label_metrics(found, references)
+        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
 
-# --- from a run to these two ---------------------------------------------------------------------------------------
+# --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyObjective, dict[str, Any], Run]:
-    """Open the data, learn the labels and the tokenizer, or take that of `folder`; nothing is written."""
-    parts = open_splits(run, part)
-    labels = collect_labels(parts["train"])
-    if run.data.valid and run.data.invalid == "refuse":  # embedded data are nobody's mistake
-        labels.require_known(parts["valid"], "data.valid")
-    tokenizer = tokenizer_of(run, folder, parts["train"])
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyObjective, LabelFiles, Run]:
+    """Open the data, collect the labels and train the tokenizer or load that of `folder`; writes no file."""
+    splits = open_splits(run, data_split)
+    labels = collect_labels(splits["train"])
+    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
+        labels.require_known(splits["valid"], "data.valid")
+    tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))
-    system = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
-    return ClassifyObjective(system, parts), {TOKENIZER: tokenizer, LABELS: labels}, run
+    predictor = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
+    return ClassifyObjective(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
-restore = ClassifyPredictor.restored
-borrowed = partial(ClassifyPredictor.borrowed, task="classify")
+restore = ClassifyPredictor.from_run_folder
+from_folder = partial(ClassifyPredictor.from_folder, task="classify")
 
 
-def sized(run: Run) -> Run:
-    return encoder.sized(run, head="class", labels=run.model.labels or 2)
+def with_max_vocab(run: Run) -> Run:
+    return encoder.with_max_vocab(run, head="class", labels=run.model.labels or 2)
 
 
-def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-    """A part of the data; the embedded ones are phrases or marks."""
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are phrases or the matching task."""
     data = run.data
 
-    def made() -> Examples:
+    def embedded() -> Examples:
         if data.embedded == "matching":
-            return make_matching(data.max_tokens - 2, data.examples, seed=1)[name]
-        return make_phrases(data.locales, data.examples, seed=1)[name]
+            return make_matching(data.max_tokens - 2, data.examples, seed=1)[split]
+        return make_phrases(data.locales, data.examples, seed=1)[split]
 
-    return open_split(run, name, sides, lambda some: labeled_texts(some, data), made, "test.tsv")
+    return open_split(run, split, sides, lambda files: labeled_texts(files, data), embedded, "test.tsv")

@@ -1,148 +1,156 @@
-"""Models that only read: rows of tokens in, a state per token out. What classifiers, taggers and masked words share."""
+"""Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from ..config.run import Run, change_settings
-from ..config.schema import EncoderDecode
+from ..config.schema import Base, EncoderDecode
 from ..data.collate import Ids, TokenRows, pad_rows, valid_mask
 from ..data.examples import Examples
 from ..data.rows import add_start_end, max_text_tokens
 from ..data.sampler import sorted_batches
+from ..device import resolve_device
 from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
 from ..parts import Mask
-from ..parts.pooling import pool
+from ..parts.pooling import Pooling, pool
 from ..processors.labels import LabelSet
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
-from .base import build_model, with_model_settings
-
-Model = Any  # an encoder: encode, and what its head says
+from .base import Metrics, build_model, with_model_settings
+from .protocols import EncoderModel, LabelModel, as_module
 
 TOKENIZER, LABELS = "tokenizer.json", "labels.json"
-OTHERS = {"labels": 0, "next_sentence": False, "pooled": False}  # of other tasks, where the family has them
-CACHED = 1024  # tokens at once on a CPU: with more, what lies between two maps no longer stays near the cores
+OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
+LabelFiles = dict[str, TrainedTokenizer | LabelSet]  # by file name in a run folder
+CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
 
 
 class EncoderPredictor:
-    """A model with its tokenizer. It makes no difference to a text which others are read with it."""
+    """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
 
-    sides = 1  # of an example that is scored
+    model: EncoderModel
+    sides = 1  # columns of an example to score
 
-    def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, device: torch.device) -> None:
+    def __init__(self, run: Run, model: EncoderModel, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
-        self.model: Model = model.to(device).eval()
+        self.model = model.to(device).eval()
 
     @property
     def room(self) -> int:
-        """Tokens of a text that are read; a tuned model may have fewer places."""
+        """The most tokens of a text that are read; a tuned model may have fewer positions."""
         return max_text_tokens(self.model.context, self.run.data)
 
-    # --- what people ask ---------------------------------------------------------------------------------------
+    # --- public methods ----------------------------------------------------------------------------------------
 
-    def embed(self, texts: str | Sequence[str], **decode: Any) -> Any:
-        """A vector for every text, (texts, width); one text gives one. decode.pooling and decode.normalize say how."""
+    def embed(self, texts: str | Sequence[str], **decode: object) -> Tensor:
+        """A vector for every text, (texts, width); one text gives one vector. See decode.pooling, decode.normalize."""
         if isinstance(texts, str):
             return self.embed([texts], **decode)[0]
-        how = self.how(decode)
+        settings = self.decode_settings(decode)
 
-        rows = self.encoded(texts)
-        found = self.asked(rows, lambda states, rows: pool(states.float(), rows.valid, how.pooling, how.normalize))
+        def pool_states(states: Tensor, rows: TokenRows) -> Tensor:
+            return pool(states.float(), rows.valid, settings.pooling, settings.normalize)
+
+        found = self.map_states(self.encode_texts(texts), pool_states)
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
-    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: Any) -> Any:
-        """For every query the places of the texts and their cosines with it, the likest first; decode.top: so many.
-        Instead of texts, their vectors of length 1 will do."""
+    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Any:
+        """For every query the indices of the texts and their cosine similarities, best first, at most decode.top.
+
+        `texts` may be their vectors of length 1.
+        """
         if isinstance(queries, str):
             return self.similar([queries], texts, **decode)[0]
         if not len(texts):
             raise UserError("there is no text to compare with; give a file that has at least one line")
-        how, decode = self.how(decode), {**decode, "normalize": True}
+        settings, decode = self.decode_settings(decode), {**decode, "normalize": True}
         others = texts if isinstance(texts, Tensor) else self.embed(texts, **decode)
-        best = (self.embed(queries, **decode) @ others.T).topk(min(how.top or len(texts), len(texts)), dim=-1)
+        best = (self.embed(queries, **decode) @ others.T).topk(min(settings.top or len(texts), len(texts)), dim=-1)
         return [
-            list(zip(places, cosines, strict=True))
-            for places, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            list(zip(indices, cosines, strict=True))
+            for indices, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
-        """Where every attention looks while the model reads `text`."""
+        """The attention weights of every layer while the model reads `text`."""
         if target is not None:
-            raise UserError("this model writes nothing, so there is no target to make it say; give the text alone")
+            raise UserError("this model generates no text, so it takes no target; give the text alone")
         if not text.strip():
-            raise UserError("there is nothing to look at in an empty text; give a sentence")
-        (row,) = self.encoded([text])
-        with record_attention(self.model) as maps, torch.no_grad():
-            self.states(self.rows([row]))
+            raise UserError("the text is empty and has no attention to show; give a sentence")
+        (row,) = self.encode_texts([text])
+        with record_attention(as_module(self.model)) as maps, torch.no_grad():
+            hidden_states(self.model, self.collate([row]))
         pieces = self.tokenizer.pieces(row.tolist())
         return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
+    def score(self, texts: object, targets: object = None, details: bool = False) -> Any:
         raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
     @staticmethod
-    def ensemble(systems: Mapping[str, Any]) -> Any:
-        raise UserError(f"{' and '.join(systems)} cannot be asked together; ensembles are of models that write texts")
+    def ensemble(predictors: Mapping[str, object]) -> Any:
+        names = " and ".join(predictors)
+        raise UserError(f"{names} cannot form an ensemble; only models that generate texts can")
 
     @property
-    def tokenizers(self) -> dict[str, Any]:
-        """By the name of the file that a run keeps each in."""
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """The tokenizers by their file names in a run folder."""
         return {TOKENIZER: self.tokenizer}
 
-    # --- how it is done ----------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------------
 
-    def encoded(self, texts: Sequence[str]) -> list[Ids]:
-        """Each text between START and END; one that is too long is cut, and that is said."""
+    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+        """Each text between START and END; longer texts are cut with a warning."""
         found = self.tokenizer.encode(list(texts))
         if long := sum(len(ids) > self.room for ids in found):
             warnings.warn(
                 f"{long} of {len(found)} texts have more than {self.room} tokens and were cut there "
-                "(data.max_tokens, and what the model has positions for)",
+                "(data.max_tokens and the model's positions)",
                 stacklevel=3,
             )
         return [add_start_end(self.tokenizer, ids[: self.room]) for ids in found]
 
-    def rows(self, rows: Sequence[Ids]) -> TokenRows:
+    def collate(self, rows: Sequence[Ids]) -> TokenRows:
         return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows)).to(self.device)
 
-    def states(self, rows: TokenRows) -> Tensor:
-        return states(self.model, rows)
-
     @torch.no_grad()
-    def asked(self, rows: Sequence[Ids], ask: Callable[[Tensor, TokenRows], Tensor]) -> list[Tensor]:
-        """What `ask` makes of the states of each row, in order; rows of like lengths are read together."""
+    def map_states(self, rows: Sequence[Ids], function: Callable[[Tensor, TokenRows], Tensor]) -> list[Tensor]:
+        """Apply `function` to the hidden states of each row, in order. Rows of similar length share a batch."""
         found: dict[int, Tensor] = {}
-        tokens = CACHED if self.device.type == "cpu" else 0
-        for batch in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
-            together = self.rows([rows[i] for i in batch])
-            answers = ask(self.states(together), together).float().cpu()
-            found |= dict(zip(batch, answers, strict=True))
+        tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
+        for indices in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
+            batch = self.collate([rows[i] for i in indices])
+            results = function(hidden_states(self.model, batch), batch).float().cpu()
+            found |= dict(zip(indices, results, strict=True))
         return [found[i] for i in range(len(rows))]
 
-    def how(self, decode: Mapping[str, Any]) -> EncoderDecode:
-        chosen: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
-        return chosen
+    def decode_settings(self, decode: Mapping[str, object]) -> EncoderDecode:
+        """The run's decode.*, changed by `decode`."""
+        settings: EncoderDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        return settings
 
 
 class LabelPredictor(EncoderPredictor):
-    """A reader whose model says labels."""
+    """An encoder whose head predicts labels."""
 
-    paired = staticmethod(paired_bootstrap)
+    model: LabelModel
+    paired_test = staticmethod(paired_bootstrap)
 
-    def __init__(self, run: Run, model: Model, tokenizer: Tokenizer, labels: LabelSet, device: torch.device) -> None:
+    def __init__(
+        self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
+    ) -> None:
         super().__init__(run, model, tokenizer, device)
         self.labels = labels
 
     @classmethod
-    def restored(cls, run: Run, folder: Path, device: torch.device) -> Self:
-        """What `folder` holds, but for the weights."""
+    def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
+        """The predictor of a run folder, without the weights."""
         labels = LabelSet.load(folder / LABELS)
         if len(labels) != run.model.labels:
             raise UserError(
@@ -152,78 +160,90 @@ class LabelPredictor(EncoderPredictor):
         return cls(run, build_model(run), load_tokenizer(folder / TOKENIZER), labels, device)
 
     @classmethod
-    def borrowed(cls, folder: Any, overrides: Mapping[str, Any], task: str) -> Self:
-        """What a Hugging Face folder holds."""
-        run, device = borrowed(folder, overrides, task)
+    def from_folder(cls, folder: "PretrainedEncoder", overrides: Mapping[str, object], task: str) -> Self:
+        """The predictor of a Hugging Face folder."""
+        run, device = run_of_folder(folder, overrides, task)
         return cls(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
 
-    def logprobs_of(self, rows: Sequence[Ids]) -> list[Tensor]:
+    def label_logprobs(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-        return self.asked(
-            rows, lambda states, rows: self.model.label_logits(states, rows.valid).float().log_softmax(-1)
-        )
 
-    def best(self, logprobs: Tensor) -> list[str]:
-        """The likeliest label of each, (…, labels)."""
+        def logprobs(states: Tensor, rows: TokenRows) -> Tensor:
+            return self.model.label_logits(states, rows.valid).float().log_softmax(-1)
+
+        return self.map_states(rows, logprobs)
+
+    def best_labels(self, logprobs: Tensor) -> list[str]:
+        """The likeliest label of each row of logprobs (rows, labels)."""
         return [self.labels.names[number] for number in logprobs.argmax(-1).tolist()]
 
-    def ranked(self, logprobs: Tensor, top: int = 0) -> list[tuple[str, float]]:
+    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> list[tuple[str, float]]:
         """The labels with their probabilities, the likeliest first; `top` of them, or all."""
         order = logprobs.exp().sort(descending=True, stable=True)
         chosen = slice(top or len(self.labels))
         names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
         return list(zip(names, order.values[chosen].tolist(), strict=True))
 
-    def majority(self, right: Sequence[str]) -> dict[str, Any]:
-        """What the most frequent label of the training data reaches; nothing where nobody knows it."""
+    def majority_baseline(self, references: Sequence[str]) -> Metrics:
+        """The accuracy of the most frequent training label; empty if the label counts are unknown."""
         if not any(self.labels.counts.values()):
             return {}
         label = self.labels.majority
-        return {"majority": sum(each == label for each in right) / len(right), "majority label": label}
+        return {"majority": sum(each == label for each in references) / len(references), "majority label": label}
 
-    def unseen(self, right: Sequence[str]) -> dict[str, str]:
-        """A figure that names the right labels which nobody could say; nothing where there is none."""
-        counts = Counter(label for label in right if label not in self.labels.ids)
-        told = ", ".join(f"{label} ({count})" for label, count in counts.items())
-        return {"unseen labels": told} if told else {}
+    def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
+        """A metric that lists the reference labels outside the label set; empty if there are none."""
+        counts = Counter(label for label in references if label not in self.labels.ids)
+        listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
+        return {"unseen labels": listed} if listed else {}
 
 
-def states(model: Model, rows: TokenRows) -> Tensor:
+def hidden_states(model: EncoderModel, rows: TokenRows) -> Tensor:
     """(batch, tokens, width)"""
-    token_types = {} if rows.token_types is None else {"token_types": rows.token_types}  # not every family has them
-    found: Tensor = model.encode(rows.tokens, Mask(key_valid=rows.valid), **token_types)
-    return found
+    mask = Mask(key_valid=rows.valid)
+    if rows.token_types is None:  # not every family has token types
+        return model.encode(rows.tokens, mask)
+    return model.encode(rows.tokens, mask, rows.token_types)
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def tokenizer_of(run: Run, folder: Path | None, train: Examples) -> TrainedTokenizer:
-    """The tokenizer in a folder, or one that is learnt from the texts."""
-    return (
-        load_tokenizer(folder / TOKENIZER)
-        if folder
-        else train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
-    )
+def load_or_train_tokenizer(run: Run, folder: Path | None, train: Examples) -> TrainedTokenizer:
+    """The tokenizer in `folder`, or one trained on the texts."""
+    if folder:
+        tokenizer: TrainedTokenizer = load_tokenizer(folder / TOKENIZER)
+        return tokenizer
+    return train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
 
 
-def borrowed(folder: Any, overrides: Mapping[str, Any], task: str) -> tuple[Run, torch.device]:
-    """The run that would have made a Hugging Face folder, and the device to use it on."""
-    from ..device import resolve_device
+class PretrainedEncoder(Protocol):
+    """The content of a Hugging Face folder with an encoder."""
 
+    config: Base
+    model: Any
+    tokenizer: TrainedTokenizer
+    labels: tuple[str, ...]
+    max_tokens: int
+    pooling: Pooling
+    normalize: bool
+
+
+def run_of_folder(folder: PretrainedEncoder, overrides: Mapping[str, object], task: str) -> tuple[Run, torch.device]:
+    """A run that describes a Hugging Face folder, and its device."""
     decode = {"pooling": folder.pooling, "normalize": folder.normalize}
     run = Run(task=task, model=folder.config, data={"max_tokens": folder.max_tokens}, decode=decode)
     run = change_settings(run, overrides)
     return run, resolve_device(run.device)
 
 
-def with_vocab(run: Run, tokenizer: Tokenizer, **settings: Any) -> Run:
-    """The run with as many tokens as its tokenizer has; a model that is borrowed may have room for more."""
+def with_vocab(run: Run, tokenizer: Tokenizer, **settings: object) -> Run:
+    """The run with the vocabulary size of its tokenizer; a pretrained model may have a larger one."""
     vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
-    others = {name: value for name, value in OTHERS.items() if name in type(run.model).model_fields}
+    others = {name: value for name, value in OTHER_HEADS.items() if name in type(run.model).model_fields}
     return with_model_settings(run, **{"vocab": vocab, **others, **settings})
 
 
-def sized(run: Run, **settings: Any) -> Run:
-    """The run as it would be if its tokenizer learnt as much as it may."""
+def with_max_vocab(run: Run, **settings: object) -> Run:
+    """The run with the largest vocabulary that its tokenizer may learn."""
     return with_model_settings(run, vocab=run.model.vocab or run.tokenizer.vocab, **settings)

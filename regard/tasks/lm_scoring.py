@@ -1,9 +1,9 @@
-"""How well a language model foresees texts that are known: token by token, or over a whole corpus."""
+"""Log-probabilities of known texts under a language model: per token, or summed over a corpus."""
 
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +12,15 @@ from ..config.schema import TextData
 from ..data.corpus import Corpus, TextWindow, evaluation_windows, memory_windows
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
-from ..decode.ensemble import mean
+from ..decode.ensemble import mean_logprobs
 from ..parts import Cache, Mask
+from .protocols import CausalModel, memory_layer
 
-Model = Any  # a language model: decode, logits, recall
-LOGITS = 2**27  # numbers at most in one tensor of logits, unless a single row has more
-TOKENS = 2**14  # that are read at once, at most
+MAX_LOGITS = 2**27  # values of one tensor of logits, unless a single row has more
+MAX_TOKENS = 2**14  # tokens of a batch
 
 
-def states(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
+def hidden_states(model: CausalModel, batch: TextWindow, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
     if memory is not None:
         assert batch.reset is not None
@@ -30,19 +30,19 @@ def states(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tens
     return model.decode(batch.tokens, mask)
 
 
-def token_logprobs(model: Model, batch: TextWindow, memory: Cache | None = None) -> Tensor:
-    """The log-probability of every real target, one after the other; of an ensemble, that of the mean probability."""
+def token_logprobs(model: CausalModel | Ensemble, batch: TextWindow, memory: Cache | None = None) -> Tensor:
+    """The log-probabilities of all valid targets in one dimension; an ensemble averages probabilities."""
     members = model.members if isinstance(model, Ensemble) else [model]
-    scores = [member.logits(states(member, batch, memory)[batch.valid]).float() for member in members]
-    whole = scores[0] if len(scores) == 1 else mean(scores)  # (real, vocab)
-    return whole.gather(-1, batch.targets[batch.valid][:, None])[:, 0] - whole.logsumexp(-1)
+    logits = [member.logits(hidden_states(member, batch, memory)[batch.valid]).float() for member in members]
+    scores = logits[0] if len(logits) == 1 else mean_logprobs(logits)  # (targets, vocab)
+    return scores.gather(-1, batch.targets[batch.valid][:, None])[:, 0] - scores.logsumexp(-1)
 
 
 # --- single texts ----------------------------------------------------------------------------------------------------
 
 
 class Span(NamedTuple):
-    """So much of a text as is read at once: from `first` to `last`, of which what is before `new` was read already."""
+    """A window of a text from `first` to `last`. The tokens before `new` are context and not scored again."""
 
     text: int
     first: int
@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 
 def spans(text: int, length: int, context: int | None) -> Iterator[Span]:
-    """All of a text; one that is longer than the context in windows, each with half of the one before as its past."""
+    """The windows of a text. If it is longer than the context, each window begins with half of the previous one."""
     first, new = 0, 0
     while new < length:
         last = min(first + (context or length), length)
@@ -61,30 +61,30 @@ def spans(text: int, length: int, context: int | None) -> Iterator[Span]:
 
 @torch.no_grad()
 def logprobs(
-    model: Model, texts: list[list[int]], context: int | None, vocab: int, device: torch.device
+    model: CausalModel | Ensemble, texts: list[list[int]], context: int | None, vocab: int, device: torch.device
 ) -> list[list[float]]:
-    """The log-probability of every token of these texts but the first, which is given."""
-    pieces = [span for i, text in enumerate(texts) for span in spans(i, len(text) - 1, context)]
+    """The log-probability of every token of these texts except the first, which is given."""
+    windows = [span for i, text in enumerate(texts) for span in spans(i, len(text) - 1, context)]
     found: dict[Span, list[float]] = {}
-    budget = max(min(TOKENS, LOGITS // vocab), 1)
-    for some in sorted_batches([span.last - span.first for span in pieces], tokens=budget):
-        batch = [pieces[i] for i in some]
-        values = iter(token_logprobs(model, _window(batch, texts).to(device)).tolist())
+    budget = max(min(MAX_TOKENS, MAX_LOGITS // vocab), 1)
+    for indices in sorted_batches([span.last - span.first for span in windows], tokens=budget):
+        batch = [windows[i] for i in indices]
+        values = iter(token_logprobs(model, _collate(batch, texts).to(device)).tolist())
         found |= {span: [next(values) for _ in range(span.new, span.last)] for span in batch}
-    told: list[list[float]] = [[] for _ in texts]
-    for span in pieces:  # those of a text follow one another
-        told[span.text] += found[span]
-    return told
+    rows: list[list[float]] = [[] for _ in texts]
+    for span in windows:  # the windows of a text are in order
+        rows[span.text] += found[span]
+    return rows
 
 
-def _window(batch: list[Span], texts: list[list[int]]) -> TextWindow:
+def _collate(batch: list[Span], texts: list[list[int]]) -> TextWindow:
     longest = max(span.last - span.first for span in batch)
     tokens = torch.zeros(len(batch), longest + 1, dtype=torch.long)
-    real = torch.zeros(len(batch), longest, dtype=torch.bool)
+    valid = torch.zeros(len(batch), longest, dtype=torch.bool)
     for row, span in enumerate(batch):
         tokens[row, : span.last - span.first + 1] = torch.tensor(texts[span.text][span.first : span.last + 1])
-        real[row, span.new - span.first : span.last - span.first] = True
-    return TextWindow(tokens[:, :-1], tokens[:, 1:], real)
+        valid[row, span.new - span.first : span.last - span.first] = True
+    return TextWindow(tokens[:, :-1], tokens[:, 1:], valid)
 
 
 # --- a whole corpus --------------------------------------------------------------------------------------------------
@@ -93,23 +93,26 @@ def _window(batch: list[Span], texts: list[list[int]]) -> TextWindow:
 class CorpusNll(NamedTuple):
     nats: float
     tokens: int
-    policy: str  # what of the text is seen when a token is predicted
+    policy: str  # how much of the text is context when a token is predicted
     seconds: float
 
 
 @torch.no_grad()
 def corpus_nll(
-    model: Model, texts: Corpus, data: TextData, vocab: int, device: torch.device, rows: int = 1
+    model: CausalModel | Ensemble, texts: Corpus, data: TextData, vocab: int, device: torch.device, rows: int = 1
 ) -> CorpusNll:
-    """Every token of the texts once. A model with memory reads them in order, in `rows` parts at a time; others, and it
-    too if data.stride is set, in windows."""
+    """The negative log-likelihood of every token of the texts.
+
+    A model with memory reads the texts in order, in `rows` parallel parts. Other models read windows; so does a model
+    with memory if data.stride is set.
+    """
     began, width, stride = time.monotonic(), data.max_tokens, data.stride
     memory = None if stride or isinstance(model, Ensemble) else model.new_memory(rows)
     if memory is not None:
-        policy, windows = f"{memory.layers[0].policy}, segments of {width}", memory_windows(texts, width, rows)
+        policy, windows = f"{memory_layer(memory).policy}, segments of {width}", memory_windows(texts, width, rows)
     else:
         policy = f"stride {stride} of {width}" if 0 < stride < width else f"non-overlapping {width}"
-        most = min(TOKENS // width, LOGITS // vocab // (stride or width))
+        most = min(MAX_TOKENS // width, MAX_LOGITS // vocab // (stride or width))
         windows = evaluation_windows(texts, width, stride, max(most, 1))
     nats, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for window in windows:
@@ -118,14 +121,14 @@ def corpus_nll(
     return CorpusNll(float(nats), tokens, policy, time.monotonic() - began)
 
 
-def lm_metrics(found: CorpusNll, texts: Corpus) -> dict[str, float]:
-    """Of nats over raw text. The words of a stream, END counted as one, are those of its distributors."""
-    loss = found.nats / max(found.tokens, 1)
-    bits = found.nats / math.log(2)
-    told = {"loss": loss, "perplexity": _exp(loss), "bits_per_byte": bits / max(texts.bytes, 1)}
+def lm_metrics(nll: CorpusNll, texts: Corpus) -> dict[str, float]:
+    """Metrics over raw text. The words of a stream are those of its publishers, where END counts as one."""
+    loss = nll.nats / max(nll.tokens, 1)
+    bits = nll.nats / math.log(2)
+    metrics = {"loss": loss, "perplexity": _exp(loss), "bits_per_byte": bits / max(texts.bytes, 1)}
     if texts.stream:
-        told["word_perplexity"] = _exp(found.nats / max(texts.words, 1))
-    return told | {"bits_per_character": bits / max(texts.characters, 1)}
+        metrics["word_perplexity"] = _exp(nll.nats / max(texts.words, 1))
+    return metrics | {"bits_per_character": bits / max(texts.characters, 1)}
 
 
 def _exp(value: float) -> float:

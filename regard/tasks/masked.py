@@ -1,4 +1,4 @@
-"""Masked words: BERT's pre-training. `Masked` guesses what stands behind <mask>, `Lesson` is what the loop trains."""
+"""Masked language modeling: BERT's pre-training. The predictor fills in <mask>."""
 
 import math
 import re
@@ -20,145 +20,160 @@ from ..data.rows import add_start_end
 from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..parts.losses import smoothed_cross_entropy
-from ..processors.tokenizers import TrainedTokenizer
+from ..processors.tokenizers import TrainedTokenizer, load_tokenizer
 from . import encoder
-from .base import Objective, build_model, open_lines, open_splits
-from .encoder import TOKENIZER, EncoderPredictor, Model, states, tokenizer_of, with_vocab
+from .base import Metrics, Objective, build_model, open_lines, open_splits
+from .encoder import (
+    TOKENIZER,
+    EncoderPredictor,
+    PretrainedEncoder,
+    hidden_states,
+    load_or_train_tokenizer,
+    run_of_folder,
+    with_vocab,
+)
+from .protocols import MaskedModel
 
-VERBS = ("encode", "logits", "next_sentence_logits")  # what a family must have for this task
-MARK = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a piece brings the space before it along
+REQUIRED_METHODS = ("encode", "logits", "next_sentence_logits")
+MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
 
 
 class MaskedPredictor(EncoderPredictor):
+    model: MaskedModel
     tokenizer: TrainedTokenizer
 
-    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: Any) -> Any:
-        """Each text with its marks, <mask> or [MASK], filled in; with details, the likeliest pieces for each mark."""
+    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
+        """Each text with its <mask> or [MASK] filled in; with details, the likeliest tokens for each mask."""
         if isinstance(texts, str):
             return self.predict([texts], details, **decode)[0]
-        self._need_words()
-        how, masker = self.how(decode), Masker(self.tokenizer, self.run.data)
-        rows = [self._marked(text, masker.mask) for text in texts]
+        self._require_head()
+        settings, masker = self.decode_settings(decode), Masker(self.tokenizer, self.run.data)
+        rows = [self._encode_masked(text, masker.mask) for text in texts]
         if plain := sum(masker.mask not in row for row in rows):
             warnings.warn(f"{plain} of {len(rows)} texts have no <mask> and stay as they are", stacklevel=2)
-        found = self.asked(rows, lambda states, _: self.model.logits(states).float().log_softmax(-1))
+        found = self.map_states(rows, lambda states, _: self.model.logits(states).float().log_softmax(-1))
         return [
-            self._filled(text, row, logprobs[: len(row)], how.top, details, masker.mask)
+            self._fill(text, row, logprobs[: len(row)], settings.top, details, masker.mask)
             for text, row, logprobs in zip(texts, rows, found, strict=True)
         ]
 
-    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
-        """Figures over lines of text, masked always in the same way; without `sides`, over the run's test part."""
-        return self.examine(sides)[0]
+    def evaluate(self, sides: Sides | None = None) -> Metrics:
+        """Metrics over lines of text with a fixed masking; without `sides`, over the run's test split."""
+        return self.evaluate_with_outputs(sides)[0]
 
-    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], None, list[str]]:
-        """What `evaluate` says, of which texts; nothing is written."""
-        self._need_words()
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+        """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
+        self._require_head()
         examples = open_lines(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
+        return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
 
     @torch.no_grad()
-    def figures(self, examples: Examples) -> dict[str, float]:
-        """Nats per masked piece, and the share that is guessed; with data.next_sentence also of the pairs."""
+    def metrics(self, examples: Examples) -> dict[str, float]:
+        """Nats per masked token and their accuracy; with data.next_sentence also the accuracy of the pairs."""
         data, train = self.run.data, self.run.train
-        batcher = MaskedSampler(examples, Masker(self.tokenizer, data), data, train, self.model.context)
-        items = batcher.encode_all(np.random.default_rng(1))
-        nats, hits, follows, count = 0.0, 0, 0, 0
+        sampler = MaskedSampler(examples, Masker(self.tokenizer, data), data, train, self.model.context)
+        items = sampler.encode_all(np.random.default_rng(1))
+        nats, correct, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
-            rows = batcher.collate([items[i] for i in batch]).to(self.device)
+            rows = sampler.collate([items[i] for i in batch]).to(self.device)
             assert rows.labels is not None
-            seen, asked = states(self.model, rows), rows.labels != IGNORED
-            logits, wanted = self.model.logits(seen[asked]), rows.labels[asked]
+            states, masked = hidden_states(self.model, rows), rows.labels != IGNORED
+            logits, wanted = self.model.logits(states[masked]), rows.labels[masked]
             nats += float(smoothed_cross_entropy(logits, wanted))
-            hits, count = hits + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
+            correct, count = correct + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
             if rows.next_sentence is not None:
-                follows += int((self.model.next_sentence_logits(seen).argmax(-1) == rows.next_sentence).sum())
+                follows += int((self.model.next_sentence_logits(states).argmax(-1) == rows.next_sentence).sum())
         loss = nats / max(count, 1)
-        told = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": hits / max(count, 1)}
-        return told | ({"follows": follows / len(items)} if data.next_sentence else {})
+        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": correct / max(count, 1)}
+        return metrics | ({"follows": follows / len(items)} if data.next_sentence else {})
 
-    def _need_words(self) -> None:
+    def _require_head(self) -> None:
         if self.run.model.head != "words":
             raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
 
-    def _marked(self, text: str, mask: int) -> Ids:
-        parts = self.tokenizer.encode(MARK.split(text))
-        ids = [piece for part in parts for piece in [mask, *part]][1:]
+    def _encode_masked(self, text: str, mask: int) -> Ids:
+        parts = self.tokenizer.encode(MASK_PATTERN.split(text))
+        ids = [token for part in parts for token in [mask, *part]][1:]
         if len(ids) > self.room:
             warnings.warn(f"a text has more than {self.room} tokens and was cut there (data.max_tokens)", stacklevel=4)
         return add_start_end(self.tokenizer, ids[: self.room])
 
-    def _filled(self, text: str, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
-        places = np.flatnonzero(row == mask)
-        best = logprobs[places].topk(min(max(top, 1), logprobs.shape[-1]), dim=-1)
+    def _fill(self, text: str, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
+        positions = np.flatnonzero(row == mask)
+        best = logprobs[positions].topk(min(max(top, 1), logprobs.shape[-1]), dim=-1)
         filled = row.copy()
-        filled[places] = best.indices[:, 0].numpy()
-        if len(places):
+        filled[positions] = best.indices[:, 0].numpy()
+        if len(positions):
             (text,) = self.tokenizer.decode([filled.tolist()])
         if not details and not top:
             return text
-        marks = [
+        masks = [
             list(zip(self.tokenizer.pieces(ids), values, strict=True))
             for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
         ]
-        return {"text": text, "masks": marks} if details else [each for mark in marks for each in mark]
+        return {"text": text, "masks": masks} if details else [each for candidates in masks for each in candidates]
 
 
 class MaskedObjective(Objective):
-    """The training side: batches from the data, the loss of each, and figures on the validation part."""
+    """Batches of masked lines, their loss, and metrics on the validation split."""
 
-    def __init__(self, system: MaskedPredictor, parts: dict[str, Examples]) -> None:
-        self.system, self.run, self.parts, self.model = system, system.run, parts, system.model
-        masker = Masker(system.tokenizer, self.run.data)
-        self.batcher = MaskedSampler(parts["train"], masker, self.run.data, self.run.train, system.model.context)
+    def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
+        masker = Masker(predictor.tokenizer, self.run.data)
+        self.sampler = MaskedSampler(splits["train"], masker, self.run.data, self.run.train, self.model.context)
 
-    def loss(self, model: Model, batch: TokenRows) -> Tensor:
-        """Summed over the masked pieces. What pairs add is their mean, counted once for each masked piece: divided by
-        the pieces of the update, both are means, as in the paper."""
-        batch = batch.to(self.system.device)
+    def loss(self, model: MaskedModel, batch: TokenRows) -> Tensor:
+        """Summed over the masked tokens.
+
+        The mean loss of the pairs is added once per masked token. Divided by the masked tokens of a step, both are
+        means, as in the paper.
+        """
+        batch = batch.to(self.predictor.device)
         assert batch.labels is not None
-        seen, asked = states(model, batch), batch.labels != IGNORED
+        states, masked = hidden_states(model, batch), batch.labels != IGNORED
         loss = smoothed_cross_entropy(
-            model.logits(seen[asked]), batch.labels[asked], smoothing=self.run.train.smoothing
+            model.logits(states[masked]), batch.labels[masked], smoothing=self.run.train.smoothing
         )
         if batch.next_sentence is None:
             return loss
-        return loss + asked.sum() / len(batch.next_sentence) * smoothed_cross_entropy(
-            model.next_sentence_logits(seen), batch.next_sentence
+        return loss + masked.sum() / len(batch.next_sentence) * smoothed_cross_entropy(
+            model.next_sentence_logits(states), batch.next_sentence
         )
 
-    def validate(self, model: Model) -> dict[str, float]:
-        return self.system.figures(self.parts["valid"]) if "valid" in self.parts else {}
+    def validate(self, model: MaskedModel) -> dict[str, float]:
+        return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 
-# --- from a run to these two ---------------------------------------------------------------------------------------
+# --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[MaskedObjective, dict[str, Any], Run]:
-    """Open the data and learn the tokenizer, or take that of `folder`; nothing is written."""
+def prepare(
+    run: Run, folder: Path | None, device: torch.device
+) -> tuple[MaskedObjective, dict[str, TrainedTokenizer], Run]:
+    """Open the data and train the tokenizer or load that of `folder`; writes no file."""
     if run.data.next_sentence and run.model.token_types < 2:
         raise UserError(
-            "data.next_sentence reads two texts in a row and the model knows one kind (model.token_types=1); "
-            "expected two, set model.token_types=2 or begin with another start"
+            "data.next_sentence needs two token types and model.token_types is 1; "
+            "set model.token_types=2 or start from another model"
         )
-    parts = open_splits(run, open_lines)
-    tokenizer = tokenizer_of(run, folder, parts["train"])
+    splits = open_splits(run, open_lines)
+    tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
     run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
-    system = MaskedPredictor(run, build_model(run), tokenizer, device)
-    return MaskedObjective(system, parts), {TOKENIZER: tokenizer}, run
+    predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
+    return MaskedObjective(predictor, splits), {TOKENIZER: tokenizer}, run
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
-    """What `folder` holds, but for the weights."""
-    return MaskedPredictor(run, build_model(run), encoder.load_tokenizer(folder / TOKENIZER), device)
+    """The predictor of a run folder, without the weights."""
+    return MaskedPredictor(run, build_model(run), load_tokenizer(folder / TOKENIZER), device)
 
 
-def borrowed(folder: Any, overrides: Mapping[str, Any]) -> MaskedPredictor:
-    """What a Hugging Face folder holds."""
-    run, device = encoder.borrowed(folder, overrides, "masked")
+def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> MaskedPredictor:
+    """The predictor of a Hugging Face folder."""
+    run, device = run_of_folder(folder, overrides, "masked")
     return MaskedPredictor(run, folder.model, folder.tokenizer, device)
 
 
-def sized(run: Run) -> Run:
-    return encoder.sized(run, head="words", next_sentence=run.data.next_sentence)
+def with_max_vocab(run: Run) -> Run:
+    return encoder.with_max_vocab(run, head="words", next_sentence=run.data.next_sentence)

@@ -1,9 +1,9 @@
-"""From prompts to continuations: the searching half of a writer."""
+"""Generation with a causal model: from prompts to continuations, in batches or as a stream."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,197 +12,215 @@ from ..config.run import Run, change_settings
 from ..config.schema import LanguageDecode
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, RepetitionPenalty, SearchSettings, StopStrings, search, steps
-from ..decode.beam import ROUND
-from ..decode.filters import NOTHING
+from ..decode.beam import SHAPE_MULTIPLE, EarlyStopping, SearchCache
+from ..decode.filters import NO_TOKEN
 from ..decode.sample import sampling_settings
-from ..decode.stop_strings import cut, held
-from ..decode.texts import added
+from ..decode.stop_strings import cut_at_stop, possible_stop_length
+from ..decode.texts import added_text
 from ..errors import UserError
 from ..processors.tokenizers import Tokenizer, unknown_words
+from .protocols import CausalModel, memory_layer
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A continuation."""
+    """A generated continuation of a prompt."""
 
-    text: str  # without the string that stopped it
-    tokens: list[int]  # all that were chosen, but for END
-    ended: str  # end: by itself; stop: at a string of decode.stop; max: at decode.max_tokens; context: no room is left
-    score: float  # Σ log p / length^α, as the search saw it
+    text: str  # without the stop string
+    tokens: list[int]  # all generated tokens except END
+    ended: str  # end: by END; stop: by decode.stop; max: by decode.max_tokens; context: the model's context is full
+    score: float  # Σ log p / length^α in the search
 
 
 class PromptBatch(NamedTuple):
-    """Prompts that are continued together, as a search takes them."""
+    """A batch of prompts: the last arguments of `search`."""
 
     prompt: Tensor  # (rows, tokens)
     limits: Tensor  # (rows,)
     settings: SearchSettings
-    real: Tensor | None
+    valid: Tensor | None
 
 
 class PromptGenerator:
-    """A model that can `start` and `step`, with its vocabulary. Prompts of any lengths are continued in batches."""
+    """A model with `start` and `step`, and its tokenizer. It continues prompts of any lengths in batches."""
 
     run: Run
-    model: Any
+    model: CausalModel | Ensemble
     tokenizer: Tokenizer
     device: torch.device
     filters: tuple[Filter, ...]
 
     @property
+    def _members(self) -> Sequence[CausalModel]:
+        members: Sequence[CausalModel] = self.model.members if isinstance(self.model, Ensemble) else [self.model]
+        return members
+
+    @property
     def context(self) -> int | None:
-        """How many tokens the model can read at once; None: any number."""
-        members = self.model.members if isinstance(self.model, Ensemble) else [self.model]
-        return min((member.context for member in members if member.context is not None), default=None)
+        """The most tokens that the model can read; None: any number."""
+        return min((member.context for member in self._members if member.context is not None), default=None)
 
     @property
-    def memory(self) -> int | None:
-        """How many tokens back the model sees while it writes, where that ends without a refusal."""
-        members = self.model.members if isinstance(self.model, Ensemble) else [self.model]
-        kept = [cache.layers[0].tokens for member in members if (cache := member.new_memory(1)) is not None]
-        return min((tokens for tokens in kept if tokens is not None), default=None)
+    def memory_tokens(self) -> int | None:
+        """How many tokens back the model can attend, if it forgets older ones silently; None: all."""
+        memories = [memory_layer(memory) for each in self._members if (memory := each.new_memory(1)) is not None]
+        return min((memory.tokens for memory in memories if memory.tokens is not None), default=None)
 
     @property
-    def opening(self) -> int:
-        """What is read before the first token of a text: in a stream, the end of the line before."""
+    def start_token(self) -> int:
+        """The token before the first one of a text: START, in a stream the end of the previous line."""
         return self.tokenizer.end if self.run.data.document == "stream" else self.tokenizer.start
 
     def refuse_long(self, tokens: int, what: str) -> None:
         if (context := self.context) is not None and tokens > context:
             raise UserError(
                 f"{what} has {tokens:,} tokens and the model's context is {context:,}; shorten it, or train with a "
-                "longer context (model.positions.tokens) or with positions that have no end (model.positions=rotary)"
+                "longer context (model.positions.tokens) or with unlimited positions (model.positions=rotary)"
             )
 
-    def stream(self, prompt: str, **decode: Any) -> Iterator[str]:
-        """The continuation in pieces, as they come: never half a character, never a part of a string that stops it.
-        A beam knows its text only at the end."""
-        how = self._how(decode)
-        if how.nbest > 1:
-            raise UserError(f"decode.nbest is {how.nbest} and a stream is of one text; use predict, or decode.nbest=1")
-        return self._stream(prompt, self._prompts([prompt], how)[0], how)
+    def stream(self, prompt: str, **decode: object) -> Iterator[str]:
+        """Yield the continuation in parts as it is generated: whole characters, and no part of a stop string.
 
-    def _stream(self, prompt: str, ids: list[int], how: LanguageDecode) -> Iterator[str]:
-        teller, batch = IncrementalDetokenizer(self.tokenizer.decode, ids, how.stop), self._batch([prompt], [ids], how)
-        for walk in steps(self.model, self._start(batch), *batch):
-            if (
-                how.kind != "beam"
-                and not walk.finished
-                and (piece := teller.hear(int(walk.tokens[0, 0, walk.step - 1])))
-            ):
-                yield piece
-        found = [self._said(ids, each, how) for each in walk.results()[0]]
-        yield from filter(None, (said.text[teller.told :] for said in found))
-        self._warn([found])
+        A beam search yields its text at the end.
+        """
+        settings = self.decode_settings(decode)
+        if settings.nbest > 1:
+            raise UserError(f"decode.nbest is {settings.nbest}; a stream has one text, use predict or decode.nbest=1")
+        return self._stream(prompt, self._encode_prompts([prompt], settings)[0], settings)
 
-    def continued(self, prompts: Sequence[str], ids: list[list[int]], how: LanguageDecode) -> list[list[Continuation]]:
-        """The continuations of every prompt, best first, samples as drawn."""
+    def _stream(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Iterator[str]:
+        detokenizer = IncrementalDetokenizer(self.tokenizer.decode, ids, settings.stop)
+        batch = self._batch([prompt], [ids], settings)
+        for state in steps(self.model, self._start(batch), *batch):
+            if settings.kind == "beam" or state.finished:
+                continue
+            if text := detokenizer.add(int(state.tokens[0, 0, state.step - 1])):
+                yield text
+        found = [self._continuation(ids, each, settings) for each in state.results()[0]]
+        yield from filter(None, (each.text[detokenizer.emitted :] for each in found))
+        self._warn_context([found])
+
+    def generate(
+        self, prompts: Sequence[str], ids: list[list[int]], settings: LanguageDecode
+    ) -> list[list[Continuation]]:
+        """The continuations of every prompt, best first; samples in the order of sampling."""
         found: list[list[Continuation]] = [[] for _ in prompts]
-        for chosen in sorted_batches([len(each) for each in ids], rows=how.batch):
-            batch = self._batch([prompts[i] for i in chosen], [ids[i] for i in chosen], how)
-            best = search(self.model, self._start(batch), *batch)
-            for i, some in zip(chosen, best, strict=True):
-                found[i] = [self._said(ids[i], each, how) for each in some]
-        self._warn(found)
+        for indices in sorted_batches([len(each) for each in ids], rows=settings.batch):
+            batch = self._batch([prompts[i] for i in indices], [ids[i] for i in indices], settings)
+            results = search(self.model, self._start(batch), *batch)
+            for i, best in zip(indices, results, strict=True):
+                found[i] = [self._continuation(ids[i], each, settings) for each in best]
+        self._warn_context(found)
         return found
 
-    # --- how it is done ----------------------------------------------------------------------------------------
+    # --- internals ---------------------------------------------------------------------------------------------
 
-    def _prompts(self, texts: Sequence[str], how: LanguageDecode) -> list[list[int]]:
-        """Tokens to begin with, START before them if asked for; it stands for an empty prompt in any case."""
-        found = self.encoded(texts)
-        found = [[self.opening, *ids] if how.add_start or not ids else ids for ids in found]
+    def _encode_prompts(self, texts: Sequence[str], settings: LanguageDecode) -> list[list[int]]:
+        """The tokens of the prompts, after START if decode.add_start is set or the prompt is empty."""
+        found = self.encode_texts(texts)
+        found = [[self.start_token, *ids] if settings.add_start or not ids else ids for ids in found]
         for number, ids in enumerate(found, 1):
             self.refuse_long(len(ids), f"prompt {number}")
-        longest, memory = max(map(len, found), default=0), self.memory
+        longest, memory = max(map(len, found), default=0), self.memory_tokens
         if memory is not None and longest > memory:
             warnings.warn(
-                f"a prompt has {longest:,} tokens; what is written looks back {memory:,} (model.memory)", stacklevel=4
+                f"a prompt has {longest:,} tokens; the model remembers the last {memory:,} (model.memory)", stacklevel=4
             )
         return found
 
-    def encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of texts. Words may be unknown, but not characters: nothing could be made of them."""
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts. Unknown words are allowed, unknown characters of a character vocabulary are not."""
         found = self.tokenizer.encode(list(texts))
         for text, ids in zip(texts, found, strict=True):
             if self.run.tokenizer.kind == "char" and self.tokenizer.unk in ids:
-                strange = ", ".join(map(repr, unknown_words(self.tokenizer, text)[:5]))
+                missing = ", ".join(map(repr, unknown_words(self.tokenizer, text)[:5]))
                 raise UserError(
-                    f"the run's vocabulary of characters lacks {strange}; leave it out, or train with another tokenizer"
+                    f"the run's vocabulary of characters lacks {missing}; leave it out, or train with another tokenizer"
                 )
         return found
 
-    def _batch(self, prompts: list[str], ids: list[list[int]], how: LanguageDecode) -> PromptBatch:
+    def _batch(self, prompts: list[str], ids: list[list[int]], settings: LanguageDecode) -> PromptBatch:
         longest, device = max(map(len, ids)), self.device
         prompt = torch.tensor([row + [self.tokenizer.pad] * (longest - len(row)) for row in ids], device=device)
         lengths = torch.tensor([len(row) for row in ids], device=device)
-        real = torch.arange(longest, device=device) < lengths[:, None]
-        limits = torch.full_like(lengths, how.max_tokens)
+        valid = torch.arange(longest, device=device) < lengths[:, None]
+        limits = torch.full_like(lengths, settings.max_tokens)
         if (context := self.context) is not None:
-            limits = torch.minimum(limits, context - lengths + 1)  # the last token is said and never read
+            limits = torch.minimum(limits, context - lengths + 1)  # the model never reads the last token
         ragged = any(len(row) < longest for row in ids)
-        return PromptBatch(prompt, limits, self._settings(prompts, ids, how, prompt, real), real if ragged else None)
+        search_settings = self._search_settings(prompts, ids, settings, prompt.masked_fill(~valid, NO_TOKEN))
+        return PromptBatch(prompt, limits, search_settings, valid if ragged else None)
 
-    def _settings(
-        self, prompts: list[str], ids: list[list[int]], how: LanguageDecode, prompt: Tensor, real: Tensor
+    def _search_settings(
+        self, prompts: list[str], ids: list[list[int]], settings: LanguageDecode, prompt: Tensor
     ) -> SearchSettings:
-        beam, stop = (how.beam, how.early_stopping) if how.kind == "beam" else (1, "first")
-        draw = sampling_settings(prompts, how, self.device) if how.kind == "sample" else None
-        given = prompt.masked_fill(~real, NOTHING)
-        raw = (RepetitionPenalty(how.repetition_penalty, given),) if how.repetition_penalty != 1 else ()
-        stops = StopStrings(how.stop, self.tokenizer.decode, ids) if how.stop else None
-        filters, end, penalty = self.filters, self.tokenizer.end, how.length_penalty
-        return SearchSettings(end, beam, penalty, how.nbest, stop, filters, draw, raw=raw, stops=stops)
+        """`prompt` (rows, tokens) has NO_TOKEN as padding."""
+        early: EarlyStopping = settings.early_stopping if settings.kind == "beam" else "first"
+        penalty = settings.repetition_penalty
+        return SearchSettings(
+            self.tokenizer.end,
+            settings.beam if settings.kind == "beam" else 1,
+            settings.length_penalty,
+            settings.nbest,
+            early,
+            self.filters,
+            sampling_settings(prompts, settings, self.device) if settings.kind == "sample" else None,
+            logit_filters=(RepetitionPenalty(penalty, prompt),) if penalty != 1 else (),
+            stop_strings=StopStrings(settings.stop, self.tokenizer.decode, ids) if settings.stop else None,
+        )
 
-    def _start(self, batch: PromptBatch) -> Any:
-        """On a GPU with room for all, in rounded shapes: a step can then be recorded, and used again."""
+    def _start(self, batch: PromptBatch) -> SearchCache:
+        """The cache. On a GPU it has room for all tokens, in rounded shapes, so that CUDA graphs can be reused."""
         rows, tokens = batch.prompt.shape
         if self.device.type != "cuda":
             return self.model.start(rows)
-        return self.model.start(rows, ((tokens + int(batch.limits.max())) // ROUND + 2) * ROUND)
+        multiple = SHAPE_MULTIPLE
+        return self.model.start(rows, ((tokens + int(batch.limits.max())) // multiple + 2) * multiple)
 
-    def _said(self, ids: list[int], found: Hypothesis, how: LanguageDecode) -> Continuation:
-        text, stopped = cut(added(self.tokenizer.decode, ids, found.tokens), how.stop)
+    def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
+        text, stopped = cut_at_stop(added_text(self.tokenizer.decode, prompt, found.tokens), settings.stop)
         if stopped:
             ended = "stop"
         elif found.ended:
             ended = "end"
         else:
-            ended = "max" if len(found.tokens) == how.max_tokens else "context"
+            ended = "max" if len(found.tokens) == settings.max_tokens else "context"
         return Continuation(text, found.tokens, ended, found.score)
 
-    def _warn(self, found: list[list[Continuation]]) -> None:
-        short = sum(said.ended == "context" for some in found for said in some)
+    def _warn_context(self, found: list[list[Continuation]]) -> None:
+        short = sum(each.ended == "context" for best in found for each in best)
         if short:
             texts = "the text ends" if short == 1 else f"{short} texts end"
-            warnings.warn(f"{texts} where the model's context of {self.context:,} tokens does", stacklevel=4)
+            warnings.warn(f"{texts} at the model's context of {self.context:,} tokens", stacklevel=4)
 
-    def _how(self, decode: Mapping[str, Any]) -> LanguageDecode:
-        how: LanguageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
-        return how
+    def decode_settings(self, decode: Mapping[str, object]) -> LanguageDecode:
+        """The run's decode.*, changed by `decode`."""
+        settings: LanguageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        return settings
 
 
 class IncrementalDetokenizer:
-    """Tokens in, text out, as much of it as no later token can change."""
+    """Tokens in, text out: only text that no later token can change."""
 
     def __init__(
-        self, decode: Callable[[Sequence[Sequence[int]]], list[str]], given: Sequence[int], stops: Sequence[str]
+        self, decode: Callable[[Sequence[Sequence[int]]], list[str]], prompt: Sequence[int], stops: Sequence[str]
     ) -> None:
         self.decode, self.stops = decode, stops
-        self.read = list(given)  # tokens whose text is whole
-        self.pending: list[int] = []  # tokens behind them: the beginning of a character
-        self.text = ""  # of what was read after the given tokens
-        self.told = 0  # characters of it
+        self.complete = list(prompt)  # tokens that end with a whole character
+        self.pending: list[int] = []  # the tokens after them: the beginning of a character
+        self.text = ""  # of the complete tokens after the prompt
+        self.emitted = 0  # characters of `text` that were returned
 
-    def hear(self, token: int) -> str:
-        """What can be told now; often nothing."""
+    def add(self, token: int) -> str:
+        """The text that is certain after this token; often empty."""
         self.pending.append(token)
-        new = added(self.decode, self.read, self.pending)
+        new = added_text(self.decode, self.complete, self.pending)
         if new.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
-        self.read += self.pending
+        self.complete += self.pending
         self.pending = []
         self.text += new
-        text, stopped = cut(self.text, self.stops)
-        before, self.told = self.told, max(self.told, len(text) - (0 if stopped else held(text, self.stops)))
-        return text[before : self.told]
+        text, stopped = cut_at_stop(self.text, self.stops)
+        certain = len(text) - (0 if stopped else possible_stop_length(text, self.stops))
+        before, self.emitted = self.emitted, max(self.emitted, certain)
+        return text[before : self.emitted]

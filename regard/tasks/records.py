@@ -1,36 +1,38 @@
-"""What `details` tells of a translation, as plain values ready for JSON."""
+"""Records of translations for `details`, as plain values for JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..decode import Hypothesis
 from ..decode.constraints import Constraints
-from ..decode.texts import word_pairs
-
-Record = dict[str, Any]
+from ..decode.texts import word_alignment
+from .base import Record
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A second look at a finished hypothesis, in one pass."""
+    """Log-probabilities and alignment of a finished hypothesis, from one more forward pass."""
 
-    logprobs: list[float]  # of every target piece and of END
-    source: list[str]  # pieces
+    logprobs: list[float]  # of every target token and of END
+    source: list[str]  # tokens
     target: list[str]
-    alignment: list[int]  # for every target piece the source piece it looks at most
+    alignment: list[int]  # for every target token the source token with the largest attention weight
 
 
-def record(texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], wish: Constraints) -> Record:
-    """The best hypothesis, and all of them as `nbest`."""
-    some = zip(texts, hypotheses, traces, strict=True)
-    nbest = [_one(text, hypothesis, trace, wish) for text, hypothesis, trace in some]
+def translation_record(
+    texts: list[str], hypotheses: list[Hypothesis], traces: Sequence[Trace], constraints: Constraints
+) -> Record:
+    """The record of the best hypothesis, with all of them as `nbest`."""
+    nbest = [
+        _hypothesis_record(text, hypothesis, trace, constraints)
+        for text, hypothesis, trace in zip(texts, hypotheses, traces, strict=True)
+    ]
     if not nbest:
-        return EMPTY | {"missing": wish.missing(""), "nbest": []}
+        return EMPTY | {"missing": constraints.missing(""), "nbest": []}
     return nbest[0] | {"source_pieces": traces[0].source, "nbest": nbest}
 
 
-def _one(text: str, hypothesis: Hypothesis, trace: Trace, wish: Constraints) -> Record:
+def _hypothesis_record(text: str, hypothesis: Hypothesis, trace: Trace, constraints: Constraints) -> Record:
     return {
         "text": text,
         "score": hypothesis.score,
@@ -38,10 +40,10 @@ def _one(text: str, hypothesis: Hypothesis, trace: Trace, wish: Constraints) -> 
         "ended": hypothesis.ended,
         "pieces": trace.target,
         "logprobs": trace.logprobs[: len(trace.target) + hypothesis.ended],  # END comes last
-        "given": len(wish.prefix),  # pieces of the prefix, which score and logprob do not count
+        "given": len(constraints.prefix),  # tokens of the prefix, which score and logprob exclude
         "alignment": trace.alignment,
-        "word_alignment": word_pairs(trace.alignment, trace.source, trace.target),
-        "missing": wish.missing(text),
+        "word_alignment": word_alignment(trace.alignment, trace.source, trace.target),
+        "missing": constraints.missing(text),
     }
 
 
@@ -51,27 +53,27 @@ EMPTY: Record = {
 }  # fmt: skip
 
 
-def joined(sources: list[str], parts: list[Record], length_penalty: float) -> Record:
-    """The record of a text whose sentences have these records."""
-    said = [each for each in parts if each["score"] is not None]
-    if not said:
-        return parts[0] | {"sentences": parts}
-    logprob = sum(each["logprob"] for each in said)
-    length = sum(len(each["logprobs"]) - each["given"] for each in said)
-    whole: Record = {
-        "text": " ".join(each["text"] for each in said),
+def join_records(sources: list[str], records: list[Record], length_penalty: float) -> Record:
+    """The record of a text from the records of its sentences."""
+    filled = [each for each in records if each["score"] is not None]
+    if not filled:
+        return records[0] | {"sentences": records}
+    logprob = sum(each["logprob"] for each in filled)
+    length = sum(len(each["logprobs"]) - each["given"] for each in filled)
+    joined: Record = {
+        "text": " ".join(each["text"] for each in filled),
         "score": logprob / max(length, 1) ** length_penalty,
         "logprob": logprob,
-        "ended": all(each["ended"] for each in said),
-        "given": said[0]["given"],
+        "ended": all(each["ended"] for each in filled),
+        "given": filled[0]["given"],
     }
     for name in ("pieces", "logprobs", "source_pieces"):
-        whole[name] = [value for each in said for value in each[name]]
-    pieces, read, written = 0, 0, 0
-    whole |= {"alignment": [], "word_alignment": [], "missing": []}
-    for source, each in zip(sources, parts, strict=True):
-        whole["alignment"] += [i + pieces for i in each["alignment"]]
-        whole["word_alignment"] += [[i + read, j + written] for i, j in each["word_alignment"]]
-        pieces += len(each["source_pieces"])
-        read, written = read + len(source.split()), written + len(each["text"].split())
-    return whole | {"nbest": [], "sentences": parts}
+        joined[name] = [value for each in filled for value in each[name]]
+    tokens, source_words, target_words = 0, 0, 0
+    joined |= {"alignment": [], "word_alignment": [], "missing": []}
+    for source, each in zip(sources, records, strict=True):
+        joined["alignment"] += [i + tokens for i in each["alignment"]]
+        joined["word_alignment"] += [[i + source_words, j + target_words] for i, j in each["word_alignment"]]
+        tokens += len(each["source_pieces"])
+        source_words, target_words = source_words + len(source.split()), target_words + len(each["text"].split())
+    return joined | {"nbest": [], "sentences": records}

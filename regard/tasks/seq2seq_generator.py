@@ -1,9 +1,8 @@
-"""From texts, and what is asked of each, to hypotheses: the searching half of a translator."""
+"""Generation with an encoder–decoder: from source texts and their constraints to hypotheses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,21 +12,30 @@ from ..config.run import Run
 from ..config.schema import Seq2SeqDecode
 from ..data.collate import PairBatch, collate_pairs
 from ..data.sampler import sorted_batches
-from ..decode import Filter, Hypothesis, SearchSettings, search
-from ..decode.beam import ROUND
-from ..decode.constraints import ROUNDS, ConstraintRequest, Constraints, ConstraintTokenizer, filters, phrases, prompts
+from ..decode import Ensemble, Filter, Hypothesis, SearchSettings, search
+from ..decode.beam import SHAPE_MULTIPLE, EarlyStopping, SearchCache
+from ..decode.constraints import (
+    MAX_SEARCHES,
+    ConstraintRequest,
+    Constraints,
+    ConstraintTokenizer,
+    batch_filters,
+    batch_phrases,
+    batch_prompts,
+)
 from ..decode.sample import sampling_settings
 from ..errors import UserError
 from ..parts import Mask
 from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer
+from .protocols import Seq2SeqModel, as_module
 
 
 class Seq2SeqGenerator:
-    """A model that can `start` and `step`, with its vocabularies. Texts are searched in batches of like lengths."""
+    """A model with `start` and `step`, and its tokenizers. It searches in batches of texts of similar length."""
 
     run: Run
-    model: Any
+    model: Seq2SeqModel | Ensemble
     source: Tokenizer
     target: Tokenizer
     device: torch.device
@@ -36,118 +44,126 @@ class Seq2SeqGenerator:
 
     @property
     def context(self) -> int | None:
-        """How many tokens a source or a target may have, END counted; None: any number."""
-        return None if self._places is None else self._places - getattr(self.run.tune, "length", 0)
+        """The most tokens of a source or a target, END included; None: any number."""
+        return None if self._positions is None else self._positions - getattr(self.run.tune, "length", 0)
 
     @cached_property
-    def _places(self) -> int | None:
-        return smallest_context(self.model)  # asked once: it looks at every part
+    def _positions(self) -> int | None:
+        return smallest_context(as_module(self.model))  # cached, because it visits every module
 
     def refuse_long(self, rows: Sequence[Sequence[int]], what: str = "a text") -> None:
-        """What the model has no places for; these are without their END."""
+        """Refuse rows, given without END, that are longer than the model's positions."""
         longest = max(map(len, rows), default=0) + 1
         if (context := self.context) is not None and longest > context:
             raise UserError(
-                f"{what} has {longest:,} tokens, END counted, and the model has places for {context:,}; "
+                f"{what} has {longest:,} tokens with END and the model has {context:,} positions; "
                 "shorten it, set decode.split=true, or train with more (model.positions.tokens)"
             )
 
-    def constraints(self, own: list[ConstraintRequest], how: Seq2SeqDecode) -> list[Constraints] | None:
-        """What each text is asked to say; None where nothing is."""
-        if not any(map(any, own)):
+    def constraints(self, requests: list[ConstraintRequest], settings: Seq2SeqDecode) -> list[Constraints] | None:
+        """The constraints of each text; None if no text has any."""
+        if not any(map(any, requests)):
             return None
-        made = {each: self.constraint_tokenizer.wish(*each) for each in dict.fromkeys(own)}
-        for wish in made.values():
-            self.refuse_long([[*wish.prefix, self.target.end]], "decode.prefix, with one token more,")
-            if wish.include and 0 < how.max_tokens <= wish.tokens:
+        encoded = {each: self.constraint_tokenizer.encode(*each) for each in dict.fromkeys(requests)}
+        for constraints in encoded.values():
+            self.refuse_long([[*constraints.prefix, self.target.end]], "decode.prefix with one more token")
+            needed = constraints.min_tokens
+            if constraints.include and 0 < settings.max_tokens <= needed:
                 raise UserError(
-                    f"decode.include takes {wish.tokens} tokens and END, and decode.max_tokens is {how.max_tokens}; "
-                    f"raise it to {wish.tokens + 1} or more"
+                    f"decode.include takes {needed} tokens and END, and decode.max_tokens is {settings.max_tokens}; "
+                    f"raise it to {needed + 1} or more"
                 )
-        return [made[each] for each in own]
+        return [encoded[each] for each in requests]
 
     def generate(
-        self, texts: Sequence[str], how: Seq2SeqDecode, wishes: list[Constraints] | None
+        self, texts: Sequence[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None
     ) -> list[list[Hypothesis]]:
-        """Search, and search again where an avoided phrase was spelt in a new way or a phrase could not be said."""
-        found = self.search(texts, how, wishes)
-        todo = {i: wish for i, wish in enumerate(wishes or ()) if wish.include or wish.exclude}
-        for _ in range(ROUNDS):
-            changed = {
-                i: self.constraint_tokenizer.again(wish, [each.tokens for each in found[i]]) for i, wish in todo.items()
+        """Search; repeat where an excluded phrase has a new spelling or a required phrase is impossible."""
+        found = self.search(texts, settings, constraints)
+        todo = {i: each for i, each in enumerate(constraints or ()) if each.include or each.exclude}
+        for _ in range(MAX_SEARCHES):
+            revised = {
+                i: self.constraint_tokenizer.revise(each, [best.tokens for best in found[i]])
+                for i, each in todo.items()
             }
-            todo = {i: wish for i, wish in changed.items() if wish is not None}
+            todo = {i: each for i, each in revised.items() if each is not None}
             if not todo:
                 return found
-            again = self.search([texts[i] for i in todo], how, list(todo.values()))
+            again = self.search([texts[i] for i in todo], settings, list(todo.values()))
             for i, best in zip(todo, again, strict=True):
                 found[i] = best
-        for i, wish in todo.items():  # rather nothing than what was to be avoided
-            found[i] = [each for each in found[i] if wish.allows(self.target.decode([each.tokens])[0])]
+        for i, each in todo.items():  # no result is better than an excluded phrase
+            found[i] = [best for best in found[i] if each.allows(self.target.decode([best.tokens])[0])]
         return found
 
     def search(
-        self, texts: Sequence[str], how: Seq2SeqDecode, wishes: list[Constraints] | None = None
+        self, texts: Sequence[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None = None
     ) -> list[list[Hypothesis]]:
-        """The hypotheses for every text, best first, samples as drawn; none for an empty text."""
+        """The hypotheses of every text, best first, samples in their order; none for an empty text."""
         ids = self.source.encode(list(texts))
         found: list[list[Hypothesis]] = [[] for _ in texts]
-        pressed = {i for i, wish in enumerate(wishes or ()) if wish.include}
-        for kind in (False, True):  # apart, for phrases make it a wider one
-            full = [i for i, text in enumerate(texts) if text.strip() and (i in pressed) == kind]
-            for batch in sorted_batches([len(ids[i]) for i in full], rows=how.batch):
-                chosen = [full[i] for i in batch]
-                asked = [wishes[i] for i in chosen] if wishes else None
-                best = self._search([ids[i] for i in chosen], [texts[i] for i in chosen], how, asked)
-                for i, some in zip(chosen, best, strict=True):
-                    found[i] = some
+        constrained = {i for i, each in enumerate(constraints or ()) if each.include}
+        for kind in (False, True):  # separately, because required phrases widen the beam
+            filled = [i for i, text in enumerate(texts) if text.strip() and (i in constrained) == kind]
+            for batch in sorted_batches([len(ids[i]) for i in filled], rows=settings.batch):
+                indices = [filled[i] for i in batch]
+                own = [constraints[i] for i in indices] if constraints else None
+                results = self._search([ids[i] for i in indices], [texts[i] for i in indices], settings, own)
+                for i, best in zip(indices, results, strict=True):
+                    found[i] = best
         return found
 
     def _search(
-        self, ids: list[list[int]], texts: list[str], how: Seq2SeqDecode, wishes: list[Constraints] | None
+        self, ids: list[list[int]], texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None
     ) -> list[list[Hypothesis]]:
         batch = self.pair(ids, [[] for _ in ids])
-        settings, limits = self._settings(how, texts), self._limits(batch, how, wishes)
+        search_settings, limits = self._search_settings(settings, texts), self._limits(batch, settings, constraints)
         with torch.no_grad():
-            cache = self._start(batch, int(limits.max()) + max((len(wish.prefix) for wish in wishes or ()), default=0))
-        if wishes is None:
-            return search(self.model, cache, batch.target_in, limits, settings)
-        own, must = (
-            filters(wishes, self.constraint_tokenizer, self.device),
-            phrases(wishes, self.constraint_tokenizer, self.device),
-        )
-        settings = replace(settings, filters=own + settings.filters, required=must)
-        prompt, real = prompts(wishes, self.target.start, self.target.pad, self.device)
-        found = search(self.model, cache, prompt, limits, settings, real)
+            prefix = max((len(each.prefix) for each in constraints or ()), default=0)
+            cache = self._start(batch, int(limits.max()) + prefix)
+        if constraints is None:
+            return search(self.model, cache, batch.target_in, limits, search_settings)
+        filters = batch_filters(constraints, self.constraint_tokenizer, self.device)
+        required = batch_phrases(constraints, self.constraint_tokenizer, self.device)
+        search_settings = replace(search_settings, filters=filters + search_settings.filters, required=required)
+        prompt, valid = batch_prompts(constraints, self.target.start, self.target.pad, self.device)
+        found = search(self.model, cache, prompt, limits, search_settings, valid)
         return [
-            [replace(each, tokens=[*wish.prefix, *each.tokens]) for each in best]
-            for wish, best in zip(wishes, found, strict=True)
+            [replace(hypothesis, tokens=[*each.prefix, *hypothesis.tokens]) for hypothesis in best]
+            for each, best in zip(constraints, found, strict=True)
         ]
 
-    def _start(self, batch: PairBatch, room: int) -> Any:
-        """On a GPU with room for so many tokens, in rounded shapes: a step can then be recorded, and used again.
-        Elsewhere a cache that grows looks at fewer keys."""
+    def _start(self, batch: PairBatch, room: int) -> SearchCache:
+        """The cache. On a GPU it has room for that many tokens, in rounded shapes, so that CUDA graphs can be reused.
+
+        Elsewhere the cache grows, so that attention reads fewer keys.
+        """
         if self.device.type != "cuda":
             return self.model.start(batch.source, Mask(key_valid=batch.source_valid))
         tokens = batch.source.size(1)
-        more = min(-tokens % ROUND, (self.context or tokens + ROUND) - tokens)
-        source, real = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_valid, (0, more))
-        return self.model.start(source, Mask(key_valid=real), (room // ROUND + 2) * ROUND)
+        more = min(-tokens % SHAPE_MULTIPLE, (self.context or tokens + SHAPE_MULTIPLE) - tokens)
+        source, valid = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_valid, (0, more))
+        return self.model.start(source, Mask(key_valid=valid), (room // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
 
-    def _limits(self, batch: PairBatch, how: Seq2SeqDecode, wishes: list[Constraints] | None) -> Tensor:
+    def _limits(self, batch: PairBatch, settings: Seq2SeqDecode, constraints: list[Constraints] | None) -> Tensor:
+        """(rows,) the most tokens of each target after its prefix."""
         lengths = batch.source_valid.sum(1)
-        extra = torch.tensor([wish.tokens for wish in wishes], device=self.device) if wishes else 0
-        limits = torch.full_like(lengths, how.max_tokens) if how.max_tokens else 2 * lengths + 16 + extra
+        extra = torch.tensor([each.min_tokens for each in constraints], device=self.device) if constraints else 0
+        limits = torch.full_like(lengths, settings.max_tokens) if settings.max_tokens else 2 * lengths + 16 + extra
         if (context := self.context) is None:
             return limits
-        given = torch.tensor([len(wish.prefix) for wish in wishes], device=self.device) if wishes else 0
-        return torch.minimum(limits, context - 1 - given + torch.zeros_like(limits))  # START has a place, too
+        prefix = torch.tensor([len(each.prefix) for each in constraints], device=self.device) if constraints else 0
+        return torch.minimum(limits, context - 1 - prefix + torch.zeros_like(limits))  # START takes a position
 
-    def _settings(self, how: Seq2SeqDecode, texts: list[str]) -> SearchSettings:
-        beam, stop = (how.beam, how.early_stopping) if how.kind == "beam" else (1, "first")
-        draw = sampling_settings(texts, how, self.device) if how.kind == "sample" else None
-        return SearchSettings(self.target.end, beam, how.length_penalty, how.nbest, stop, self.filters, draw)
+    def _search_settings(self, settings: Seq2SeqDecode, texts: list[str]) -> SearchSettings:
+        early: EarlyStopping = settings.early_stopping if settings.kind == "beam" else "first"
+        beam = settings.beam if settings.kind == "beam" else 1
+        sampling = sampling_settings(texts, settings, self.device) if settings.kind == "sample" else None
+        return SearchSettings(
+            self.target.end, beam, settings.length_penalty, settings.nbest, early, self.filters, sampling
+        )
 
     def pair(self, sources: list[list[int]], targets: list[list[int]]) -> PairBatch:
+        """Sources and targets as a batch on the device."""
         self.refuse_long(sources + targets)
         return collate_pairs(sources, targets, self.source, self.target).to(self.device)

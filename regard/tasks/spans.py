@@ -1,4 +1,4 @@
-"""Span corruption: T5's pre-training. `Restorer` says what the sentinels of a text stand for."""
+"""Span corruption: T5's pre-training. The predictor generates the spans that the sentinels of a text replace."""
 
 import math
 from pathlib import Path
@@ -13,66 +13,71 @@ from ..data.examples import Examples
 from ..data.spans import SpanCorruptor, SpanSampler
 from ..processors.tokenizers import TrainedTokenizer, load_tokenizer, sentinel, train_tokenizer
 from . import translate
-from .base import build_model, open_lines, open_splits
-from .translate import JOINT, VERBS, TranslatePredictor, sized, with_vocab
+from .base import Metrics, build_model, open_lines, open_splits
+from .protocols import Seq2SeqModel
+from .translate import JOINT, REQUIRED_METHODS, TranslatePredictor, with_max_vocab, with_vocab
 
-__all__ = ["VERBS", "SpanObjective", "SpanPredictor", "prepare", "restore", "sized"]
+__all__ = ["REQUIRED_METHODS", "SpanObjective", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
 
 
 class SpanPredictor(TranslatePredictor):
-    """`predict` takes a text with <extra_id_0>, <extra_id_1> … in it and says what each stands for."""
+    """`predict` takes a text with <extra_id_0>, <extra_id_1> … and generates the span of each."""
 
     source: TrainedTokenizer
 
-    part = staticmethod(open_lines)
+    data_split = staticmethod(open_lines)
 
-    def evaluate(self, sides: Sides | None = None) -> dict[str, Any]:
-        """Figures over lines of text, corrupted always in the same way."""
-        return self.examine(sides)[0]
+    def evaluate(self, sides: Sides | None = None) -> Metrics:
+        """Metrics over lines of text with a fixed corruption."""
+        return self._evaluate(sides)[0]
 
-    def examine(self, sides: Sides | None = None) -> Any:
-        examples = self.part(self.run, "test", sides)
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> Any:
+        return self._evaluate(sides)
+
+    def _evaluate(self, sides: Sides | None) -> tuple[Metrics, None, list[str]]:
+        """The metrics, None because it predicts no texts, and the texts."""
+        examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        return {"examples": len(examples), **self.figures(examples)}, None, list(examples.texts(0))
+        return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
 
-    def figures(self, examples: Examples) -> dict[str, float]:
-        """Nats per target token, sentinels and END counted."""
+    def metrics(self, examples: Examples) -> dict[str, float]:
+        """Nats per target token, sentinels and END included."""
         corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
-        batcher = SpanSampler(examples, corruptor, run.data, run.train, self.context)
-        logprobs = self.logprobs(*batcher.encode_all(np.random.default_rng(1)))
+        sampler = SpanSampler(examples, corruptor, run.data, run.train, self.context)
+        logprobs = self.logprobs(*sampler.encode_all(np.random.default_rng(1)))
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 
 
 class SpanObjective(translate.TranslateObjective):
-    """The training side: lines corrupted anew in every epoch."""
+    """Lines with new corrupted spans in every epoch."""
 
-    translator: SpanPredictor
+    predictor: SpanPredictor
 
-    def __init__(self, restorer: SpanPredictor, parts: dict[str, Examples]) -> None:
-        self.translator, self.run, self.parts, self.model = restorer, restorer.run, parts, restorer.model
+    def __init__(self, predictor: SpanPredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
         self.static_shapes = self.run.data.packed
-        corruptor = SpanCorruptor(restorer.source, self.run.data)
-        self.batcher = SpanSampler(parts["train"], corruptor, self.run.data, self.run.train, restorer.context)
+        corruptor = SpanCorruptor(predictor.source, self.run.data)
+        self.sampler = SpanSampler(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)
 
-    def validate(self, model: Any) -> dict[str, float]:
-        return self.translator.figures(self.parts["valid"]) if "valid" in self.parts else {}
+    def validate(self, model: Seq2SeqModel) -> dict[str, float]:
+        return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 
 def prepare(
     run: Run, folder: Path | None, device: torch.device
 ) -> tuple[SpanObjective, dict[str, TrainedTokenizer], Run]:
-    """Open the data and learn the tokenizer, or take the one in `folder`; nothing is written."""
-    parts = open_splits(run, SpanPredictor.part)
-    marks = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the last number
+    """Open the data and train the tokenizer or load that of `folder`; writes no file."""
+    splits = open_splits(run, SpanPredictor.data_split)
+    sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
     tokenizer = (
         load_tokenizer(folder / JOINT)
         if folder
-        else train_tokenizer(run.tokenizer, parts["train"].texts(0), control=marks)
+        else train_tokenizer(run.tokenizer, splits["train"].texts(0), control=sentinels)
     )
     run = with_vocab(run, tokenizer, tokenizer)
-    restorer = SpanPredictor(run, build_model(run), tokenizer, tokenizer, device)
-    return SpanObjective(restorer, parts), {JOINT: tokenizer}, run
+    predictor = SpanPredictor(run, build_model(run), tokenizer, tokenizer, device)
+    return SpanObjective(predictor, splits), {JOINT: tokenizer}, run
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

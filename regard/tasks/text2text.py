@@ -1,7 +1,6 @@
-"""Text to text, as T5 does it: every task is a text in and a text out, and a prefix says which task it is."""
+"""Text to text, as in T5: every task has a text as input and as output, and a prefix names the task."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,30 +12,30 @@ from ..metrics.text import text_metrics
 from ..processors.tokenizers import TrainedTokenizer
 from ..synthetic.mixture import make_mixture
 from . import translate
-from .base import open_split
-from .translate import VERBS, TranslateObjective, TranslatePredictor, sized
+from .base import Metrics, open_split
+from .translate import REQUIRED_METHODS, TranslateObjective, TranslatePredictor, with_max_vocab
 
-__all__ = ["VERBS", "Text2TextPredictor", "prepare", "restore", "sized"]
+__all__ = ["REQUIRED_METHODS", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
 
 
 class Text2TextPredictor(TranslatePredictor):
-    """A translator whose texts begin with the prefix of their task."""
+    """A translation predictor whose texts begin with the prefix of their task."""
 
     @staticmethod
-    def part(run: Run, name: str, sides: Sides | None = None) -> Examples:
-        read = lambda some: open_mixture(some, run.data, references=name != "train")  # noqa: E731
-        return open_split(run, name, sides, read, lambda: make_mixture(run.data, name), "test.tsv")
+    def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+        read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
+        return open_split(run, split, sides, read, lambda: make_mixture(run.data, split), "test.tsv")
 
-    def examine(self, sides: Sides | None = None) -> tuple[dict[str, Any], list[str], list[list[str]]]:
-        """As in translation, and for each task by itself."""
-        figures, found, right = super().examine(sides)
-        examples = self.part(self.run, "test", sides)
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
+        """As in translation, with the metrics of each task in addition."""
+        metrics, found, references = super().evaluate_with_outputs(sides)
+        examples = self.data_split(self.run, "test", sides)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
-            figures["tasks"] = MetricsByTask(
-                {name: text_metrics(found[a:b], right[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
+            metrics["tasks"] = MetricsByTask(
+                {name: text_metrics(found[a:b], references[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
             )
-        return figures, found, right
+        return metrics, found, references
 
 
 class MetricsByTask(dict[str, dict[str, float]]):

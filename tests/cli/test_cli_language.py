@@ -193,7 +193,7 @@ def test_other_families_train_and_generate(family, files, capsys, tmp_path):
     assert code == 0 and out.endswith("\n") and not err
     long = "the cat " * 90  # neither has a maximum length; xl warns that its memory is limited
     code, out, err = run_cli(capsys, "predict", tmp_path / "run", "--prompt", long, "decode.max_tokens=3")
-    warning = "tokens; what is written looks back 64 (model.memory)\n"
+    warning = "tokens; the model remembers the last 64 (model.memory)\n"
     assert code == 0 and out.endswith("\n") and (err.endswith(warning) if family == "xl" else not err)
 
 
@@ -232,7 +232,7 @@ def test_invalid_prompts(run, capsys, monkeypatch, tmp_path):
     check_error(capsys, "predict", run, tmp_path / "a.txt", "--prompt", "x", words="give one of the two")
     check_error(capsys, "predict", run, stdin=b"\xff\n", monkeypatch=monkeypatch, words="is not UTF-8")
     code, _, err = run_cli(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")
-    assert code == 0 and err == "regard: the text ends where the model's context of 64 tokens does\n"
+    assert code == 0 and err == "regard: the text ends at the model's context of 64 tokens\n"
     with monkeypatch.context() as patch:  # on a terminal the warning is on its own line
         patch.setattr(sys, "stderr", sys.stdout)
         both = run_cli(capsys, "predict", run, "--prompt", "the", "decode.max_tokens=200", "decode.kind=greedy")[1]
@@ -278,7 +278,7 @@ def test_invalid_training_data(files, capsys, tmp_path, monkeypatch):
         f"data.train={files}/train.txt",
         "train.metric=word_perplexity",
         f"data.valid={files}/valid.txt",
-        words="train.metric=word_perplexity is of data.document=stream",
+        words="train.metric=word_perplexity needs data.document=stream",
     )
 
 

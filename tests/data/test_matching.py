@@ -124,7 +124,7 @@ def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
         weights = [{name: each.clone() for name, each in model.state_dict().items()}]
         outcome = bench_fit(lesson, model, folder, **others)
         weights.append({name: each.clone() for name, each in model.state_dict().items()})
-        seen.append((lesson.run.data.max_tokens, lesson.system.tokenizer.backend.to_str(), *weights))
+        seen.append((lesson.run.data.max_tokens, lesson.predictor.tokenizer.backend.to_str(), *weights))
         return outcome
 
     bench_fit = bench.fit

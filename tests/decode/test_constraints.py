@@ -1,4 +1,4 @@
-"""Sampling, given beginnings, phrases that must or must not be said, ensembles: each against an independent answer."""
+"""Required and excluded phrases, sampling, prefixes and ensembles, each against an independent answer."""
 
 import json
 import math
@@ -33,31 +33,31 @@ from regard.decode.beam import BeamSearch
 from regard.decode.constrained_beam import required_phrases
 from regard.decode.cuda_graph import EagerStep
 from regard.decode.ensemble import CacheBundle
-from regard.decode.filters import NOTHING, Filter, FirstToken, StepContext
-from regard.decode.sample import gumbel, keys
-from regard.decode.texts import sentences, word_pairs, words
+from regard.decode.filters import NO_TOKEN, Filter, FirstToken, StepContext
+from regard.decode.sample import gumbel, sample_keys
+from regard.decode.texts import split_sentences, word_alignment, word_of_token
 from regard.errors import UserError
 from regard.families import transformer
 from regard.parts import Mask
 
-models = test_decode.marian  # a fixture: a Marian of transformers, and ours with its weights
+models = test_decode.marian  # a fixture: a Marian of transformers and our model with its weights
 CPU = torch.device("cpu")
 NOW = StepContext(0, torch.ones(1), torch.zeros(1, 1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long))
 
 
 def holds(body: tuple[int, ...], *phrases: tuple[int, ...]) -> bool:
-    """Does the text say every phrase, those that are named twice one after the other?"""
+    """True if the text contains every phrase as often as it is listed, without overlap."""
     text = "".join(f"<{token}>" for token in body)
     return all(
         text.count("".join(f"<{token}>" for token in phrase)) >= phrases.count(phrase) for phrase in set(phrases)
     )
 
 
-def wanted(*phrases: tuple[int, ...]) -> list[Phrase]:
+def phrases_of(*phrases: tuple[int, ...]) -> list[Phrase]:
     return [Phrase(str(phrase), (phrase,), phrases.count(phrase)) for phrase in dict.fromkeys(phrases)]
 
 
-# --- phrases that must be said -------------------------------------------------------------------------------------
+# --- required phrases -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -74,8 +74,8 @@ def wanted(*phrases: tuple[int, ...]) -> list[Phrase]:
     ],
     ids=str,
 )
-def test_phrases_equal_exhaustive_search(phrases, alpha):
-    """With a beam that holds every prefix, the n-best list is the best of all texts that say them."""
+def test_required_phrases_equal_exhaustive_search(phrases, alpha):
+    """With a beam that holds every prefix, the n-best list has the best of all texts that contain the phrases."""
     vocab, limits = 4, [5, 4, 6]
     chain = Chain(3, vocab, spread=2.5)
     found = run(
@@ -85,7 +85,7 @@ def test_phrases_equal_exhaustive_search(phrases, alpha):
         beam=3**6,
         nbest=7,
         length_penalty=alpha,
-        required=required_phrases([wanted(*phrases)] * 3, CPU),
+        required=required_phrases([phrases_of(*phrases)] * 3, CPU),
     )
     for row, limit in enumerate(limits):
         every = everything(chain, row, vocab, limit, alpha)
@@ -93,11 +93,11 @@ def test_phrases_equal_exhaustive_search(phrases, alpha):
         assert best and [each.score for each in found[row]] == pytest.approx(best, abs=1e-5)
         texts = [tuple(each.tokens) for each in found[row]]
         assert len(set(texts)) == len(texts) and all(holds(text, *phrases) for text in texts)
-        assert [every[text] for text in texts] == pytest.approx(best, abs=1e-5)  # exact ties may stand in any order
+        assert [every[text] for text in texts] == pytest.approx(best, abs=1e-5)  # exact ties may be in any order
 
 
 @pytest.mark.parametrize("stop", ["exact", "first", "heuristic"])
-def test_narrow_beams_say_all_phrases_and_rows_do_not_know_their_neighbours(stop):
+def test_narrow_beams_contain_all_phrases_and_are_batch_invariant(stop):
     chain, draw = Chain(16, 9), torch.Generator().manual_seed(3)
 
     def some(row: int) -> list[tuple[int, ...]]:
@@ -113,7 +113,7 @@ def test_narrow_beams_say_all_phrases_and_rows_do_not_know_their_neighbours(stop
             rows,
             [limits[i] for i in rows],
             **how,
-            required=required_phrases([wanted(*phrases[i]) for i in rows], CPU),
+            required=required_phrases([phrases_of(*phrases[i]) for i in rows], CPU),
         )
 
     alone = [found([row])[0] for row in range(16)]
@@ -125,28 +125,33 @@ def test_narrow_beams_say_all_phrases_and_rows_do_not_know_their_neighbours(stop
             assert [each.score for each in best] == pytest.approx([each.score for each in alone[row]], abs=1e-5)
 
 
-def test_a_form_of_a_phrase_is_enough_and_what_is_given_counts():
+def test_one_form_of_a_phrase_suffices_and_the_prefix_counts():
     chain = Chain(4, 7)
     either = [Phrase("x", ((5, 6), (4, 6)), 1)]
     found = run(chain, [0, 1, 2, 3], [8] * 4, beam=4, required=required_phrases([either] * 4, CPU))
     assert all(holds(tuple(best[0].tokens), (5, 6)) or holds(tuple(best[0].tokens), (4, 6)) for best in found)
-    given = torch.tensor([[NOTHING, 3, 5], [1, 2, 5], [4, 6, 1], [NOTHING, NOTHING, 2]])
-    tables = required_phrases([either] * 4, CPU, given)
-    begun = tables.begin()
-    assert tables.lacking(begun).flatten().tolist() == [1, 1, 0, 2]
+    prefix = torch.tensor([[NO_TOKEN, 3, 5], [1, 2, 5], [4, 6, 1], [NO_TOKEN, NO_TOKEN, 2]])
+    tables = required_phrases([either] * 4, CPU, prefix)
+    progress = tables.initial_progress()
+    assert tables.missing_tokens(progress).flatten().tolist() == [1, 1, 0, 2]
 
 
-def test_what_cannot_be_said_leaves_the_rest_said():
+def test_impossible_phrases_leave_the_others_required():
     chain = Chain(3, 6)
     never = (Forbid([[[4]]]),)
     found = run(
-        chain, [0, 1, 2], [7, 9, 5], beam=3, filters=never, required=required_phrases([wanted((1, 2), (3, 4))] * 3, CPU)
+        chain,
+        [0, 1, 2],
+        [7, 9, 5],
+        beam=3,
+        filters=never,
+        required=required_phrases([phrases_of((1, 2), (3, 4))] * 3, CPU),
     )
     for best in found:
         assert holds(tuple(best[0].tokens), (1, 2)) and 4 not in best[0].tokens
 
 
-# --- sequences that must not be said -------------------------------------------------------------------------------
+# --- forbidden sequences -------------------------------------------------------------------------------
 
 
 def test_forbidden_sequences_equal_exhaustive_search():
@@ -163,28 +168,28 @@ def test_forbidden_sequences_equal_exhaustive_search():
         assert [tuple(each.tokens) for each in found[row]] == [body for body, _ in best]
 
 
-def test_forbidden_sequences_begin_in_what_is_given():
-    said = torch.tensor([[[7]], [[7]], [[3]]])
-    moment = StepContext(1, torch.ones(3), said, torch.tensor([0, 1, 2]))
-    given = torch.tensor([[NOTHING, 5], [5, 6], [NOTHING, NOTHING]])
-    scores = Forbid([[[5, 7, 2], [9, 7, 1]]], given)(torch.zeros(3, 1, 10), moment)
+def test_forbidden_sequences_may_begin_in_the_prefix():
+    tokens = torch.tensor([[[7]], [[7]], [[3]]])
+    context = StepContext(1, torch.ones(3), tokens, torch.tensor([0, 1, 2]))
+    prefix = torch.tensor([[NO_TOKEN, 5], [5, 6], [NO_TOKEN, NO_TOKEN]])
+    scores = Forbid([[[5, 7, 2], [9, 7, 1]]], prefix)(torch.zeros(3, 1, 10), context)
     assert (scores == -math.inf).nonzero().tolist() == [[0, 0, 2]]
-    scores = Forbid([[[6, 7, 2]], [[6, 7, 2], [0]], []], given)(torch.zeros(3, 1, 10), moment)
+    scores = Forbid([[[6, 7, 2]], [[6, 7, 2], [0]], []], prefix)(torch.zeros(3, 1, 10), context)
     assert (scores == -math.inf).nonzero().tolist() == [[1, 0, 0], [1, 0, 2]]
 
 
 # --- sampling ------------------------------------------------------------------------------------------------------
 
 
-def drawn(chain: Chain, rows: list[int], samples: int, seed: int = 1, filters=(), limit: int = 8) -> list:
-    draw = SamplingSettings(keys([f"row {row}" for row in rows], samples, seed, CPU), filters)
-    return run(chain, rows, [limit] * len(rows), sampling=draw)
+def sampled(chain: Chain, rows: list[int], samples: int, seed: int = 1, filters=(), limit: int = 8) -> list:
+    sampling = SamplingSettings(sample_keys([f"row {row}" for row in rows], samples, seed, CPU), filters)
+    return run(chain, rows, [limit] * len(rows), sampling=sampling)
 
 
 def test_samples_follow_the_distribution():
-    """The shares of 20000 samples of whole texts are the texts' probabilities."""
+    """The frequencies of 20000 sampled texts match their probabilities."""
     chain, count = Chain(2, 3, spread=1.0), 20000
-    found = drawn(chain, [0, 1], count, limit=3)
+    found = sampled(chain, [0, 1], count, limit=3)
     for row in (0, 1):
         every = everything(chain, row, 3, 3, 0.0)
         assert sum(math.exp(each) for each in every.values()) == pytest.approx(1, abs=1e-4)
@@ -196,22 +201,22 @@ def test_samples_follow_the_distribution():
         assert chi < len(every) + 5 * math.sqrt(2 * len(every)), chi
 
 
-def test_a_sample_depends_on_seed_text_and_number_only():
+def test_samples_depend_on_seed_text_and_number_only():
     chain = Chain(20, 30)
-    whole = drawn(chain, list(range(20)), 4)
+    whole = sampled(chain, list(range(20)), 4)
     for order in ([3], list(range(19, -1, -1)), [7, 7, 1]):
-        assert [[each.tokens for each in best] for best in drawn(chain, order, 4)] == [
+        assert [[each.tokens for each in best] for best in sampled(chain, order, 4)] == [
             [each.tokens for each in whole[row]] for row in order
         ]
-    one = drawn(chain, list(range(20)), 1)
+    one = sampled(chain, list(range(20)), 1)
     assert [best[0].tokens for best in one] == [best[0].tokens for best in whole]
-    other = drawn(chain, list(range(20)), 4, seed=2)
+    other = sampled(chain, list(range(20)), 4, seed=2)
     assert sum(a == b for a, b in zip(whole, other, strict=True)) < 5
     assert all(len({tuple(each.tokens) for each in best}) > 1 for best in whole)
 
 
-def test_noise_is_gumbel_and_neighbours_are_unlike():
-    noise = gumbel(keys([f"t{i}" for i in range(40)], 5, 1, CPU), torch.tensor(3), 500)
+def test_noise_is_gumbel_and_uncorrelated():
+    noise = gumbel(sample_keys([f"t{i}" for i in range(40)], 5, 1, CPU), torch.tensor(3), 500)
     assert noise.isfinite().all()
     assert noise.mean().item() == pytest.approx(0.5772, abs=0.01)
     assert noise.var().item() == pytest.approx(math.pi**2 / 6, abs=0.02)
@@ -224,63 +229,63 @@ def test_noise_is_gumbel_and_neighbours_are_unlike():
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("count", [1, 3, 17, 400])
 @pytest.mark.parametrize("heat", [0.3, 1.0, 4.0])
-def test_shapes_are_those_of_transformers(share, count, heat):
+def test_sampling_filters_equal_transformers(share, count, heat):
     scores = torch.randn(5, 50, generator=torch.Generator().manual_seed(1)).mul(2).log_softmax(-1)
     theirs, ours = scores, scores[:, None]
-    for shape in (hf.TemperatureLogitsWarper(heat), hf.TopKLogitsWarper(count), hf.TopPLogitsWarper(share)):
-        theirs = shape(None, theirs)
-    for shape in (Temperature(heat), TopK(count), TopP(share)):
-        ours = shape(ours, NOW)
+    for filter in (hf.TemperatureLogitsWarper(heat), hf.TopKLogitsWarper(count), hf.TopPLogitsWarper(share)):
+        theirs = filter(None, theirs)
+    for filter in (Temperature(heat), TopK(count), TopP(share)):
+        ours = filter(ours, NOW)
     assert (ours[:, 0].softmax(-1) - theirs.softmax(-1)).abs().max() < 1e-6
 
 
-def test_shapes_apply_to_the_draw_and_not_to_the_score():
+def test_sampling_filters_do_not_change_the_score():
     chain = Chain(6, 12)
     rows = list(range(6))
     greedy = run(chain, rows, [8] * 6, beam=1, early_stopping="first")
     for filters in ((TopK(1),), (TopP(1e-9),), (Temperature(1e-20),)):
-        found = drawn(chain, rows, 2, filters=filters)
+        found = sampled(chain, rows, 2, filters=filters)
         assert all(each.tokens == best[0].tokens for best, some in zip(greedy, found, strict=True) for each in some)
         assert [some[0].logprob for some in found] == pytest.approx([best[0].logprob for best in greedy], abs=1e-5)
     nothing = run(
         chain,
         [0],
         [4],
-        sampling=SamplingSettings(keys(["a"], 2, 1, CPU)),
+        sampling=SamplingSettings(sample_keys(["a"], 2, 1, CPU)),
         filters=(Forbid([[[i] for i in range(12)]]),),
     )
     assert nothing == [[]]
 
 
-# --- a given beginning, and the other rules with a real model ------------------------------------------------------
+# --- prefixes and batches with a real model ------------------------------------------------------
 
 
-def encoded(ours, rows: int = 10, seed: int = 4):
+def random_sources(ours, rows: int = 10, seed: int = 4):
     draw = torch.Generator().manual_seed(seed)
-    real = torch.arange(12)[None] < torch.randint(2, 12, (rows,), generator=draw)[:, None]
-    source = torch.randint(1, 60, (rows, 12), generator=draw).masked_fill(~real, 60)
-    return source, real
+    valid = torch.arange(12)[None] < torch.randint(2, 12, (rows,), generator=draw)[:, None]
+    source = torch.randint(1, 60, (rows, 12), generator=draw).masked_fill(~valid, 60)
+    return source, valid
 
 
-def started(ours, source, real, rows=slice(None)):
+def started(ours, source, valid, rows=slice(None)):
     with torch.no_grad():
-        return ours.start(source[rows], Mask(key_valid=real[rows]))
+        return ours.start(source[rows], Mask(key_valid=valid[rows]))
 
 
 @pytest.mark.parametrize("beams, alpha", [(1, 1.0), (4, 1.0), (4, 0.5)])
-def test_a_prefix_is_given_and_not_scored_as_in_transformers(models, beams, alpha):
+def test_prefixes_equal_transformers_and_are_not_scored(models, beams, alpha):
     theirs, ours = models
-    source, real = encoded(ours)
+    source, valid = random_sources(ours)
     prompt = torch.cat(
         [torch.full((10, 1), 60), torch.randint(1, 60, (10, 3), generator=torch.Generator().manual_seed(1))], 1
     )
     out = theirs.generate(
-        input_ids=source, attention_mask=real.long(), decoder_input_ids=prompt, num_beams=beams, max_new_tokens=20, do_sample=False,
+        input_ids=source, attention_mask=valid.long(), decoder_input_ids=prompt, num_beams=beams, max_new_tokens=20, do_sample=False,
         num_return_sequences=beams, length_penalty=alpha, bad_words_ids=[[60], [7, 8], [9, 9, 9]], return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     never = (Forbid([[[60], [7, 8], [9, 9, 9]]], prompt[:, 1:]), ForcedEnd(0))
     settings = SearchSettings(0, beams, alpha, beams, "heuristic" if beams > 1 else "first", never)
-    found = search(ours, started(ours, source, real), prompt, torch.full((10,), 20), settings)
+    found = search(ours, started(ours, source, valid), prompt, torch.full((10,), 20), settings)
     assert [each.tokens for best in found for each in best] == [
         [token for token in row[4:] if token not in (0, 60)] for row in out.sequences.tolist()
     ]
@@ -288,20 +293,28 @@ def test_a_prefix_is_given_and_not_scored_as_in_transformers(models, beams, alph
         assert [each.score for best in found for each in best] == pytest.approx(out.sequences_scores.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize("rule", ["beam", "must", "sample"])
+@pytest.mark.parametrize("rule", ["beam", "required", "sample"])
 def test_ragged_prompts_equal_single_ones(models, rule):
     _, ours = models
-    source, real = encoded(ours)
+    source, valid = random_sources(ours)
     prompts = [[60, *range(5, 5 + row % 4)] for row in range(10)]
 
     def found(rows):
         longest = max(len(prompts[row]) for row in rows)
         prompt = torch.tensor([prompts[row] + [60] * (longest - len(prompts[row])) for row in rows])
-        mark = torch.arange(longest)[None] < torch.tensor([len(prompts[row]) for row in rows])[:, None]
-        phrases = required_phrases([wanted((11, 12), (30 + row,)) for row in rows], CPU) if rule == "must" else None
-        draw = SamplingSettings(keys([str(row) for row in rows], 3, 1, CPU), (TopK(9),)) if rule == "sample" else None
+        prompt_valid = torch.arange(longest)[None] < torch.tensor([len(prompts[row]) for row in rows])[:, None]
+        phrases = (
+            required_phrases([phrases_of((11, 12), (30 + row,)) for row in rows], CPU) if rule == "required" else None
+        )
+        draw = (
+            SamplingSettings(sample_keys([str(row) for row in rows], 3, 1, CPU), (TopK(9),))
+            if rule == "sample"
+            else None
+        )
         settings = SearchSettings(0, 3, nbest=3, filters=(Suppress([60]),), required=phrases, sampling=draw)
-        return search(ours, started(ours, source, real, rows), prompt, torch.full((len(rows),), 15), settings, mark)
+        return search(
+            ours, started(ours, source, valid, rows), prompt, torch.full((len(rows),), 15), settings, prompt_valid
+        )
 
     whole = found(list(range(10)))
     assert all(len(best) == 3 for best in whole)
@@ -309,31 +322,31 @@ def test_ragged_prompts_equal_single_ones(models, rule):
         assert [each.tokens for each in found([row])[0]] == [each.tokens for each in whole[row]]
 
 
-def test_an_ensemble_is_the_mean_of_probabilities(models):
+def test_ensemble_is_the_mean_of_probabilities(models):
     _, ours = models
     other = transformer.Model(transformer.Config(vocab=61, width=24, heads=2, layers=1, inner=30)).eval()
-    source, real = encoded(ours)
+    source, valid = random_sources(ours)
     both = Ensemble([ours, other])
     prompt, limits = torch.full((10, 1), 60), torch.full((10,), 12)
     for how in (
         {"beam": 1, "early_stopping": "first"},
         {"beam": 4, "nbest": 4},
-        {"sampling": SamplingSettings(keys(list("abcdefghij"), 2, 1, CPU))},
+        {"sampling": SamplingSettings(sample_keys(list("abcdefghij"), 2, 1, CPU))},
     ):
-        found = search(both, started(both, source, real), prompt, limits, SearchSettings(0, **how))
+        found = search(both, started(both, source, valid), prompt, limits, SearchSettings(0, **how))
         for row in range(0, 10, 3):
             for each in found[row]:
-                said = torch.tensor([60, *each.tokens, *([0] if each.ended else [])])[None]
+                tokens = torch.tensor([60, *each.tokens, *([0] if each.ended else [])])[None]
                 with torch.no_grad():
                     p = [
-                        m(source[row : row + 1], said[:, :-1], Mask(key_valid=real[row : row + 1])).softmax(-1)
+                        m(source[row : row + 1], tokens[:, :-1], Mask(key_valid=valid[row : row + 1])).softmax(-1)
                         for m in both.members
                     ]
-                chosen = ((p[0] + p[1]) / 2)[0].gather(1, said[0, 1:, None]).log().sum()
+                chosen = ((p[0] + p[1]) / 2)[0].gather(1, tokens[0, 1:, None]).log().sum()
                 assert each.logprob == pytest.approx(chosen.item(), abs=1e-4)
-    alone = search(ours, started(ours, source, real), prompt, limits, SearchSettings(0, 4, nbest=4))
+    alone = search(ours, started(ours, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
     twice = Ensemble([ours, ours])
-    again = search(twice, started(twice, source, real), prompt, limits, SearchSettings(0, 4, nbest=4))
+    again = search(twice, started(twice, source, valid), prompt, limits, SearchSettings(0, 4, nbest=4))
     assert [[each.tokens for each in best] for best in alone] == [[each.tokens for each in best] for best in again]
 
 
@@ -357,24 +370,24 @@ SPLIT = [
 
 
 @pytest.mark.parametrize("parts", SPLIT, ids=repr)
-def test_sentences(parts):
-    assert sentences("".join(parts)) == parts
+def test_split_sentences(parts):
+    assert split_sentences("".join(parts)) == parts
 
 
 @given(st.text(st.sampled_from(list("abcABZ .!?…\n\t\"'”)0129。！」-ßé\u00a0")), max_size=60))
-def test_splitting_loses_nothing(text):
-    parts = sentences(text)
+def test_split_sentences_loses_nothing(text):
+    parts = split_sentences(text)
     assert "".join(parts) == text and parts
     assert all(part.strip() for part in parts) or len(parts) == 1
 
 
-def test_words_of_pieces():
-    assert words(["▁", "the", "▁ca", "t", ".", "▁▁", "<e2 80>", "<af>", "x", "\t", "é"]) == [None, 0, 1, 1, 1, None, None, None, 2, None, 3]  # fmt: skip
-    assert words([]) == [] and words([" a", "<c3>", "<a9>", "b▁"]) == [0, None, 0, None]
-    assert word_pairs([0, 0, 3, 1], ["a", "▁b", "c", "▁"], ["x", "▁y", "z", "▁w"]) == [[0, 0], [0, 1], [1, 2]]
+def test_word_of_token_and_word_alignment():
+    assert word_of_token(["▁", "the", "▁ca", "t", ".", "▁▁", "<e2 80>", "<af>", "x", "\t", "é"]) == [None, 0, 1, 1, 1, None, None, None, 2, None, 3]  # fmt: skip
+    assert word_of_token([]) == [] and word_of_token([" a", "<c3>", "<a9>", "b▁"]) == [0, None, 0, None]
+    assert word_alignment([0, 0, 3, 1], ["a", "▁b", "c", "▁"], ["x", "▁y", "z", "▁w"]) == [[0, 0], [0, 1], [1, 2]]
 
 
-# --- people's side -------------------------------------------------------------------------------------------------
+# --- through predict -------------------------------------------------------------------------------------------------
 
 
 def texts_of(count: int, seed: int) -> tuple[list[str], list[str]]:
@@ -384,7 +397,7 @@ def texts_of(count: int, seed: int) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
-    """a and b agree on the vocabulary, c has another."""
+    """a and b share a vocabulary, c has another."""
     place = tmp_path_factory.mktemp("runs")
     for name, texts in zip(("low", "up"), texts_of(400, 0), strict=True):
         (place / name).write_text("\n".join(texts) + "\n")
@@ -399,114 +412,114 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def system(runs):
+def predictor(runs):
     return regard.load(runs / "a")
 
 
 LOW, UP = texts_of(30, 9)
 
 
-def test_symbols_are_one_token_on_both_sides(system):
-    for tokenizer in (system.source, system.target):
+def test_symbols_are_one_token_on_both_sides(predictor):
+    for tokenizer in (predictor.source, predictor.target):
         ids = tokenizer.encode(["see <url>, <name>!", "<url><url>"])
         number = [n for n, piece in enumerate(tokenizer.pieces(range(tokenizer.size))) if piece == "<url>"]
         assert len(number) == 1 and [each.count(number[0]) for each in ids] == [1, 2] and len(ids[1]) == 2
         assert tokenizer.decode(ids) == ["see <url>, <name>!", "<url><url>"]
     with_symbol = [text for text in LOW if "<url>" in text]
-    records = system.predict(with_symbol, details=True)
+    records = predictor.predict(with_symbol, details=True)
     assert all("<url>" in record["source_pieces"] for record in records)
-    assert sum("<url>" in record["pieces"] for record in records) >= len(records) / 2  # learnt, not given
-    for record in system.predict(with_symbol, details=True, include=["<url>"]):
+    assert sum("<url>" in record["pieces"] for record in records) >= len(records) / 2  # learned, not required
+    for record in predictor.predict(with_symbol, details=True, include=["<url>"]):
         assert "<url>" in record["text"] and "<url>" in record["pieces"] and record["missing"] == []
 
 
-def test_samples_of_people(system, runs, capsys):
+def test_predict_samples(predictor, runs, capsys):
     how = {"kind": "sample", "temperature": 0.8, "top_k": 20, "top_p": 0.9}
-    whole = system.predict(LOW, nbest=3, **how)
-    assert whole[:9] == [system.predict(text, nbest=3, **how) for text in LOW[:9]]
-    assert whole[::-1] == system.predict(LOW[::-1], nbest=3, batch=7, **how)
-    assert [some[0] for some in whole] == system.predict(LOW, **how)
-    assert whole != system.predict(LOW, nbest=3, seed=2, **how)
-    assert system.predict(LOW, kind="sample", top_k=1) == system.predict(LOW, kind="greedy")
+    whole = predictor.predict(LOW, nbest=3, **how)
+    assert whole[:9] == [predictor.predict(text, nbest=3, **how) for text in LOW[:9]]
+    assert whole[::-1] == predictor.predict(LOW[::-1], nbest=3, batch=7, **how)
+    assert [some[0] for some in whole] == predictor.predict(LOW, **how)
+    assert whole != predictor.predict(LOW, nbest=3, seed=2, **how)
+    assert predictor.predict(LOW, kind="sample", top_k=1) == predictor.predict(LOW, kind="greedy")
     (runs / "in").write_text("\n".join(LOW) + "\n")
     flags = ("decode.kind=sample", "decode.temperature=0.8", "decode.top_k=20", "decode.top_p=0.9")
     assert main(["predict", str(runs / "a"), str(runs / "in"), *flags]) == 0
     assert capsys.readouterr().out.splitlines() == [some[0] for some in whole]
-    record = system.predict(LOW[0], details=True, nbest=3, **how)
+    record = predictor.predict(LOW[0], details=True, nbest=3, **how)
     assert [each["text"] for each in record["nbest"]] == whole[0]
     for each in record["nbest"]:
         assert sum(each["logprobs"]) == pytest.approx(each["logprob"], abs=1e-3)
 
 
-def test_prefixes_of_people(system):
+def test_predict_with_prefixes(predictor):
     for prefix in ("THE RED", "THE RED ", "T", "Zürich, "):
-        found = system.predict(LOW, prefix=prefix)
+        found = predictor.predict(LOW, prefix=prefix)
         assert all(text.startswith(prefix) and len(text) > len(prefix) for text in found), found
     own = ["", "THE ", "NEVER THE RED", *[""] * 27]
-    found = system.predict(LOW, prefix=own)
-    plain = system.predict(LOW)
+    found = predictor.predict(LOW, prefix=own)
+    plain = predictor.predict(LOW)
     assert found[3:] == plain[3:] and found[0] == plain[0] and found[1].startswith("THE ")
-    assert found == [system.predict(text, prefix=each) for text, each in zip(LOW, own, strict=True)]
-    for record in system.predict(LOW[:6], prefix="THE RED", details=True):
+    assert found == [predictor.predict(text, prefix=each) for text, each in zip(LOW, own, strict=True)]
+    for record in predictor.predict(LOW[:6], prefix="THE RED", details=True):
         assert 0 < record["given"] < len(record["pieces"]) and "".join(record["pieces"][: record["given"]]) == "THE▁RED"
         assert sum(record["logprobs"][record["given"] :]) == pytest.approx(record["logprob"], abs=1e-3)
         length = len(record["logprobs"]) - record["given"]
         assert record["score"] == pytest.approx(record["logprob"] / length, abs=1e-4)
 
 
-def test_phrases_of_people(system):
+def test_predict_with_required_phrases(predictor):
     own = [["HOUSE"], ["THE RED CAT", "BIRD"], [], ["Zürich!"], ["HOUSE", "HOUSE"], ["<url>", "<name>"], *[[]] * 24]
-    found = system.predict(LOW, include=own)
-    assert found == [system.predict(text, include=each) for text, each in zip(LOW, own, strict=True)]
-    assert found[::-1] == system.predict(LOW[::-1], include=own[::-1], batch=4)
+    found = predictor.predict(LOW, include=own)
+    assert found == [predictor.predict(text, include=each) for text, each in zip(LOW, own, strict=True)]
+    assert found[::-1] == predictor.predict(LOW[::-1], include=own[::-1], batch=4)
     for text, phrases in zip(found, own, strict=True):
         assert all(text.count(phrase) >= phrases.count(phrase) for phrase in phrases), (text, phrases)
-    for place in (1, 3):  # what it would not say by itself is never glued to a word
+    for place in (1, 3):  # a forced phrase is never joined to a word
         assert all(found[place].startswith(each) or f" {each}" in found[place] for each in own[place])
-    plain = system.predict(LOW)
+    plain = predictor.predict(LOW)
     assert [found[i] for i in (2, *range(6, 30))] == [plain[i] for i in (2, *range(6, 30))]
-    assert system.predict(LOW[0], include=["THE"], prefix="THE ").startswith("THE ")
-    assert all("HOUSE" in text for text in system.predict(LOW[:4], include="HOUSE", early_stopping="first", beam=2))
+    assert predictor.predict(LOW[0], include=["THE"], prefix="THE ").startswith("THE ")
+    assert all("HOUSE" in text for text in predictor.predict(LOW[:4], include="HOUSE", early_stopping="first", beam=2))
 
 
-def test_phrases_that_cannot_be_said_are_reported(system, monkeypatch):
-    letter = system.target.encode(["Q"])[0]
-    monkeypatch.setattr(system, "filters", (*system.filters, Suppress(letter)))
-    record = system.predict(LOW[1], include=["QUICK", "BIRD"], details=True)
+def test_missing_phrases_are_reported(predictor, monkeypatch):
+    letter = predictor.target.encode(["Q"])[0]
+    monkeypatch.setattr(predictor, "filters", (*predictor.filters, Suppress(letter)))
+    record = predictor.predict(LOW[1], include=["QUICK", "BIRD"], details=True)
     assert record["missing"] == ["QUICK"] and "BIRD" in record["text"] and record["ended"]
-    with pytest.warns(UserWarning, match="decode.include: 1 of 2 texts could not say all, such as 'QUICK'"):
-        assert all("BIRD" in text for text in system.predict(LOW[:2], include=[["BIRD"], ["QUICK", "BIRD"]]))
-    assert system.predict("", include=["BIRD"], details=True)["missing"] == ["BIRD"]
+    with pytest.warns(UserWarning, match="decode.include: 1 of 2 texts lack a phrase, such as 'QUICK'"):
+        assert all("BIRD" in text for text in predictor.predict(LOW[:2], include=[["BIRD"], ["QUICK", "BIRD"]]))
+    assert predictor.predict("", include=["BIRD"], details=True)["missing"] == ["BIRD"]
 
 
-def test_avoided_phrases_of_people(system):
+def test_predict_with_excluded_phrases(predictor):
     some = LOW[:10]
-    plain = system.predict(some)
+    plain = predictor.predict(some)
     assert all(any(phrase in text for text in plain) for phrase in ("THE", "RED", "D"))
-    for avoid in (["THE"], ["RED", "THE"], ["D"], ["E C", "LL H"], ["s", "p", "<"]):
-        found = system.predict(some, exclude=avoid, batch=3)
-        assert all(found) and not any(phrase in text for phrase in avoid for text in found)
-        assert found == [system.predict(text, exclude=avoid) for text in some]
-    records = system.predict(some, exclude=["s", "p", "<"], details=True)
-    assert any(record["ended"] for record in records)  # what END is called inside is nobody's phrase
+    for excluded in (["THE"], ["RED", "THE"], ["D"], ["E C", "LL H"], ["s", "p", "<"]):
+        found = predictor.predict(some, exclude=excluded, batch=3)
+        assert all(found) and not any(phrase in text for phrase in excluded for text in found)
+        assert found == [predictor.predict(text, exclude=excluded) for text in some]
+    records = predictor.predict(some, exclude=["s", "p", "<"], details=True)
+    assert any(record["ended"] for record in records)  # the internal name of END is no phrase
     for how in ({"kind": "greedy"}, {"kind": "sample", "nbest": 2}, {"nbest": 3}):
-        records = system.predict(some, exclude=["THE", "CAT"], details=True, **how)
+        records = predictor.predict(some, exclude=["THE", "CAT"], details=True, **how)
         assert not any(
             word in each["text"] for record in records for each in record["nbest"] for word in ("THE", "CAT")
         )
     own = [["THE"], [], *[["RED"]] * 8]
-    found = system.predict(some, exclude=own)
+    found = predictor.predict(some, exclude=own)
     assert "THE" not in found[0] and found[1] == plain[1] and not any("RED" in text for text in found[2:])
-    assert "RED" in system.predict(LOW[0], exclude=["THE"], include=["RED"])
-    assert not set(system.predict(LOW[0], exclude=list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))) & set(
+    assert "RED" in predictor.predict(LOW[0], exclude=["THE"], include=["RED"])
+    assert not set(predictor.predict(LOW[0], exclude=list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))) & set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     )
 
 
-def test_ensembles_of_people(system, runs, capsys):
+def test_predict_with_an_ensemble(predictor, runs, capsys):
     both, other = regard.load(f"{runs}/a,{runs}/b"), regard.load(runs / "b")
-    assert isinstance(both.model, Ensemble) and both.predict(LOW) != system.predict(LOW)
-    one, two = (each.score(LOW, UP, details=True) for each in (system, other))
+    assert isinstance(both.model, Ensemble) and both.predict(LOW) != predictor.predict(LOW)
+    one, two = (each.score(LOW, UP, details=True) for each in (predictor, other))
     for i, score in enumerate(both.score(LOW, UP)):
         pairs = zip(one[i]["logprobs"], two[i]["logprobs"], strict=True)
         assert score == pytest.approx(sum(math.log((math.exp(p) + math.exp(q)) / 2) for p, q in pairs), abs=1e-3)
@@ -538,8 +551,8 @@ def test_ensembles_of_people(system, runs, capsys):
         assert sentence in line
 
 
-def test_details_tell_all(system):
-    records = system.predict(LOW[:8], details=True, nbest=3)
+def test_details(predictor):
+    records = predictor.predict(LOW[:8], details=True, nbest=3)
     for text, record in zip(LOW, records, strict=False):
         assert len(record["nbest"]) == 3 and all(record[key] == value for key, value in record["nbest"][0].items())
         for each in record["nbest"]:
@@ -551,29 +564,29 @@ def test_details_tell_all(system):
             for i, j in each["word_alignment"]:
                 assert 0 <= i < len(text.split()) and 0 <= j < len(each["text"].split())
             assert {j for _, j in each["word_alignment"]} == set(range(len(each["text"].split())))
-    alone = [system.predict(text, details=True, nbest=3) for text in LOW[:8]]
+    alone = [predictor.predict(text, details=True, nbest=3) for text in LOW[:8]]
     assert [record["word_alignment"] for record in records] == [record["word_alignment"] for record in alone]
     json.dumps(records)
 
 
-def test_long_texts_are_split_only_if_asked(system):
+def test_long_texts_are_split_on_request(predictor):
     long = " ".join(text.capitalize() for text in LOW[:4])
-    parts = system.predict([text.capitalize() for text in LOW[:4]])
-    assert system.predict(long, split=True) == " ".join(parts)
-    assert system.predict(long) != " ".join(parts)
-    assert system.predict(["", " \n", LOW[0]], split=True) == ["", "", system.predict(LOW[0])]
-    record = system.predict(long, split=True, details=True)
+    parts = predictor.predict([text.capitalize() for text in LOW[:4]])
+    assert predictor.predict(long, split=True) == " ".join(parts)
+    assert predictor.predict(long) != " ".join(parts)
+    assert predictor.predict(["", " \n", LOW[0]], split=True) == ["", "", predictor.predict(LOW[0])]
+    record = predictor.predict(long, split=True, details=True)
     assert record["text"] == " ".join(parts) and [each["text"] for each in record["sentences"]] == parts
     assert sum(record["logprobs"]) == pytest.approx(record["logprob"], abs=1e-3)
     assert len(record["alignment"]) == len(record["pieces"]) and max(record["alignment"]) < len(record["source_pieces"])
     assert all(i < len(long.split()) and j < len(record["text"].split()) for i, j in record["word_alignment"])
     one, two = record["sentences"][:2]
-    behind = record["alignment"][len(one["pieces"]) :][: len(two["pieces"])]
-    assert behind == [len(one["source_pieces"]) + i for i in two["alignment"]]
+    shifted = record["alignment"][len(one["pieces"]) :][: len(two["pieces"])]
+    assert shifted == [len(one["source_pieces"]) + i for i in two["alignment"]]
     assert max(j for _, j in record["word_alignment"]) == len(record["text"].split()) - 1
-    begun = system.predict(long, split=True, prefix="NEVER ")
-    assert begun.startswith("NEVER ") and begun.endswith(parts[3])
-    assert system.predict("", split=True, details=True)["text"] == ""
+    prefixed = predictor.predict(long, split=True, prefix="NEVER ")
+    assert prefixed.startswith("NEVER ") and prefixed.endswith(parts[3])
+    assert predictor.predict("", split=True, details=True)["text"] == ""
 
 
 @pytest.mark.parametrize(
@@ -592,32 +605,32 @@ def test_long_texts_are_split_only_if_asked(system):
         ({"nbest": 6}, "decode.nbest is 6, above decode.beam=5; raise the beam"),
         ({"nbest": 2, "split": True}, "decode.nbest is 2 but decode.split joins one"),
         ({"include": ["A LONG PHRASE"], "max_tokens": 5}, "decode.include takes "),
-        ({"include": ["THE RED CAT"], "exclude": ["RED"]}, "decode.include 'THE RED CAT' says 'RED', which decode.exclude forbids"),
-        ({"prefix": "THE RED", "exclude": ["HE R"]}, "decode.prefix 'THE RED' says 'HE R', which decode.exclude forbids"),
+        ({"include": ["THE RED CAT"], "exclude": ["RED"]}, "decode.include 'THE RED CAT' contains 'RED', which decode.exclude forbids"),
+        ({"prefix": "THE RED", "exclude": ["HE R"]}, "decode.prefix 'THE RED' contains 'HE R', which decode.exclude forbids"),
         ({"include": ["A"], "kind": "greedy"}, "decode.include needs beam search but decode.kind is greedy"),
         ({"include": [["A"], []], "kind": "sample"}, "decode.include needs beam search but decode.kind is sample"),
         ({"include": ["A"], "split": True}, "decode.include and decode.split cannot be combined"),
         ({"include": ["A", " "]}, "decode.include: it has an empty phrase"),
-        ({"include": [["A"]]}, "decode.include has 1 entries and there are 2 texts"),
+        ({"include": [["A"]]}, "decode.include has 1 entries for 2 texts"),
         ({"include": [["A"], [3]]}, "decode.include has the entry [3]; expected text"),
-        ({"prefix": ["A"]}, "decode.prefix has 1 entries and there are 2 texts"),
+        ({"prefix": ["A"]}, "decode.prefix has 1 entries for 2 texts"),
         ({"prefix": ["A", None]}, "decode.prefix has the entry None; expected text"),
     ],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_asked(system, how, sentence):
+def test_invalid_decode_settings(predictor, how, sentence):
     with pytest.raises(UserError) as error:
-        system.predict(LOW[:2], **how)
+        predictor.predict(LOW[:2], **how)
     assert str(error.value).startswith(sentence) and "\n" not in str(error.value)
 
 
-def test_a_vocabulary_that_cannot_spell_a_phrase(tmp_path, runs):
+def test_phrases_outside_the_vocabulary(tmp_path, runs):
     settings = {"data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 1}
     for kind, how in (("char", {"include": "Ж"}), ("word", {"prefix": "Zürich"})):
         small = regard.train(
             "translate", settings | {"tokenizer.kind": kind, "train.tensorboard": False}, out=tmp_path / kind
         )
-        with pytest.raises(UserError, match="that the target's vocabulary cannot spell; ask for another"):
+        with pytest.raises(UserError, match="the target's vocabulary cannot spell all of .*; use another text"):
             small.predict(LOW[0], **how)
         assert "BIRD THE" in small.predict(LOW[0], include="BIRD THE") and "BIRD" not in small.predict(
             LOW[0], exclude=["BIRD", "Ж"]
@@ -625,9 +638,9 @@ def test_a_vocabulary_that_cannot_spell_a_phrase(tmp_path, runs):
         assert small.predict(LOW[0], prefix="THE ").startswith("THE ")
 
 
-# --- a prompt of one token is read like any other token, where steps are recorded ----------------------------------------
+# --- graphed steps read a prompt of one token as a regular step ----------------------------------------
 
-EARLY = {
+ONE_TOKEN_PROMPTS = {
     "transformer": {}, "rnn": {}, "cnn": {}, "t5": {},
     "gpt": {}, "xl": {"memory": 6}, "lm": {}, "modern": {"family": "gpt", "size": "modern-tiny", "key_heads": 2},
     "window": {"family": "gpt", "attention": {"kind": "window", "radius": 3}, "positions": {"kind": "sinusoid"}},
@@ -636,10 +649,10 @@ EARLY = {
 
 
 @pytest.mark.parametrize("how", [(1, 1, "first"), (4, 2, "exact"), (3, 3, "heuristic")], ids=["greedy", "exact", "top"])
-@pytest.mark.parametrize("name", EARLY)
+@pytest.mark.parametrize("name", ONE_TOKEN_PROMPTS)
 @torch.no_grad()
-def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
-    shape = dict(EARLY[name])
+def test_one_token_prompt_as_a_step(name, how, monkeypatch):
+    shape = dict(ONE_TOKEN_PROMPTS[name])
     module = family_of(shape.pop("family", name))
     torch.manual_seed(0)
     config = module.Config(**module.SIZES["tiny"] | {"vocab": 37, "width": 16, "heads": 4, "layers": 2} | shape)
@@ -649,8 +662,8 @@ def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
     source, limits = torch.randint(3, 37, (rows, 5)), torch.tensor([9, 4, 7, 12, 3, 6])
     reads = hasattr(model, "encode")
     settings, found = SearchSettings(2, beam, 1.0, nbest, stop, (Suppress([0, 1]),)), []
-    for early in (False, True):
-        monkeypatch.setattr(EagerStep, "early", early)
+    for as_step in (False, True):
+        monkeypatch.setattr(EagerStep, "prompt_as_step", as_step)
         for capacity in (None, 24):
             cache = model.start(source, capacity=capacity) if reads else model.start(rows, capacity)
             first = torch.arange(3, 3 + rows)[:, None]
@@ -661,15 +674,15 @@ def test_all_beams_begin_at_a_prompt_of_one_token(name, how, monkeypatch):
     assert len({len(best[0][0]) for best in found[0]}) > 2 and len({str(best) for best in found[0]}) == rows
 
 
-def test_what_looks_at_the_first_token_needs_a_step_of_its_own():
-    def early(*filters: Filter) -> bool:
-        return BeamSearch(SearchSettings(2, 3, filters=filters), CacheBundle([]), torch.tensor([5])).early
+def test_first_token_filters_need_a_prompt_step():
+    def prompt_as_step(*filters: Filter) -> bool:
+        return BeamSearch(SearchSettings(2, 3, filters=filters), CacheBundle([]), torch.tensor([5])).prompt_as_step
 
-    assert early() and early(Suppress([0]))
-    assert not early(Suppress([0]), FirstToken(torch.tensor([True]), torch.ones(9) > 0))
+    assert prompt_as_step() and prompt_as_step(Suppress([0]))
+    assert not prompt_as_step(Suppress([0]), FirstToken(torch.tensor([True]), torch.ones(9) > 0))
 
 
-def test_phrases_of_which_a_vocabulary_leaves_nothing(tmp_path, runs):
+def test_phrases_that_encode_to_nothing(tmp_path, runs):
     settings = {"data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 1}
     settings |= {"tokenizer.kind": "wordpiece", "tokenizer.vocab": 300, "train.tensorboard": False}
     small = regard.train("translate", settings, out=tmp_path / "run")
@@ -678,8 +691,8 @@ def test_phrases_of_which_a_vocabulary_leaves_nothing(tmp_path, runs):
             small.predict(LOW[0], **{name: "\u200b"})
 
 
-def test_learned_places_have_an_end(tmp_path, runs):
-    """What is too long for them is refused or, in training, left out; an output goes as far as they do."""
+def test_learned_positions_limit_the_length(tmp_path, runs):
+    """Longer inputs are refused or, in training, left out; an output ends at the last position."""
     settings = {
         "data.train": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32, "train.steps": 3, "tokenizer.kind": "byte",
         "model.positions": "learned", "model.positions.tokens": 40, "train.tensorboard": False, "train.tokens": 800,
@@ -690,26 +703,26 @@ def test_learned_places_have_an_end(tmp_path, runs):
         found = small.predict(short, max_tokens=99, details=True, **how)
         assert found["ended"] or len(found["pieces"]) == 39
     for refused in (lambda: small.predict(long), lambda: small.score(short, long), lambda: small.look(long)):
-        with pytest.raises(UserError, match="a text has 100 tokens, END counted, and the model has places for 40"):
+        with pytest.raises(UserError, match="a text has 100 tokens with END and the model has 40 positions"):
             refused()
     (tmp_path / "long").write_text(f"{long}\n")
     valid = {"data.valid": f"{tmp_path}/long,{tmp_path}/long"}
-    with pytest.raises(UserError, match="a text of data.valid has 100 tokens, END counted"):
+    with pytest.raises(UserError, match="a text of data.valid has 100 tokens with END"):
         regard.train("translate", settings | valid, out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(UserError, match="decode.prefix, with one token more, has 101 tokens, END counted"):
+    with pytest.raises(UserError, match="decode.prefix with one more token has 101 tokens with END"):
         small.predict(short, prefix=long.strip() + "s")
 
 
-def test_a_run_that_draws_is_measured_greedily(tmp_path, runs):
-    """Whatever shapes its samples, also on the way to another format."""
+def test_validation_of_a_sampling_run_is_greedy(tmp_path, runs):
+    """With any sampling settings, also after a conversion."""
     settings = {
         "data.train": f"{runs}/low,{runs}/up", "data.valid": f"{runs}/low,{runs}/up", "model.size": "tiny", "model.width": 32,
         "train.steps": 2, "train.metric": "bleu", "train.tensorboard": False, "decode.kind": "sample", "decode.temperature": 0.8,
         "decode.top_k": 9, "decode.top_p": 0.9, "decode.min_p": 0.1, "decode.max_tokens": 9,
     }  # fmt: skip
-    drawing = regard.train("translate", settings, out=tmp_path / "run")
+    sampling = regard.train("translate", settings, out=tmp_path / "run")
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "folder")
     again = regard.load(tmp_path / "folder")
-    assert again.run.decode == drawing.run.decode.model_copy(update={"batch": again.run.decode.batch})
-    assert again.predict(LOW) == drawing.predict(LOW)
+    assert again.run.decode == sampling.run.decode.model_copy(update={"batch": again.run.decode.batch})
+    assert again.predict(LOW) == sampling.predict(LOW)

@@ -1,4 +1,4 @@
-"""Search: equal to exhaustive search, to transformers' own, and the same for a sentence whatever is beside it."""
+"""Search equals exhaustive search and the one of transformers, and is batch-invariant."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
-from regard.decode.pool import largest, top
+from regard.decode.pool import blocked_topk, top_candidates
 from regard.families import transformer
 from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Cache, LayerCache, Mask
@@ -16,13 +16,13 @@ from regard.parts import Cache, LayerCache, Mask
 END = 0
 
 
-class Last(LayerCache):
-    def __init__(self, now: Tensor) -> None:
-        self.now = now  # (rows,) the token before
+class LastToken(LayerCache):
+    def __init__(self, token: Tensor) -> None:
+        self.token = token  # (rows,) the previous token
 
 
 class Chain:
-    """The smallest thing that can be decoded: the next token depends on the row and on the last two tokens."""
+    """The smallest model that can be decoded: the next token depends on the row and on the last two tokens."""
 
     def __init__(self, rows: int, vocab: int, seed: int = 0, spread: float = 1.5) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -30,31 +30,31 @@ class Chain:
         self.rows = rows
 
     def start(self, rows: list[int]) -> Cache:
-        which = Last(torch.tensor(rows))
-        return Cache(len(rows), torch.device("cpu"), [which, Last(torch.zeros(len(rows), dtype=torch.long))])
+        which = LastToken(torch.tensor(rows))
+        return Cache(len(rows), torch.device("cpu"), [which, LastToken(torch.zeros(len(rows), dtype=torch.long))])
 
-    def step(self, tokens: Tensor, cache: Cache, real: Tensor | None = None) -> Tensor:
-        row, before = cache.layers[0].now, cache.layers[1].now
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        row, before = cache.layers[0].token, cache.layers[1].token
         flat = tokens.reshape(-1)
-        cache.layers[1].now = flat.clone()
+        cache.layers[1].token = flat.clone()
         cache.advance(cache.next_mask(tokens))
         return self.table[row, before, flat].view(*tokens.shape, -1)
 
-    def logprob(self, row: int, said: tuple[int, ...]) -> float:
+    def logprob(self, row: int, tokens: tuple[int, ...]) -> float:
         total, before, last = 0.0, 0, 1
-        for token in said:
+        for token in tokens:
             total += self.table[row, before, last].log_softmax(-1)[token].item()
             before, last = last, token
         return total
 
 
-def run(chain: Chain, rows: list[int], limits: list[int], **how) -> list:
+def run(chain: Chain, rows: list[int], limits: list[int], **settings) -> list:
     prompt = torch.ones(len(rows), 1, dtype=torch.long)
-    return search(chain, chain.start(rows), prompt, torch.tensor(limits), SearchSettings(END, **how))
+    return search(chain, chain.start(rows), prompt, torch.tensor(limits), SearchSettings(END, **settings))
 
 
 def everything(chain: Chain, row: int, vocab: int, limit: int, alpha: float) -> dict[tuple[int, ...], float]:
-    """The score of every text there can be."""
+    """The score of every possible text."""
     every = {}
     for length in range(1, limit + 1):
         for body in itertools.product(range(1, vocab), repeat=length - 1):
@@ -78,7 +78,7 @@ def test_exact_equals_exhaustive_search(alpha):
         assert all(each.ended == (len(each.tokens) < limit) for each in found[row])
 
 
-def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_the_best_each_time():
+def test_full_beam_beats_greedy_and_greedy_takes_the_best_token():
     chain = Chain(8, 6)
     rows, limits = list(range(8)), [9] * 8
     greedy = run(chain, rows, limits, beam=1, early_stopping="first")
@@ -96,11 +96,11 @@ def test_a_wider_beam_is_never_worse_when_it_holds_everything_and_greedy_takes_t
     assert any(whole[row][0].tokens != greedy[row][0].tokens for row in rows)
 
 
-def test_greedy_is_a_beam_of_one():
-    """A rule of its own, which finds what the general one finds: rows end early, late, by the limit or not at all."""
+def test_greedy_equals_a_beam_of_one():
+    """GreedySearch finds what BeamSearch finds, for rows that end early, late, at the limit or not at all."""
     from regard.decode.beam import BeamSearch
     from regard.decode.greedy import GreedySearch
-    from regard.decode.search import rule
+    from regard.decode.search import build_search
 
     chain, limits = Chain(40, 5, spread=1.5), [1 + i % 12 for i in range(40)]
     chain.table[8, :, :, 3] = chain.table[8, :, :, 1]  # ties
@@ -108,14 +108,14 @@ def test_greedy_is_a_beam_of_one():
         how = SearchSettings(END, 1, 0.7, early_stopping="first", filters=(Suppress(suppressed),) if suppressed else ())
         found = []
         for kind in (GreedySearch, BeamSearch):
-            walk = kind(how, Nothing(), torch.tensor(limits))
-            tokens, state = torch.ones(40, 1, dtype=torch.long), torch.zeros(40, dtype=torch.long)
+            state = kind(how, EmptyCache(), torch.tensor(limits))
+            tokens, before = torch.ones(40, 1, dtype=torch.long), torch.zeros(40, dtype=torch.long)
             while tokens is not None:
-                row, last = walk.row, tokens[:, 0]
-                tokens = walk.step_and_drop(chain.table[row, state[row], last][:, None])
-                state[row] = last
-            found.append(walk.results())
-        assert type(rule(how, Nothing(), torch.tensor(limits))) is GreedySearch
+                row, last = state.input_row, tokens[:, 0]
+                tokens = state.step_and_drop(chain.table[row, before[row], last][:, None])
+                before[row] = last
+            found.append(state.results())
+        assert type(build_search(how, EmptyCache(), torch.tensor(limits))) is GreedySearch
         assert [[(each.tokens, each.ended) for each in some] for some in found[0]] == [
             [(each.tokens, each.ended) for each in some] for some in found[1]
         ]
@@ -123,36 +123,36 @@ def test_greedy_is_a_beam_of_one():
         assert scores[0] == pytest.approx(scores[1], abs=1e-5) and len(scores[0]) == (0 if len(suppressed) == 5 else 80)
 
 
-class Nothing:
-    """A cache that holds nothing."""
+class EmptyCache:
+    """A cache without content."""
 
     fixed = False
 
     def select(self, rows: Tensor) -> None: ...
 
 
-def test_a_search_puts_back_what_it_took(monkeypatch):
-    """What was recorded is handed on to the next search, when a search is over or has been left."""
+def test_search_releases_its_graph(monkeypatch):
+    """A search returns its captured graph when it is over or has been closed."""
     from regard.decode import cuda_graph
     from regard.decode.search import steps
 
-    back = []
-    monkeypatch.setattr(cuda_graph.EagerStep, "put_back", lambda self: back.append(self))
+    released = []
+    monkeypatch.setattr(cuda_graph.EagerStep, "release", lambda self: released.append(self))
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
     source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
     with torch.no_grad():
         search(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
-        assert len(back) == 1
-        walks = steps(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
-        next(walks)
-        walks.close()
-    assert len(back) == 2
+        assert len(released) == 1
+        states = steps(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
+        next(states)
+        states.close()
+    assert len(released) == 2
 
 
 @pytest.mark.parametrize("stop", ["exact", "first", "heuristic"])
-def test_a_row_does_not_know_its_neighbours(stop):
-    """Alone, in any company, in any order and with limits of its own: the same n-best list."""
+def test_rows_are_batch_invariant(stop):
+    """Alone, in any batch, in any order and with its own limit, a row has the same n-best list."""
     chain, limits = Chain(24, 7), [3 + i % 9 for i in range(24)]
     how = {"beam": 4, "nbest": 3, "early_stopping": stop, "length_penalty": 0.8}
     alone = [run(chain, [row], [limits[row]], **how)[0] for row in range(24)]
@@ -165,21 +165,21 @@ def test_a_row_does_not_know_its_neighbours(stop):
 
 def test_ties_go_to_the_first_token():
     scores = torch.tensor([[[0.0, -1.0, -1.0 + 4e-6, -3.0], [-1.0 - 4e-6, -2.0, -torch.inf, -torch.inf]]])
-    best, token, beam = top(scores, 4)
+    best, token, beam = top_candidates(scores, 4)
     assert token.tolist() == [[0, 1, 2, 0]] and beam.tolist() == [[0, 0, 0, 1]]
-    best, token, beam = top(scores, 2)  # also between the last that is kept and the first that is not
+    best, token, beam = top_candidates(scores, 2)  # also between the last one kept and the first one dropped
     assert token.tolist() == [[0, 1]] and best[0, 1] == -1.0
-    best, token, beam = top(scores[:, 1:], 5)  # more asked for than there is
+    best, token, beam = top_candidates(scores[:, 1:], 5)  # more than there are
     assert token.tolist()[0][:2] == [0, 1] and best[0, 2:].tolist() == [-torch.inf] * 3
 
 
 @pytest.mark.parametrize("size", [1, 127, 500, 640, 2049, 20000])
 @pytest.mark.parametrize("count", [1, 5, 10])
-def test_the_largest_by_way_of_blocks(size, count):
+def test_blocked_topk(size, count):
     flat, count = torch.randn(3, size), min(count, size)
-    flat[1, : size - 1] = -torch.inf  # one that is anything
-    flat[2, -count:] = 9.0 + torch.arange(count)  # behind the last whole block, or in the last one
-    best, index = largest(flat, count)
+    flat[1, : size - 1] = -torch.inf  # a single finite value
+    flat[2, -count:] = 9.0 + torch.arange(count)  # after the last whole block, or in the last block
+    best, index = blocked_topk(flat, count)
     wanted = flat.topk(count)
     assert torch.equal(best, wanted.values) and torch.equal(flat.gather(1, index), best)
     assert torch.equal(index[::2], wanted.indices[::2]) and all(len(set(row)) == count for row in index.tolist())
@@ -203,7 +203,7 @@ def test_filters():
 
 @pytest.fixture(scope="module")
 def marian() -> tuple[nn.Module, nn.Module]:
-    """A Marian of odd sizes whose texts end by themselves, and ours with its weights."""
+    """A Marian of odd sizes whose texts end with END, and our model with its weights."""
     torch.manual_seed(0)
     config = hf.MarianConfig(
         vocab_size=61, d_model=36, encoder_layers=3, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
@@ -230,14 +230,14 @@ def marian() -> tuple[nn.Module, nn.Module]:
 @pytest.mark.parametrize(
     "beams, early, alpha", [(1, False, 1.0), (4, False, 1.0), (4, True, 1.0), (5, False, 0.6), (3, True, 2.0)]
 )
-def test_beams_of_transformers(marian, beams, early, alpha):
+def test_beams_equal_transformers(marian, beams, early, alpha):
     theirs, ours = marian
     rows, limit = 12, 25
     lengths = torch.randint(1, 12, (rows,))
-    real = torch.arange(12)[None] < lengths[:, None]
-    source = torch.randint(1, 60, (rows, 12)).masked_fill(~real, 60)
+    valid = torch.arange(12)[None] < lengths[:, None]
+    source = torch.randint(1, 60, (rows, 12)).masked_fill(~valid, 60)
     out = theirs.generate(
-        input_ids=source, attention_mask=real.long(), num_beams=beams, num_return_sequences=beams, max_length=limit + 1,
+        input_ids=source, attention_mask=valid.long(), num_beams=beams, num_return_sequences=beams, max_length=limit + 1,
         early_stopping=early, length_penalty=alpha, bad_words_ids=[[60]], forced_eos_token_id=0, do_sample=False,
         return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
@@ -245,7 +245,7 @@ def test_beams_of_transformers(marian, beams, early, alpha):
         0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0))
     )
     with torch.no_grad():
-        cache = ours.start(source, Mask(key_valid=real))
+        cache = ours.start(source, Mask(key_valid=valid))
     found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
     texts = [[token for token in row[1:] if token not in (0, 60)] for row in out.sequences.tolist()]
     assert [each.tokens for best in found for each in best] == texts
@@ -255,7 +255,7 @@ def test_beams_of_transformers(marian, beams, early, alpha):
         assert scores == pytest.approx(out.sequences_scores.tolist(), abs=1e-4)
 
 
-def test_growing_and_preallocated_caches_give_the_same_beams(marian):
+def test_growing_and_preallocated_caches_agree(marian):
     _, ours = marian
     source = torch.randint(1, 60, (4, 9))
     with torch.no_grad():
@@ -269,99 +269,104 @@ def test_growing_and_preallocated_caches_give_the_same_beams(marian):
 
 @pytest.mark.parametrize("stop", ["exact", "heuristic", "first", "samples"])
 @torch.no_grad()
-def test_a_step_can_be_recorded(stop):
-    """From the second step of a shape on, everything that lives between steps stays where it is in memory."""
+def test_steps_keep_tensor_addresses(stop):
+    """From the second step of a shape on, all tensors of the state keep their addresses: CUDA graphs need it."""
     from regard.decode import SamplingSettings
-    from regard.decode.search import rule
+    from regard.decode.cuda_graph import TRANSIENT
+    from regard.decode.search import build_search
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
     cache, limits = model.start(torch.randint(3, 31, (4, 5)), capacity=30), torch.tensor([12, 12, 12, 12])
     draw = SamplingSettings(torch.arange(12).view(4, 3)) if stop == "samples" else None
-    walk = rule(
+    state = build_search(
         SearchSettings(2, 3, early_stopping="exact" if draw else stop, filters=(Suppress([2]),), sampling=draw),
         cache,
         limits,
     )
     scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
     cache.branch(3, 12)
-    tokens, seen = walk.step_and_drop(scores), []
+    tokens, seen = state.step_and_drop(scores), []
 
-    def held() -> dict[str, int]:
-        owners = {"walk": walk, "pool": getattr(walk, "pool", None), "cache": cache, "book": cache.layouts[0]}
+    def addresses() -> dict[str, int]:
+        owners = {"state": state, "pool": getattr(state, "pool", None), "cache": cache, "layout": cache.layouts[0]}
         owners |= {f"layer {i}": layer for i, layer in enumerate(cache.layers)}
         return {
             f"{owner}.{name}": value.data_ptr()
             for owner, each in owners.items() if each is not None
-            for name, value in vars(each).items() if isinstance(value, Tensor) and name != "target_slots"
+            for name, value in vars(each).items() if isinstance(value, Tensor) and name not in TRANSIENT
         }  # fmt: skip
 
     for _ in range(6):
-        tokens = walk.step_and_drop(model.step(tokens, cache))
-        seen.append(held())
-    assert walk.recordable and {"walk.logprobs", "walk.tokens", "walk.active", "walk.now", "book.beam_ancestry"} <= set(
-        seen[0]
-    )
+        tokens = state.step_and_drop(model.step(tokens, cache))
+        seen.append(addresses())
+    assert state.graph_safe and {
+        "state.logprobs",
+        "state.tokens",
+        "state.active",
+        "state.device_step",
+        "layout.beam_ancestry",
+    } <= set(seen[0])
     assert all(each == seen[0] for each in seen)
-    assert int(walk.now) == walk.step == 7
+    assert int(state.device_step) == state.step == 7
 
 
-def test_nothing_that_a_walk_reads_is_left_behind():
-    """A later search brings every tensor of its walk to the recording, whatever the rule."""
+def test_collected_state_has_every_tensor():
+    """A later search copies every tensor of its state to the captured graph, for every rule."""
     from regard.decode import SamplingSettings
     from regard.decode.cuda_graph import collect_state
-    from regard.decode.search import rule
+    from regard.decode.search import build_search
 
     for settings in (
         SearchSettings(2, 1, early_stopping="first"),
         SearchSettings(2, 3),
         SearchSettings(2, nbest=2, sampling=SamplingSettings(torch.arange(8).view(4, 2))),
     ):
-        walk = rule(settings, Nothing(), torch.full((4,), 9))
-        held = {name for name, each in vars(walk).items() if isinstance(each, Tensor)}
-        found = {place.name for place in collect_state({"walk": walk}) if place.path.count(".") == 2}
+        state = build_search(settings, EmptyCache(), torch.full((4,), 9))
+        held = {name for name, each in vars(state).items() if isinstance(each, Tensor)}
+        found = {entry.name for entry in collect_state({"state": state}) if entry.path.count(".") == 2}
         assert held <= found, held - found
 
 
 @torch.no_grad()
-def test_another_search_takes_the_place_of_a_recorded_one():
-    """What a search works on can be moved to the tensors of another one of the same shapes, and it goes on as it was."""
-    from regard.decode.cuda_graph import collect_state, copy_into, outline
-    from regard.decode.search import rule
+def test_a_search_can_move_to_the_tensors_of_another():
+    """The state of a search can be copied to the tensors of another with the same shapes, and the search continues."""
+    from regard.decode.cuda_graph import collect_state, copy_into, signature
+    from regard.decode.search import build_search
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
     sources = [torch.randint(3, 31, (4, 5)) for _ in range(2)]
     limits = torch.tensor([9, 12, 7, 3])
 
-    def begun(source: Tensor):
+    def started(source: Tensor):
         cache = model.start(source, Mask(key_valid=torch.ones_like(source, dtype=torch.bool)), capacity=30)
-        walk = rule(SearchSettings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
+        state = build_search(SearchSettings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
         scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
-        cache.branch(3, walk.longest)
-        tokens = walk.step_and_drop(scores)
-        return walk, cache, walk.step_and_drop(model.step(tokens, cache))
+        cache.branch(3, state.capacity)
+        tokens = state.step_and_drop(scores)
+        return state, cache, state.step_and_drop(model.step(tokens, cache))
 
-    def ended(walk, cache, tokens):
+    def finish(state, cache, tokens):
         while tokens is not None:
-            tokens = walk.step_and_drop(model.step(tokens, cache))
-        return walk.results()
+            tokens = state.step_and_drop(model.step(tokens, cache))
+        return state.results()
 
-    wanted = ended(*begun(sources[1]))
-    first, second = begun(sources[0]), begun(sources[1])
-    places = [[*collect_state({"walk": walk, "cache": cache})] for walk, cache, _ in (first, second)]
-    assert [outline(place) for place in places[0]] == [outline(place) for place in places[1]]
-    before, after = ([place for place in some if isinstance(place.value, Tensor)] for some in places)
-    paths = {place.path for place in before}
+    wanted = finish(*started(sources[1]))
+    first, second = started(sources[0]), started(sources[1])
+    entries = [[*collect_state({"state": state, "cache": cache})] for state, cache, _ in (first, second)]
+    assert [signature(entry) for entry in entries[0]] == [signature(entry) for entry in entries[1]]
+    before, after = ([entry for entry in some if isinstance(entry.value, Tensor)] for some in entries)
+    paths = {entry.path for entry in before}
     assert {
-        ".walk.logprobs",
-        ".walk.tokens",
-        ".walk.now",
-        ".walk.row",
-        ".walk.pool.tokens",
-        ".walk.cache.lengths",
+        ".state.logprobs",
+        ".state.tokens",
+        ".state.device_step",
+        ".state.input_row",
+        ".state.pool.tokens",
+        ".state.cache.lengths",
     } <= paths
-    assert sum(path.endswith((".k", ".v")) for path in paths) == 8  # of two layers, their own and the source's
-    copy_into(after, [place.value for place in before])
+    assert sum(path.endswith((".k", ".v")) for path in paths) == 8  # self and cross attention of two layers
+    copy_into(after, [entry.value for entry in before])
     assert second[0].tokens is first[0].tokens and second[1].layers[0].k is first[1].layers[0].k
-    assert ended(*second) == wanted and ended(*begun(sources[0])) != wanted
+    assert finish(*second) == wanted and finish(*started(sources[0])) != wanted

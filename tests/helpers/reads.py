@@ -1,4 +1,4 @@
-"""Small runs of models that read, for the tests: texts that are glad or sad, words that are things or deeds."""
+"""Small runs of encoder tasks for the tests: texts labeled glad or sad, words tagged as things or deeds."""
 
 import random
 from pathlib import Path
@@ -15,49 +15,53 @@ GLAD, SAD, ANY = ("good", "happy", "sunny"), ("bad", "gloomy", "rainy"), ("a", "
 THINGS, DEEDS, SMALL = ("cat", "house", "day"), ("sees", "finds", "likes"), ("a", "the", "some")
 
 
-def moods(count: int, seed: int) -> list[tuple[str, str]]:
-    chance = random.Random(seed)
-    found = []
+def labeled_examples(count: int, seed: int) -> list[tuple[str, str]]:
+    rng = random.Random(seed)
+    examples = []
     for _ in range(count):
-        glad = chance.random() < 0.6
-        words = [*chance.choices(ANY, k=chance.randrange(1, 6)), chance.choice(GLAD if glad else SAD)]
-        chance.shuffle(words)
-        found.append((" ".join(words), "glad" if glad else "sad"))
-    return found
+        glad = rng.random() < 0.6
+        words = [*rng.choices(ANY, k=rng.randrange(1, 6)), rng.choice(GLAD if glad else SAD)]
+        rng.shuffle(words)
+        examples.append((" ".join(words), "glad" if glad else "sad"))
+    return examples
 
 
-def phrases(count: int, seed: int) -> list[list[tuple[str, str]]]:
-    """A thing behind a small word begins a span, and goes on with it behind another thing: a tagger must look around."""
-    chance = random.Random(seed)
-    found = []
+def tagged_examples(count: int, seed: int) -> list[list[tuple[str, str]]]:
+    """A thing begins a span after a small word and continues it after another thing: a tagger needs context."""
+    rng = random.Random(seed)
+    examples = []
     for _ in range(count):
         words: list[tuple[str, str]] = []
-        for _ in range(chance.randrange(1, 6)):
-            words += [(chance.choice(SMALL), "O"), (chance.choice(THINGS), "B-T"), (chance.choice(THINGS), "I-T")]
-            words = words[: len(words) - chance.randrange(2)]
-            words += [(chance.choice(DEEDS), "B-D")] * chance.randrange(2)
-        found.append(words[chance.choice((0, 0, 3)) :] or [("sees", "B-D")])
-    return found
+        for _ in range(rng.randrange(1, 6)):
+            words += [(rng.choice(SMALL), "O"), (rng.choice(THINGS), "B-T"), (rng.choice(THINGS), "I-T")]
+            words = words[: len(words) - rng.randrange(2)]
+            words += [(rng.choice(DEEDS), "B-D")] * rng.randrange(2)
+        examples.append(words[rng.choice((0, 0, 3)) :] or [("sees", "B-D")])
+    return examples
 
 
-def texts_of(path: Path, examples: list[tuple[str, str]]) -> Path:
+def write_texts(path: Path, examples: list[tuple[str, str]]) -> Path:
     path.write_text("".join(f"{text}\t{label}\n" for text, label in examples), encoding="utf-8")
     return path
 
 
-def columns_of(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
+def write_columns(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
     path.write_text("\n".join("".join(f"{word} x {tag}\n" for word, tag in each) for each in sentences))
     return path
 
 
-def trained(recipe: str, folder: Path, **settings: Any) -> Path:
-    """A run in `folder`/run; settings with __ for the dots. Its files are there, too."""
+def train_run(recipe: str, folder: Path, **settings: Any) -> Path:
+    """Train a run in `folder`/run with its data files in `folder`; settings have __ for dots."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"classify": (texts_of, moods), "tag": (columns_of, phrases), "masked": (texts_of, moods)}
+    data = {
+        "classify": (write_texts, labeled_examples),
+        "tag": (write_columns, tagged_examples),
+        "masked": (write_texts, labeled_examples),
+    }
     if recipe in data:
         write, make = data[recipe]
-        parts = {"train": 300, "valid": 40, "test": 50}
-        files = {name: write(folder / f"{name}.txt", make(count, i)) for i, (name, count) in enumerate(parts.items())}
+        splits = {"train": 300, "valid": 40, "test": 50}
+        files = {name: write(folder / f"{name}.txt", make(count, i)) for i, (name, count) in enumerate(splits.items())}
         settings = {f"data.{name}": str(path) for name, path in files.items()} | settings
     own = {key.replace("__", "."): value for key, value in settings.items()}
     regard.train(recipe, {**TINY, **own}, out=folder / "run")

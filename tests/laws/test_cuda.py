@@ -13,7 +13,7 @@ from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.processors.tokenizers import TrainedTokenizer
-from regard.tasks.translate import TranslateObjective, states
+from regard.tasks.translate import TranslateObjective, decoder_states
 from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -152,13 +152,13 @@ def test_next_search_reuses_the_graph(way, monkeypatch):
     from regard.decode import cuda_graph
 
     model, twin, made = a_model().cuda(), a_model(), []
-    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.GraphedStep.record
+    how, kept = replace(WAYS[way], filters=(Suppress([2]),)), cuda_graph.GraphedStep.capture
 
     def drawn(place):
         draws = SamplingSettings(torch.arange(36, device=place).view(12, 3), (TopK(20),))
         return replace(how, sampling=draws) if way == "samples" else how
 
-    monkeypatch.setattr(cuda_graph.GraphedStep, "record", lambda self, *words: made.append(1) or kept(self, *words))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "capture", lambda self, *words: made.append(1) or kept(self, *words))
     for seed in range(3):
         source = torch.randint(3, 97, (12, 9), generator=torch.Generator().manual_seed(seed))
         prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
@@ -179,7 +179,7 @@ def test_compiled_packed_training_equals_plain():
     ]
     batch = collate_pairs(texts[:24], texts[24:], TrainedTokenizer, TrainedTokenizer, 128).to("cuda")
     task = SimpleNamespace(
-        translator=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
+        predictor=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
     )
     model, found = a_model().cuda(), []
     for loss_of in (TranslateObjective.loss, torch.compile(TranslateObjective.loss, dynamic=False)):
@@ -211,7 +211,7 @@ def test_recurrent_training_equals_cpu(family, width, tmp_path):
     for device, half in (("cpu", False), ("cuda", False), ("cuda", True)):
         model.to(device).zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            loss = model.logits(states(model, batch.to(device))).float().square().mean()
+            loss = model.logits(decoder_states(model, batch.to(device))).float().square().mean()
         loss.backward()
         found.append(torch.cat([each.grad.flatten().cpu() for each in model.parameters()]))
     assert (found[0] - found[1]).norm() < 1e-3 * found[0].norm()

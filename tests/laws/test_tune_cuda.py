@@ -44,7 +44,7 @@ def test_tuned_models_share_their_base(tmp_path):
 
     import regard
 
-    base = reads.trained("classify", tmp_path / "base", train__steps=2)
+    base = reads.train_run("classify", tmp_path / "base", train__steps=2)
     parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "train.steps": 1}
     for kind in ("lora", "prefix"):
         own = {"tune.kind": kind, "train.tensorboard": False, "device": "cpu"}

@@ -201,7 +201,7 @@ def test_train_save_and_load(tmp_path: Path, task: str, family: str) -> None:
     """A run trains; loaded again, it predicts the same."""
     slot = {"model__attention__radius": 2} if family == "longformer" else {"model__attention__size": 2}
     own = {"model__family": family, "model__positions__tokens": 64, "train__steps": 40, **slot}
-    run = reads.trained(task, tmp_path, **own)
+    run = reads.train_run(task, tmp_path, **own)
     predictor = regard.load(run)
     metrics = predictor.evaluate()
     assert metrics["loss"] < 4 if task == "masked" else metrics["accuracy"] > 0.7

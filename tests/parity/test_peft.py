@@ -143,7 +143,7 @@ def test_what_stands_before_a_text(bases, name, kind, tmp_path):
 def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
     from helpers import reads
 
-    base = reads.trained("classify", home / "reads", train__steps=5)
+    base = reads.train_run("classify", home / "reads", train__steps=5)
     parts = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid")}
     fine = {
         "train.steps": 5,
@@ -273,7 +273,7 @@ def test_a_prompt_that_does_not_fit(bases, tmp_path):
 def test_what_has_no_form_there(tmp_path, home):
     from helpers import reads
 
-    base = reads.trained("classify", tmp_path / "reads", train__steps=2)
+    base = reads.train_run("classify", tmp_path / "reads", train__steps=2)
     parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "tune.kind": "prompt", "train.steps": 1}
     regard.train("classify", {**parts, "train.tensorboard": False, "device": "cpu"}, out=tmp_path / "run")
     with pytest.raises(UserError, match="prompt of the family bert has no form in PEFT that says the same"):

@@ -90,7 +90,7 @@ def test_generation_equals_transformers(folders: dict[str, Path], name: str) -> 
         generated = theirs.generate(
             **batch, num_beams=beams, max_new_tokens=17, do_sample=False, **(words if beams > 1 else {})
         ).tolist()
-        hypotheses = ours.search(TEXTS, ours._how({"max_tokens": 17, **how}))
+        hypotheses = ours.search(TEXTS, ours.decode_settings({"max_tokens": 17, **how}))
         assert [best[0].tokens for best in hypotheses] == [
             [each for each in row if each not in (0, 1)] for row in generated
         ]

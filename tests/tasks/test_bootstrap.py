@@ -1,4 +1,4 @@
-"""`regard eval A B`: sacrebleu's paired bootstrap, so that a difference is known to be real."""
+"""`regard eval A B`: the paired bootstrap of sacrebleu, which tests whether a difference is significant."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from regard.metrics.text import paired_bootstrap
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One that has learnt something, and the mean of its checkpoints, which is another."""
+    """A trained run, and another one: the average of its checkpoints."""
     run = small.train_translator(
         tmp_path_factory.mktemp("bootstrap"), 160, train__eval_every=1000, train__save_every=80, decode__kind="greedy"
     )
@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
 
 
 def test_equals_sacrebleu(tmp_path):
-    """The numbers of its own command line, for several references too."""
+    """The numbers equal those of its command line, also for several references."""
     right = [text.upper() for text in marian.sentences(120)]
     draw = torch.Generator().manual_seed(3)
     dropped = lambda share: [  # noqa: E731
@@ -48,9 +48,9 @@ def test_equals_sacrebleu(tmp_path):
     ]
     chances = [float(number) for number in re.findall(r"p = ([\d.]+)", done.stdout)]
     signatures, found = paired_bootstrap(systems, [list(both) for both in zip(right, other, strict=True)])
-    figures = [system[name][key] for system in found for name in ("bleu", "chrf", "ter") for key in ("score", "mean", "interval")]  # fmt: skip
-    assert figures == pytest.approx(wanted, abs=0.051) and len(wanted) == 27  # they round
-    assert [system[name]["p"] for system in found[1:] for name in system] == pytest.approx(chances, abs=1e-4)
+    metrics = [result[name][key] for result in found for name in ("bleu", "chrf", "ter") for key in ("score", "mean", "interval")]  # fmt: skip
+    assert metrics == pytest.approx(wanted, abs=0.051) and len(wanted) == 27  # sacrebleu rounds
+    assert [result[name]["p"] for result in found[1:] for name in result] == pytest.approx(chances, abs=1e-4)
     assert all(signature in done.stdout for signature in signatures.values())
     assert signatures["bleu"].startswith("nrefs:2|bs:1000|seed:12345|case:mixed")
     assert found[2]["bleu"]["p"] < 0.01 and found[0]["bleu"]["p"] is None
@@ -65,11 +65,11 @@ def test_two_runs(runs, capsys):
     assert main(["eval", str(one), str(other), str(one), "--data", data, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     first, second, third = found["systems"]
-    figures = regard.load(one).evaluate(small_sides(data))
-    assert {key: first[key] for key in figures} == figures and first["run"] == str(one)
+    metrics = regard.load(one).evaluate(small_sides(data))
+    assert {key: first[key] for key in metrics} == metrics and first["run"] == str(one)
     assert first["bootstrap"]["bleu"]["p"] is None and 0 < second["bootstrap"]["bleu"]["p"] <= 1
     assert second["bleu"] == second["bootstrap"]["bleu"]["score"] != first["bleu"]
-    assert third["bootstrap"]["chrf"]["p"] == 1.0  # itself
+    assert third["bootstrap"]["chrf"]["p"] == 1.0  # the same run
     assert set(found["signatures"]) == {"bleu", "chrf", "ter"}
 
 
@@ -79,7 +79,7 @@ def small_sides(data: str):
     return parse_sides(data)
 
 
-def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
+def test_errors(runs, tmp_path, capsys, monkeypatch):
     one, other, data = runs
     copy = tmp_path / "copy"
     shutil.copytree(other, copy)
@@ -87,7 +87,7 @@ def test_what_is_refused(runs, tmp_path, capsys, monkeypatch):
     about["config"]["data"]["test"] = about["config"]["data"]["valid"]
     (copy / "run.json").write_text(json.dumps(about))
     with monkeypatch.context() as patch, pytest.raises(UserError, match="missing does not exist; give a run folder"):
-        patch.setattr(api, "load", None)  # before any work
+        patch.setattr(api, "load", None)  # fails before any work
         compare([one, f"{one},{tmp_path}/missing"])
     with pytest.raises(UserError, match="have different test data; set one for all with --data"):
         compare([one, copy])

@@ -1,4 +1,4 @@
-"""Classification from files to answers, and everything that can go wrong on the way."""
+"""Classification from files to predictions, and its errors."""
 
 import io
 import json
@@ -24,20 +24,20 @@ from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.synthetic.language_id import LOCALES, make_phrases
 from regard.tasks import classify
-from regard.tasks.encoder import states
+from regard.tasks.encoder import hidden_states
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return reads.trained("classify", tmp_path_factory.mktemp("classify"))
+    return reads.train_run("classify", tmp_path_factory.mktemp("classify"))
 
 
 @pytest.fixture(scope="module")
-def system(run):
+def predictor(run):
     return regard.load(run)
 
 
-def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+def run_cli(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
     capsys.readouterr()
     code = cli.main([str(each) for each in arguments])
@@ -45,14 +45,14 @@ def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, st
     return code, captured.out, captured.err
 
 
-def test_it_learns_and_is_measured(run, system):
-    figures = system.evaluate()
-    right = [label for _, label in reads.moods(50, 2)]
-    assert figures["examples"] == 50 and figures["accuracy"] > 0.9 and figures["micro f1"] == figures["accuracy"]
-    assert figures["majority"] == right.count("glad") / 50 and figures["majority label"] == "glad"
+def test_training_and_metrics(run, predictor):
+    metrics = predictor.evaluate()
+    right = [label for _, label in reads.labeled_examples(50, 2)]
+    assert metrics["examples"] == 50 and metrics["accuracy"] > 0.9 and metrics["micro f1"] == metrics["accuracy"]
+    assert metrics["majority"] == right.count("glad") / 50 and metrics["majority label"] == "glad"
     assert (
-        set(figures["labels"]) == {"glad", "sad"}
-        and sum(sum(row.values()) for row in figures["confusion"].values()) == 50
+        set(metrics["labels"]) == {"glad", "sad"}
+        and sum(sum(row.values()) for row in metrics["confusion"].values()) == 50
     )
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     valid = [event for event in events if event["event"] == "valid"]
@@ -64,67 +64,67 @@ def test_it_learns_and_is_measured(run, system):
     assert list(stored) == ["glad", "sad"] and sum(stored.values()) == 300
 
 
-def test_answers(system):
-    assert system.predict("a happy cat") == "glad" and system.predict(["the bad day"]) == ["sad"]
-    ((first, p), (second, q)) = system.predict("a happy cat", top=2)
+def test_predict_and_score(predictor):
+    assert predictor.predict("a happy cat") == "glad" and predictor.predict(["the bad day"]) == ["sad"]
+    ((first, p), (second, q)) = predictor.predict("a happy cat", top=2)
     assert (first, second) == ("glad", "sad") and p > 0.5 and p + q == pytest.approx(1, abs=1e-6)
-    assert len(system.predict("a happy cat", top=1)) == 1
-    (record,) = system.predict(["a happy cat"], details=True)
+    assert len(predictor.predict("a happy cat", top=1)) == 1
+    (record,) = predictor.predict(["a happy cat"], details=True)
     assert record["label"] == "glad" and record["probability"] == pytest.approx(p) and len(record["top"]) == 2
-    assert len(system.predict("a happy cat", details=True, top=1)["top"]) == 1
-    assert system.score("a happy cat", "glad") == pytest.approx(np.log(p), abs=1e-5)
-    assert system.score(["a happy cat"], ["sad"], details=True)[0]["score"] == pytest.approx(np.log(q), abs=1e-4)
+    assert len(predictor.predict("a happy cat", details=True, top=1)["top"]) == 1
+    assert predictor.score("a happy cat", "glad") == pytest.approx(np.log(p), abs=1e-5)
+    assert predictor.score(["a happy cat"], ["sad"], details=True)[0]["score"] == pytest.approx(np.log(q), abs=1e-4)
 
 
-def test_batch_mates_change_nothing(system):
-    texts = [text for text, _ in reads.moods(70, 9)]
-    together = system.predict(texts, details=True, batch=64)
-    alone = [system.predict(text, details=True) for text in texts]
+def test_predictions_are_batch_invariant(predictor):
+    texts = [text for text, _ in reads.labeled_examples(70, 9)]
+    together = predictor.predict(texts, details=True, batch=64)
+    alone = [predictor.predict(text, details=True) for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
 
 
-def test_an_empty_text_has_no_label(system):
+def test_empty_texts_have_no_label(predictor):
     with pytest.warns(UserWarning, match="2 of 3 texts are empty and get no label"):
-        assert system.predict(["", "a happy cat", "  "]) == ["", "glad", ""]
+        assert predictor.predict(["", "a happy cat", "  "]) == ["", "glad", ""]
     with pytest.warns(UserWarning, match="empty"):
-        assert system.predict("", details=True) == {"label": None, "probability": None, "top": []}
-    assert system.predict([]) == []
+        assert predictor.predict("", details=True) == {"label": None, "probability": None, "top": []}
+    assert predictor.predict([]) == []
 
 
-def test_a_long_text_is_cut_and_that_is_said(system):
+def test_long_texts_are_cut_with_a_warning(predictor):
     long = "a " * 400 + "happy"
     with pytest.warns(
         UserWarning, match=r"1 of 2 texts have more than 126 tokens and were cut there \(data\.max_tokens"
     ):
-        found = system.predict([long, "bad"], details=True)
+        found = predictor.predict([long, "bad"], details=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cut = system.predict("a " * 120, details=True)
+        cut = predictor.predict("a " * 120, details=True)
     with pytest.warns(UserWarning):
-        assert system.predict("a " * 400, details=True)["probability"] == pytest.approx(
+        assert predictor.predict("a " * 400, details=True)["probability"] == pytest.approx(
             found[0]["probability"], abs=1e-5
         )
     assert cut["label"] in ("glad", "sad") and found[1]["label"] == "sad"
 
 
-def test_mistakes_in_python(system):
+def test_errors_in_python(predictor):
     with pytest.raises(UserError, match="'angry' is no label of this run; it has glad, sad"):
-        system.score(["a"], ["angry"])
+        predictor.score(["a"], ["angry"])
     with pytest.raises(UserError, match="as many labels as texts"):
-        system.score(["a"], ["glad", "sad"])
+        predictor.score(["a"], ["glad", "sad"])
     with pytest.raises(UserError, match="decode.top is -1"):
-        system.predict("a", top=-1)
-    with pytest.raises(UserError, match="cannot be asked together"):
-        system.ensemble({"a": system, "b": system})
-    with pytest.raises(UserError, match="writes nothing"):
-        system.look("a", "b")
-    with pytest.raises(UserError, match="empty text"):
-        system.look(" ")
+        predictor.predict("a", top=-1)
+    with pytest.raises(UserError, match="cannot form an ensemble"):
+        predictor.ensemble({"a": predictor, "b": predictor})
+    with pytest.raises(UserError, match="generates no text"):
+        predictor.look("a", "b")
+    with pytest.raises(UserError, match="the text is empty"):
+        predictor.look(" ")
 
 
-def test_the_attention_is_drawn(system, tmp_path):
-    system.look("a happy cat").save(tmp_path / "a.png")
+def test_look_saves_a_picture(predictor, tmp_path):
+    predictor.look("a happy cat").save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -135,16 +135,16 @@ def test_labels_of_another_run(run, tmp_path):
         regard.load(tmp_path / "x")
 
 
-def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
-    code, out, err = said(capsys, monkeypatch, "a happy cat\n\nthe bad day\n", "predict", run)
+def test_command_line(run, tmp_path, capsys, monkeypatch):
+    code, out, err = run_cli(capsys, monkeypatch, "a happy cat\n\nthe bad day\n", "predict", run)
     assert (code, out) == (0, "glad\n\nsad\n") and "1 of 3 texts are empty" in err
-    code, out, _ = said(capsys, monkeypatch, "a happy cat\n", "predict", run, "--top", "2")
+    code, out, _ = run_cli(capsys, monkeypatch, "a happy cat\n", "predict", run, "--top", "2")
     (first, second) = out.rstrip("\n").split("\t")
     assert first.startswith("glad 0.") or first == "glad 1.0000"
     assert second.startswith("sad 0.")
-    code, out, _ = said(capsys, monkeypatch, "a happy cat\n", "predict", run, "--details")
+    code, out, _ = run_cli(capsys, monkeypatch, "a happy cat\n", "predict", run, "--details")
     assert json.loads(out)["label"] == "glad"
-    code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "c.png")
+    code, out, err = run_cli(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "c.png")
     lines = out.splitlines()
     assert code == 0 and lines[0] == "examples 50" and "picture" in err
     assert lines[lines.index("labels ") + 2].split()[0] == "glad" and any(
@@ -152,36 +152,36 @@ def test_on_the_command_line(run, tmp_path, capsys, monkeypatch):
     )
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     for place, words in ((tmp_path, "is a folder"), (tmp_path / "a/b.png", "its folder does not exist")):
-        code, out, err = said(capsys, monkeypatch, "", "eval", run, "--out", place)
-        assert code == 2 and out.splitlines() == lines and words in err  # the figures are not lost
+        code, out, err = run_cli(capsys, monkeypatch, "", "eval", run, "--out", place)
+        assert code == 2 and out.splitlines() == lines and words in err  # the metrics are printed anyway
     assert (
         "--out draws the confusion matrix of one run"
-        in said(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
+        in run_cli(capsys, monkeypatch, "", "eval", run, run, "--out", "a.png")[2]
     )
     monkeypatch.chdir(tmp_path)
-    assert said(capsys, monkeypatch, "", "look", run, "a cat", "--out", ".")[0] == 2
-    code, out, _ = said(capsys, monkeypatch, "", "eval", run, "--json")
+    assert run_cli(capsys, monkeypatch, "", "look", run, "a cat", "--out", ".")[0] == 2
+    code, out, _ = run_cli(capsys, monkeypatch, "", "eval", run, "--json")
     assert json.loads(out)["confusion"]["glad"]["glad"] > 20
-    code, out, _ = said(capsys, monkeypatch, "a happy cat\tglad\n", "score", run)
+    code, out, _ = run_cli(capsys, monkeypatch, "a happy cat\tglad\n", "score", run)
     assert code == 0 and float(out) > -0.7
-    code, out, _ = said(capsys, monkeypatch, "", "eval", run, run)
+    code, out, _ = run_cli(capsys, monkeypatch, "", "eval", run, run)
     assert code == 0 and "paired bootstrap" in out and "p 1.0000" in out
 
 
-def test_labels_that_training_never_saw(run, system, tmp_path):
-    path = reads.texts_of(
+def test_unseen_labels(run, predictor, tmp_path):
+    path = reads.write_texts(
         tmp_path / "a.tsv", [("a happy cat", "glad"), ("a bad cat", "angry"), ("bad", "angry"), ("bad", "sad")]
     )
-    figures = system.evaluate(((str(path),),))
-    assert figures["unseen labels"] == "angry (2)" and figures["accuracy"] <= 0.5
+    metrics = predictor.evaluate(((str(path),),))
+    assert metrics["unseen labels"] == "angry (2)" and metrics["accuracy"] <= 0.5
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
     with pytest.raises(UserError, match=r"data\.valid: .*a\.tsv:2 has the label 'angry', which data\.train never has"):
         regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
-    lesson = classify.prepare(
+    objective = classify.prepare(
         resolve("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu")
     )[0]
-    assert lesson.validate(lesson.model)["loss"] > 0  # over the two that are known
+    assert objective.validate(objective.model)["loss"] > 0  # over the two known labels
 
 
 @pytest.mark.parametrize(
@@ -196,25 +196,25 @@ def test_labels_that_training_never_saw(run, system, tmp_path):
         ({"data.test": "x.tsv", "data.train": "none.tsv"}, "there is no file none.tsv"),
     ],
 )  # fmt: skip
-def test_what_is_refused(run, tmp_path, settings, words):
-    lines = [f"{text}{number}\t{label}\n" for number, (text, label) in enumerate(reads.moods(300, 0))]
+def test_invalid_settings(run, tmp_path, settings, words):
+    lines = [f"{text}{number}\t{label}\n" for number, (text, label) in enumerate(reads.labeled_examples(300, 0))]
     (tmp_path / "a.tsv").write_text("".join(lines))
     with pytest.raises(UserError) as error:
         regard.train("classify", {**reads.TINY, "data.train": str(tmp_path / "a.tsv"), **settings}, out=tmp_path / "x")
     assert words in str(error.value) and not (tmp_path / "x").exists()
 
 
-def test_no_test_data(tmp_path, run):
+def test_missing_test_data(tmp_path, run):
     bare = json.loads((run / "run.json").read_text())
     assert bare["config"]["model"]["labels"] == 2 and bare["config"]["model"]["head"] == "class"
     with pytest.raises(UserError, match="this run has no test data; name some, such as --data test.tsv"):
         regard.load(run, {"data.test": ""}).evaluate()
 
 
-# --- updates ---------------------------------------------------------------------------------------------------------
+# --- the sampler ---------------------------------------------------------------------------------------------------------
 
 
-def updates(examples, train=None, **data):
+def build_sampler(examples, train=None, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,) if data.get("token_masking") else ())
     labels = rows.LabelSet({"x": 1, "y": 1})
     return LabeledTextSampler(
@@ -222,41 +222,41 @@ def updates(examples, train=None, **data):
     )
 
 
-def test_updates_hold_every_text_once_and_go_on_where_they_stopped():
+def test_sampler_covers_every_text_once_and_resumes():
     examples = [("a" * (1 + i % 7), "xy"[i % 2]) for i in range(50)]
-    made = updates(examples)
-    all_of = list(made.steps(0))
-    assert sorted(i for update in all_of for i in update.examples) == list(range(50))
-    assert all(update.count == len(update.examples) and update.tokens <= 60 for update in all_of)
-    for update in all_of:
-        (piece,) = update.micro_batches
-        for row, real, label, i in zip(piece.tokens, piece.valid, piece.labels, update.examples, strict=True):
+    sampler = build_sampler(examples)
+    all_of = list(sampler.steps(0))
+    assert sorted(i for step in all_of for i in step.examples) == list(range(50))
+    assert all(step.count == len(step.examples) and step.tokens <= 60 for step in all_of)
+    for step in all_of:
+        (piece,) = step.micro_batches
+        for row, real, label, i in zip(piece.tokens, piece.valid, piece.labels, step.examples, strict=True):
             text, name = examples[i]
             assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
             assert (row[~real] == 0).all()
-    rest = list(updates(examples).steps(0, all_of[2].index))
-    assert [update.examples for update in rest] == [update.examples for update in all_of[3:]]
-    assert [update.examples for update in made.steps(1)] != [update.examples for update in all_of]
+    rest = list(build_sampler(examples).steps(0, all_of[2].index))
+    assert [step.examples for step in rest] == [step.examples for step in all_of[3:]]
+    assert [step.examples for step in sampler.steps(1)] != [step.examples for step in all_of]
 
 
-def test_long_texts_are_cut_counted_and_told():
-    made = updates([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
-    (update,) = made.steps(0)
-    assert max(piece.tokens.size(1) for piece in update.micro_batches) == 11 and made.truncated == {2}
-    assert made.report() == [
+def test_long_texts_are_cut_and_reported():
+    sampler = build_sampler([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
+    (step,) = sampler.steps(0)
+    assert max(piece.tokens.size(1) for piece in step.micro_batches) == 11 and sampler.truncated == {2}
+    assert sampler.report() == [
         "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and the positions of the model), "
         "such as made, example 3"
     ]  # fmt: skip
-    assert updates([("a", "x"), ("b", "y")]).report() == []
+    assert build_sampler([("a", "x"), ("b", "y")]).report() == []
 
 
-def test_pieces_are_hidden_anew_in_every_epoch():
+def test_token_masking_differs_by_epoch():
     texts = [("abcdefgh" * 5, "x"), ("b", "y"), ("c", "x")] * 40
-    made = updates(texts, token_masking=0.25)
-    mask, epochs = made.mask, []
+    sampler = build_sampler(texts, token_masking=0.25)
+    mask, epochs = sampler.mask, []
     for epoch in range(2):
-        found = {i: row[real].tolist() for update in made.steps(epoch) for row, real, i in
-                 zip(update.micro_batches[0].tokens, update.micro_batches[0].valid, update.examples, strict=True)}  # fmt: skip
+        found = {i: row[real].tolist() for step in sampler.steps(epoch) for row, real, i in
+                 zip(step.micro_batches[0].tokens, step.micro_batches[0].valid, step.examples, strict=True)}  # fmt: skip
         for i, row in found.items():
             own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
             assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
@@ -265,56 +265,63 @@ def test_pieces_are_hidden_anew_in_every_epoch():
         assert pieces.count(mask) / len(pieces) == pytest.approx(0.25, abs=0.03)
         epochs.append(found)
     assert epochs[0] != epochs[1]
-    again = {i: row[real].tolist() for update in updates(texts, token_masking=0.25).steps(1) for row, real, i in
-             zip(update.micro_batches[0].tokens, update.micro_batches[0].valid, update.examples, strict=True)}  # fmt: skip
-    assert again == epochs[1]  # by seed and epoch alone, so a resumed run agrees
+    again = {i: row[real].tolist() for step in build_sampler(texts, token_masking=0.25).steps(1) for row, real, i in
+             zip(step.micro_batches[0].tokens, step.micro_batches[0].valid, step.examples, strict=True)}  # fmt: skip
+    assert again == epochs[1]  # depends on seed and epoch only, so a resumed run agrees
     with pytest.raises(UserError, match="needs a tokenizer with <mask>, which this one has not"):
         LabeledTextSampler(
-            made.examples, train_tokenizer(TokenizerConfig(kind="byte"), []), made.labels, made.data, made.train, None
+            sampler.examples,
+            train_tokenizer(TokenizerConfig(kind="byte"), []),
+            sampler.labels,
+            sampler.data,
+            sampler.train,
+            None,
         )
 
 
-def test_two_readings_are_to_agree(run):
+def test_rdrop(run):
     settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "model.dropout": 0.3}
 
-    def usual(logits):
-        return F.cross_entropy(logits, piece.labels, reduction="sum", label_smoothing=lesson.run.train.smoothing)
+    def cross_entropy(logits):
+        return F.cross_entropy(logits, piece.labels, reduction="sum", label_smoothing=objective.run.train.smoothing)
 
     losses = {}
     for weight in (0.0, 1.0, 3.0):
         run = resolve("classify", {**settings, "data.rdrop": weight}).run
-        lesson = classify.prepare(run, None, torch.device("cpu"))[0]
-        model, piece = lesson.model, next(lesson.steps(0, 0)).micro_batches[0]
+        objective = classify.prepare(run, None, torch.device("cpu"))[0]
+        model, piece = objective.model, next(objective.steps(0, 0)).micro_batches[0]
         torch.manual_seed(5)
-        losses[weight] = float(lesson.loss(model.train(), piece).detach())
+        losses[weight] = float(objective.loss(model.train(), piece).detach())
         torch.manual_seed(5)
-        one, other = (model.label_logits(states(model, piece), piece.valid).detach() for _ in range(2))
+        one, other = (model.label_logits(hidden_states(model, piece), piece.valid).detach() for _ in range(2))
         if not weight:
-            assert losses[0.0] == pytest.approx(float(usual(one)), rel=1e-4)
+            assert losses[0.0] == pytest.approx(float(cross_entropy(one)), rel=1e-4)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
     both = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))) / 2
     assert both > 1e-4
-    assert losses[3.0] == pytest.approx(float(usual(one) + usual(other)) / 2 + 3 * float(both), rel=1e-4)
-    model.eval()  # without dropout nothing is apart
-    plain = usual(model.label_logits(states(model, piece), piece.valid))
-    assert float(lesson.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
+    assert losses[3.0] == pytest.approx(
+        float(cross_entropy(one) + cross_entropy(other)) / 2 + 3 * float(both), rel=1e-4
+    )
+    model.eval()  # without dropout both passes agree
+    plain = cross_entropy(model.label_logits(hidden_states(model, piece), piece.valid))
+    assert float(objective.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
 
 
-def test_the_room_is_the_smaller_of_both():
+def test_room_is_the_smaller_limit():
     assert max_text_tokens(None, LabelData(max_tokens=50)) == 48 and max_text_tokens(20, LabelData(max_tokens=50)) == 18
     assert max_text_tokens(512, LabelData(max_tokens=50), control=3) == 47
 
 
-def test_accumulation_gives_the_gradients_of_one_batch(run):
+def test_accumulation_keeps_the_gradients(run):
     found = []
     for pieces in (1, 3):
         settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "train.accumulate": pieces}
-        lesson = classify.prepare(resolve("classify", settings).run, None, torch.device("cpu"))[0]
-        update = next(lesson.steps(0, 0))
-        assert len(update.micro_batches) == pieces
-        for piece in update.micro_batches:
-            (lesson.loss(lesson.model, piece) / update.count).backward()
-        found.append({name: each.grad for name, each in lesson.model.named_parameters() if each.grad is not None})
+        objective = classify.prepare(resolve("classify", settings).run, None, torch.device("cpu"))[0]
+        step = next(objective.steps(0, 0))
+        assert len(step.micro_batches) == pieces
+        for piece in step.micro_batches:
+            (objective.loss(objective.model, piece) / step.count).backward()
+        found.append({name: each.grad for name, each in objective.model.named_parameters() if each.grad is not None})
     for name, each in found[0].items():
         assert (each - found[1][name]).abs().max() <= 1e-5 * max(float(each.abs().max()), 1e-3), name
 
@@ -323,31 +330,31 @@ def test_accumulation_gives_the_gradients_of_one_batch(run):
 
 
 @pytest.fixture(scope="module")
-def made():
+def embedded():
     return make_phrases((), 3000, seed=1)
 
 
-def test_there_are_many_languages_with_close_relatives(made):
+def test_embedded_languages(embedded):
     assert len(LOCALES) >= 20 and {"da", "nb", "sv", "cs", "sk", "es", "pt", "gl"} <= set(LOCALES)
-    assert {label for _, label in made["train"]} == set(LOCALES) == {label for _, label in made["test"]}
-    counts = [sum(label == name for _, label in made["train"]) for name in LOCALES]
+    assert {label for _, label in embedded["train"]} == set(LOCALES) == {label for _, label in embedded["test"]}
+    counts = [sum(label == name for _, label in embedded["train"]) for name in LOCALES]
     assert min(counts) > 0.4 * max(counts)
 
 
-def test_the_phrase_decides_the_language(made):
+def test_phrases_determine_their_language(embedded):
     found: dict[str, str] = {}
-    for part in made.values():
-        for text, label in part:
+    for split in embedded.values():
+        for text, label in split:
             assert found.setdefault(" ".join(text.casefold().split()), label) == label
 
 
-def test_parts_are_apart_and_valid_is_the_same_for_every_seed(made):
-    texts = {name: {text for text, _ in part} for name, part in made.items()}
+def test_splits_are_disjoint_and_valid_does_not_depend_on_the_seed(embedded):
+    texts = {name: {text for text, _ in split} for name, split in embedded.items()}
     assert not texts["train"] & texts["test"] and not texts["valid"] & texts["test"]
     other = make_phrases((), 100, seed=2)
-    assert list(other["valid"]) == list(made["valid"]) and list(other["train"]) != list(made["train"])[:100]
-    assert len(made["valid"]) == len(made["test"]) == 1000
-    assert made["train"].fingerprint() == make_phrases((), 3000, seed=1)["train"].fingerprint()
+    assert list(other["valid"]) == list(embedded["valid"]) and list(other["train"]) != list(embedded["train"])[:100]
+    assert len(embedded["valid"]) == len(embedded["test"]) == 1000
+    assert embedded["train"].fingerprint() == make_phrases((), 3000, seed=1)["train"].fingerprint()
 
 
 def test_other_locales():

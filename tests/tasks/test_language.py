@@ -1,4 +1,4 @@
-"""The task language: a text's continuation and score are its own, figures are what they say, a run goes on bit by bit."""
+"""The task language: batch-invariant continuations and scores, exact metrics, bit-exact resuming."""
 
 import json
 import math
@@ -16,7 +16,7 @@ import regard
 from regard.config.run import change_settings, resolve
 from regard.data.corpus import Corpus, evaluation_windows
 from regard.errors import UserError
-from regard.tasks.language import LanguageObjective, LanguagePredictor, part, prepare
+from regard.tasks.language import LanguageObjective, LanguagePredictor, data_split, prepare
 from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
 
 SMALL: dict[str, Any] = {
@@ -35,7 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """Sentences: many to learn from, as one text each (.txt), as documents (.jsonl) and as lines."""
+    """Sentences as texts (.txt), as documents (.jsonl) and as lines."""
     folder = tmp_path_factory.mktemp("texts")
     for seed, (name, count) in enumerate({"train": 300, "valid": 30, "test": 40}.items()):
         lines = marian.sentences(count, seed)
@@ -50,35 +50,35 @@ def cache(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def lessons(files, cache):
-    """Lessons by family and settings, made once. Their models have learnt a little."""
-    made: dict[Any, LanguageObjective] = {}
+def objectives(files, cache):
+    """Objectives by family and settings, built once, with slightly trained models."""
+    built: dict[Any, LanguageObjective] = {}
 
-    def lesson(family: str = "learned", **changes: Any) -> LanguageObjective:
+    def objective(family: str = "learned", **changes: Any) -> LanguageObjective:
         key = family, tuple(sorted(changes.items()))
-        if key not in made:
+        if key not in built:
             own = {name.replace("__", "."): value for name, value in changes.items()}
             data = {"data.train": f"{files}/train.txt", "data.valid": f"{files}/valid.txt", "data.cache": cache}
             run = resolve("language", {**data, **SMALL, **FAMILIES[family], **own}).run
-            made[key] = prepare(run, None, torch.device("cpu"))[0]
-            teach(made[key])
-        return made[key]
+            built[key] = prepare(run, None, torch.device("cpu"))[0]
+            train_briefly(built[key])
+        return built[key]
 
-    return lesson
+    return objective
 
 
-def teach(lesson: LanguageObjective, epochs: int = 6) -> None:
-    """So that what is written are words, and depends on what was read."""
-    optimizer = torch.optim.Adam(lesson.model.parameters(), 5e-3)
-    for update in chain(*(lesson.steps(100 + epoch, 0) for epoch in range(epochs))):
-        for piece in update.micro_batches:
-            (lesson.loss(lesson.model, piece) / update.count).backward()
+def train_briefly(objective: LanguageObjective, epochs: int = 6) -> None:
+    """So that generated texts are words and depend on the prompt."""
+    optimizer = torch.optim.Adam(objective.model.parameters(), 5e-3)
+    for step in chain(*(objective.steps(100 + epoch, 0) for epoch in range(epochs))):
+        for piece in step.micro_batches:
+            (objective.loss(objective.model, piece) / step.count).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
 PROMPTS = ["the cat", "", "a bird sees the old tree.", "x", "the dog and the red house", "ü"]
-HOW: dict[str, dict[str, Any]] = {
+DECODE: dict[str, dict[str, Any]] = {
     "greedy": {"kind": "greedy"},
     "beam": {"kind": "beam", "beam": 3},
     "sample": {"kind": "sample", "temperature": 0.9, "top_p": 0.9},
@@ -89,75 +89,77 @@ HOW: dict[str, dict[str, Any]] = {
 # --- continuations ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kind", DECODE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_continuation_is_its_own(family, how, lessons):
-    """Alone, in batches of any size, shuffled, with prompts of other lengths: the same texts."""
-    writer = lessons(family).writer
-    asked = {"max_tokens": 11, **HOW[how]}
-    whole = writer.predict(PROMPTS, **asked)
-    assert whole == [writer.predict(prompt, **asked) for prompt in PROMPTS]
-    assert whole == writer.predict(PROMPTS, batch=2, **asked)
-    assert whole[::-1] == writer.predict(PROMPTS[::-1], batch=4, **asked)
+def test_continuations_are_batch_invariant(family, kind, objectives):
+    """Alone, in batches of any size, shuffled, with prompts of other lengths: the same texts result."""
+    predictor = objectives(family).predictor
+    decode = {"max_tokens": 11, **DECODE[kind]}
+    whole = predictor.predict(PROMPTS, **decode)
+    assert whole == [predictor.predict(prompt, **decode) for prompt in PROMPTS]
+    assert whole == predictor.predict(PROMPTS, batch=2, **decode)
+    assert whole[::-1] == predictor.predict(PROMPTS[::-1], batch=4, **decode)
     texts = [text for each in whole for text in (each if isinstance(each, list) else [each])]
     assert len(set(texts)) > 1 and all(isinstance(text, str) for text in texts)
 
 
-@pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
+@pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_stream_gives_the_same_text_in_pieces(family, how, lessons):
-    writer = lessons(family).writer
+def test_stream_equals_predict(family, kind, objectives):
+    predictor = objectives(family).predictor
     for prompt in PROMPTS[:4:2] + PROMPTS[5:]:
-        for until in ((), ("e", "zz"), ("the",)):
-            asked = {"max_tokens": 14, "stop": until, **HOW[how]}
-            pieces = list(writer.stream(prompt, **asked))
-            assert "".join(pieces) == writer.predict(prompt, **asked)
-            assert all(pieces) and (how != "beam" or len(pieces) <= 1)
-    many = list(writer.stream("the cat", max_tokens=14, kind="greedy"))
+        for stop in ((), ("e", "zz"), ("the",)):
+            decode = {"max_tokens": 14, "stop": stop, **DECODE[kind]}
+            pieces = list(predictor.stream(prompt, **decode))
+            assert "".join(pieces) == predictor.predict(prompt, **decode)
+            assert all(pieces) and (kind != "beam" or len(pieces) <= 1)
+    many = list(predictor.stream("the cat", max_tokens=14, kind="greedy"))
     assert len(many) > 1
-    with pytest.raises(UserError, match=r"decode.nbest is 2 and a stream is of one text"):
-        writer.stream("x", kind="sample", nbest=2)
+    with pytest.raises(UserError, match=r"decode.nbest is 2; a stream has one text"):
+        predictor.stream("x", kind="sample", nbest=2)
 
 
-def test_greedy_says_the_likeliest_token_each_time(lessons):
-    writer = lessons("rotary").writer
-    record = writer.predict("the cat", details=True, kind="greedy", max_tokens=30)
-    (ids,) = writer.tokenizer.encode(["the cat"])
-    ids = [writer.tokenizer.start, *ids]
-    said = []
+def test_greedy_takes_the_likeliest_token(objectives):
+    predictor = objectives("rotary").predictor
+    record = predictor.predict("the cat", details=True, kind="greedy", max_tokens=30)
+    (ids,) = predictor.tokenizer.encode(["the cat"])
+    ids = [predictor.tokenizer.start, *ids]
+    generated = []
     for _ in range(30):
-        scores = writer.model(torch.tensor([ids + said]))[0, -1]
-        scores[[writer.tokenizer.pad, writer.tokenizer.start]] = -torch.inf
-        said.append(int(scores.argmax()))
-        if said[-1] == writer.tokenizer.end:
+        scores = predictor.model(torch.tensor([ids + generated]))[0, -1]
+        scores[[predictor.tokenizer.pad, predictor.tokenizer.start]] = -torch.inf
+        generated.append(int(scores.argmax()))
+        if generated[-1] == predictor.tokenizer.end:
             break
-    assert record["pieces"] == writer.tokenizer.pieces([each for each in said if each != writer.tokenizer.end])
+    assert record["pieces"] == predictor.tokenizer.pieces(
+        [each for each in generated if each != predictor.tokenizer.end]
+    )
 
 
-def test_samples_come_from_seed_and_prompt(lessons):
-    writer = lessons("rotary").writer
-    many = writer.predict("the cat", kind="sample", nbest=4, max_tokens=12)
-    assert len(set(many)) > 1 and many[0] == writer.predict("the cat", kind="sample", max_tokens=12)
-    assert many == writer.predict("the cat", kind="sample", nbest=4, max_tokens=12)
-    assert many != writer.predict("the cat", kind="sample", nbest=4, max_tokens=12, seed=2)
-    cold = writer.predict("the cat", kind="sample", temperature=1e-4, max_tokens=12)
-    assert cold == writer.predict("the cat", kind="greedy", max_tokens=12)
-    assert cold == writer.predict("the cat", kind="greedy", temperature=0.5, top_k=3, max_tokens=12)  # passed over
+def test_samples_depend_on_seed_and_prompt(objectives):
+    predictor = objectives("rotary").predictor
+    many = predictor.predict("the cat", kind="sample", nbest=4, max_tokens=12)
+    assert len(set(many)) > 1 and many[0] == predictor.predict("the cat", kind="sample", max_tokens=12)
+    assert many == predictor.predict("the cat", kind="sample", nbest=4, max_tokens=12)
+    assert many != predictor.predict("the cat", kind="sample", nbest=4, max_tokens=12, seed=2)
+    cold = predictor.predict("the cat", kind="sample", temperature=1e-4, max_tokens=12)
+    assert cold == predictor.predict("the cat", kind="greedy", max_tokens=12)
+    assert cold == predictor.predict("the cat", kind="greedy", temperature=0.5, top_k=3, max_tokens=12)  # ignored
 
 
-def test_control_is_never_said_but_for_the_end(lessons):
-    found = lessons("rotary").writer.predict(
+def test_control_tokens_are_suppressed_except_end(objectives):
+    found = objectives("rotary").predictor.predict(
         "x", details=True, kind="sample", temperature=50.0, nbest=50, max_tokens=40
     )
-    said = [piece for each in found["nbest"] for piece in each["pieces"]]
-    assert len(said) > 1000 and not {"<pad>", "<s>"} & set(said)
+    generated = [piece for each in found["nbest"] for piece in each["pieces"]]
+    assert len(generated) > 1000 and not {"<pad>", "<s>"} & set(generated)
     assert any(each["ended"] == "end" for each in found["nbest"])
 
 
-def test_a_penalty_avoids_what_was_said(lessons):
-    writer = lessons("rotary").writer
+def test_repetition_penalty(objectives):
+    predictor = objectives("rotary").predictor
     plain, careful = (
-        writer.predict("the cat the cat", details=True, kind="greedy", max_tokens=20, repetition_penalty=penalty)
+        predictor.predict("the cat the cat", details=True, kind="greedy", max_tokens=20, repetition_penalty=penalty)
         for penalty in (1.0, 50.0)
     )
     known = set(careful["prompt_pieces"])
@@ -165,82 +167,84 @@ def test_a_penalty_avoids_what_was_said(lessons):
     assert plain["pieces"] != careful["pieces"]
 
 
-def test_details_tell_all(lessons):
-    writer = lessons("learned").writer
-    one = writer.predict(["the cat", ""], details=True, kind="sample", nbest=2, max_tokens=5)
+def test_details(objectives):
+    predictor = objectives("learned").predictor
+    one = predictor.predict(["the cat", ""], details=True, kind="sample", nbest=2, max_tokens=5)
     for record, prompt in zip(one, ["the cat", ""], strict=True):
         assert [record[key] for key in ("text", "ended", "logprob")] == [
             record["nbest"][0][key] for key in ("text", "ended", "logprob")
         ]
         for each in record["nbest"]:
-            ids = writer.tokenizer.encode([prompt])[0]
-            assert each["prompt_pieces"] == ["<s>", *writer.tokenizer.pieces(ids)]
+            ids = predictor.tokenizer.encode([prompt])[0]
+            assert each["prompt_pieces"] == ["<s>", *predictor.tokenizer.pieces(ids)]
             assert len(each["logprobs"]) == len(each["pieces"]) + (each["ended"] == "end")
             assert each["logprob"] == pytest.approx(sum(each["logprobs"]), abs=1e-5)
             assert each["score"] == pytest.approx(each["logprob"] / len(each["logprobs"]), abs=1e-4)
     json.dumps(one)
 
 
-def end_soon(writer: LanguagePredictor, bonus: float) -> Any:
-    """A filter under which END comes sooner or never."""
+def end_soon(predictor: LanguagePredictor, bonus: float) -> Any:
+    """A filter that makes END come sooner or never."""
 
-    def filter(scores: torch.Tensor, moment: Any) -> torch.Tensor:
-        scores[:, :, writer.tokenizer.end] += bonus
+    def filter(scores: torch.Tensor, context: Any) -> torch.Tensor:
+        scores[:, :, predictor.tokenizer.end] += bonus
         return scores
 
     return filter
 
 
-def test_how_a_text_ends(lessons, monkeypatch):
-    writer = lessons("learned").writer
+def test_why_a_text_ends(objectives, monkeypatch):
+    predictor = objectives("learned").predictor
     prompt = "the cat sees"
-    read = len(writer.tokenizer.encode([prompt])[0]) + 1
-    monkeypatch.setattr(writer, "filters", (*writer.filters, end_soon(writer, -1e9)))
-    found = writer.predict(prompt, details=True, kind="greedy", max_tokens=3)
+    read = len(predictor.tokenizer.encode([prompt])[0]) + 1
+    monkeypatch.setattr(predictor, "filters", (*predictor.filters, end_soon(predictor, -1e9)))
+    found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=3)
     assert found["ended"] == "max" and len(found["pieces"]) == 3
-    with pytest.warns(UserWarning, match="the text ends where the model's context of 24 tokens does"):
-        found = writer.predict(prompt, details=True, kind="greedy", max_tokens=90)
+    with pytest.warns(UserWarning, match="the text ends at the model's context of 24 tokens"):
+        found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=90)
     assert found["ended"] == "context" and len(found["pieces"]) == 24 - read + 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = writer.predict(prompt, details=True, kind="greedy", max_tokens=24 - read + 1)
+        found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=24 - read + 1)
     assert found["ended"] == "max"
-    text = writer.predict(prompt, kind="greedy", max_tokens=12)
+    text = predictor.predict(prompt, kind="greedy", max_tokens=12)
     string = text[5:8]
-    found = writer.predict(prompt, details=True, kind="greedy", max_tokens=12, stop=[string])
+    found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=12, stop=[string])
     assert found["ended"] == "stop" and found["text"] == text[: text.index(string)]
     assert len(found["pieces"]) < 12
-    monkeypatch.setattr(writer, "filters", (*writer.filters, end_soon(writer, 2e9)))
-    found = writer.predict(prompt, details=True, kind="greedy")
+    monkeypatch.setattr(predictor, "filters", (*predictor.filters, end_soon(predictor, 2e9)))
+    found = predictor.predict(prompt, details=True, kind="greedy")
     assert (found["ended"], found["text"], len(found["logprobs"])) == ("end", "", 1)
 
 
-def test_what_is_longer_than_the_context(lessons):
+def test_texts_longer_than_the_context(objectives):
     long = " ".join(marian.sentences(9, 5))
-    writer = lessons("learned").writer
-    count = len(writer.tokenizer.encode([long])[0]) + 1
+    predictor = objectives("learned").predictor
+    count = len(predictor.tokenizer.encode([long])[0]) + 1
     sentence = f"prompt 2 has {count} tokens and the model's context is 24; shorten it, or train with a longer"
     with pytest.raises(UserError, match=sentence):
-        writer.predict(["x", long])
+        predictor.predict(["x", long])
     with pytest.raises(UserError, match="prompt 1 has"):
-        writer.stream(long)
+        predictor.stream(long)
     with pytest.raises(UserError, match="the text has"):
-        writer.look(long)
-    (ids,) = writer.tokenizer.encode([long])
-    full = writer.tokenizer.decode([ids[:23]])[0]
-    assert len(writer.tokenizer.encode([full])[0]) == 23
+        predictor.look(long)
+    (ids,) = predictor.tokenizer.encode([long])
+    full = predictor.tokenizer.decode([ids[:23]])[0]
+    assert len(predictor.tokenizer.encode([full])[0]) == 23
     with pytest.warns(UserWarning):
-        assert len(writer.predict(full, details=True, kind="sample")["pieces"]) <= 1
-    for family in ("rotary", "lm", "xl"):  # no end
-        found = lessons(family).writer.predict([long, "x"], details=True, kind="sample", max_tokens=60)
+        assert len(predictor.predict(full, details=True, kind="sample")["pieces"]) <= 1
+    for family in ("rotary", "lm", "xl"):  # unlimited context
+        found = objectives(family).predictor.predict([long, "x"], details=True, kind="sample", max_tokens=60)
         assert all(each["ended"] in ("end", "max") for each in found)
 
 
-def test_a_prompt_begins_a_text_or_comes_from_its_middle(lessons):
-    writer = lessons("rotary").writer
-    begun, inner = (writer.predict("the cat", details=True, kind="greedy", add_start=begin) for begin in (True, False))
-    assert begun["prompt_pieces"] == ["<s>", *inner["prompt_pieces"]] and begun["text"] != inner["text"]
-    empty = [writer.predict("", details=True, kind="greedy", add_start=begin) for begin in (True, False)]
+def test_add_start(objectives):
+    predictor = objectives("rotary").predictor
+    started, inner = (
+        predictor.predict("the cat", details=True, kind="greedy", add_start=begin) for begin in (True, False)
+    )
+    assert started["prompt_pieces"] == ["<s>", *inner["prompt_pieces"]] and started["text"] != inner["text"]
+    empty = [predictor.predict("", details=True, kind="greedy", add_start=begin) for begin in (True, False)]
     assert empty[0] == empty[1] and empty[0]["prompt_pieces"] == ["<s>"]
 
 
@@ -248,31 +252,31 @@ def test_a_prompt_begins_a_text_or_comes_from_its_middle(lessons):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_score_is_the_probability_of_a_text(family, lessons):
-    writer = lessons(family).writer
+def test_score_is_the_log_probability_of_a_text(family, objectives):
+    predictor = objectives(family).predictor
     texts = ["the cat sees.", "", "x", "a bird", "the old dog likes"]
-    records = writer.score(texts, details=True)
+    records = predictor.score(texts, details=True)
     for text, record in zip(texts, records, strict=True):
-        ids = writer.tokenizer.encode([text])[0]
-        tokens = torch.tensor([[writer.tokenizer.start, *ids, writer.tokenizer.end]])
+        ids = predictor.tokenizer.encode([text])[0]
+        tokens = torch.tensor([[predictor.tokenizer.start, *ids, predictor.tokenizer.end]])
         with torch.no_grad():
-            logits = writer.model(tokens[:, :-1])
+            logits = predictor.model(tokens[:, :-1])
         logprobs = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
         assert record["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
-        assert record["pieces"] == [*writer.tokenizer.pieces(ids), "■"]
+        assert record["pieces"] == [*predictor.tokenizer.pieces(ids), "■"]
         assert record["score"] == pytest.approx(float(logprobs.sum()), abs=1e-3)
-    assert writer.score(texts) == pytest.approx([record["score"] for record in records])
-    assert writer.score(texts[0]) == pytest.approx(records[0]["score"], abs=1e-5)
+    assert predictor.score(texts) == pytest.approx([record["score"] for record in records])
+    assert predictor.score(texts[0]) == pytest.approx(records[0]["score"], abs=1e-5)
 
 
-def test_all_texts_together_are_certain(lessons):
-    """Over everything that can stand behind START, probabilities add up to one."""
-    writer = lessons("learned").writer
-    singles = [writer.tokenizer.decode([[i]])[0] for i in range(4, 300)]
-    heads = [record["logprobs"][0] for record in writer.score(singles, details=True)]
-    known = {i for i, text in enumerate(singles) if writer.tokenizer.encode([text])[0] == [i + 4]}
-    total = sum(math.exp(heads[i]) for i in known) + math.exp(writer.score(""))
-    assert 0.5 < total < 1 + 1e-5  # bytes that are no text by themselves are not among them
+def test_probabilities_of_all_texts_add_up(objectives):
+    """The probabilities of all continuations of START add up to one."""
+    predictor = objectives("learned").predictor
+    singles = [predictor.tokenizer.decode([[i]])[0] for i in range(4, 300)]
+    heads = [record["logprobs"][0] for record in predictor.score(singles, details=True)]
+    known = {i for i, text in enumerate(singles) if predictor.tokenizer.encode([text])[0] == [i + 4]}
+    total = sum(math.exp(heads[i]) for i in known) + math.exp(predictor.score(""))
+    assert 0.5 < total < 1 + 1e-5  # single bytes that are no text are missing
 
 
 def test_spans_cover_a_text_once():
@@ -284,125 +288,128 @@ def test_spans_cover_a_text_once():
             assert all(span.new - span.first == (context or 0) // 2 for span in found[1:])
 
 
-def test_a_long_text_is_scored_in_windows(lessons):
-    writer = lessons("learned").writer
+def test_long_texts_are_scored_in_windows(objectives):
+    predictor = objectives("learned").predictor
     long = " ".join(marian.sentences(9, 5))
-    (record,) = writer.score([long], details=True)
-    ids = [writer.tokenizer.start, *writer.tokenizer.encode([long])[0], writer.tokenizer.end]
+    (record,) = predictor.score([long], details=True)
+    ids = [predictor.tokenizer.start, *predictor.tokenizer.encode([long])[0], predictor.tokenizer.end]
     assert len(record["logprobs"]) == len(ids) - 1 > 60
-    for place in (3, 23, 24, 35, 36, 50):  # the first window has 24, each later one 12 that are new
+    for place in (3, 23, 24, 35, 36, 50):  # the first window has 24 tokens, each later one 12 new ones
         first = 0 if place < 24 else 12 * (place // 12) - 12
-        scores = writer.model(torch.tensor([ids[first : place + 1]]))[0, -1].log_softmax(-1)
+        scores = predictor.model(torch.tensor([ids[first : place + 1]]))[0, -1].log_softmax(-1)
         assert record["logprobs"][place] == pytest.approx(float(scores[ids[place + 1]]), abs=1e-4)
-    assert math.isfinite(lessons("xl").writer.score(long))
+    assert math.isfinite(objectives("xl").predictor.score(long))
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def test_figures_over_documents_are_those_of_their_scores(lessons, files):
-    """Texts that fit into one window: nothing is cut, and none sees another."""
-    writer = lessons("rotary", data__max_tokens=200, data__document="line").writer
+def test_metrics_over_documents_equal_their_scores(objectives, files):
+    """With texts that fit into one window, nothing is cut and segments stay separate."""
+    predictor = objectives("rotary", data__max_tokens=200, data__document="line").predictor
     lines = (files / "test.txt").read_text().splitlines()
-    told = writer.evaluate((((f"{files}/test.txt"),),))
-    total = sum(writer.score(lines))
+    metrics = predictor.evaluate((((f"{files}/test.txt"),),))
+    total = sum(predictor.score(lines))
     size = len("".join(lines))
-    assert told["tokens"] == sum(map(len, writer.tokenizer.encode(lines))) + len(lines)
-    run = change_settings(writer.run, {"data.max_tokens": 10**5})
-    whole = LanguagePredictor(run, writer.model, writer.tokenizer, writer.device).evaluate(((f"{files}/test.txt",),))
+    assert metrics["tokens"] == sum(map(len, predictor.tokenizer.encode(lines))) + len(lines)
+    run = change_settings(predictor.run, {"data.max_tokens": 10**5})
+    whole = LanguagePredictor(run, predictor.model, predictor.tokenizer, predictor.device).evaluate(
+        ((f"{files}/test.txt",),)
+    )
     assert whole["loss"] * whole["tokens"] == pytest.approx(-total, rel=1e-5)
     assert whole["bits_per_byte"] == pytest.approx(-total / math.log(2) / size, rel=1e-5) and whole["bytes"] == size
     assert whole["perplexity"] == pytest.approx(math.exp(whole["loss"]))
-    assert told["policy"] == "non-overlapping 200" and "word_perplexity" not in told
+    assert metrics["policy"] == "non-overlapping 200" and "word_perplexity" not in metrics
 
 
-def texts(lesson: LanguageObjective, name: str = "valid", **changes: Any) -> Corpus:
-    run = lesson.run.model_copy(update={"data": lesson.run.data.model_copy(update=changes)})
-    return part(run, name, lesson.writer.tokenizer, None)
+def texts(objective: LanguageObjective, name: str = "valid", **changes: Any) -> Corpus:
+    run = objective.run.model_copy(update={"data": objective.run.data.model_copy(update=changes)})
+    return data_split(run, name, objective.predictor.tokenizer, None)
 
 
-def test_words_of_a_stream_are_counted_as_distributed(lessons, files):
-    lesson = lessons("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30)
+def test_word_perplexity_counts_the_words_of_the_stream(objectives, files):
+    objective = objectives("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30)
     lines = (files / "valid.txt").read_text().splitlines()
-    told = lm_metrics(
-        corpus_nll(lesson.model, lesson.parts["valid"], lesson.run.data, 30, torch.device("cpu")), texts(lesson)
+    metrics = lm_metrics(
+        corpus_nll(objective.model, objective.splits["valid"], objective.run.data, 30, torch.device("cpu")),
+        texts(objective),
     )
     words = sum(len(line.split()) + 1 for line in lines)
-    assert told["word_perplexity"] == pytest.approx(
-        told["perplexity"], rel=1e-6
-    )  # every word is one token, so is <eos>
-    one = lesson.writer.score("the cat", details=True)["logprobs"][0]  # as in the stream: behind the end of a line
+    assert metrics["word_perplexity"] == pytest.approx(
+        metrics["perplexity"], rel=1e-6
+    )  # every word is one token, and so is <eos>
+    one = objective.predictor.score("the cat", details=True)["logprobs"][0]  # as in the stream, after the end of a line
     with torch.no_grad():
-        scores = lesson.model(torch.tensor([[lesson.writer.tokenizer.end]]))[0, 0].log_softmax(-1)
-    assert one == pytest.approx(float(scores[lesson.writer.tokenizer.encode(["the"])[0][0]]), abs=1e-5)
-    pieces = lessons("rotary", data__document="stream")
-    found = corpus_nll(pieces.model, pieces.parts["valid"], pieces.run.data, 300, torch.device("cpu"))
-    own = lm_metrics(found, pieces.parts["valid"])
+        scores = objective.model(torch.tensor([[objective.predictor.tokenizer.end]]))[0, 0].log_softmax(-1)
+    assert one == pytest.approx(float(scores[objective.predictor.tokenizer.encode(["the"])[0][0]]), abs=1e-5)
+    objective = objectives("rotary", data__document="stream")
+    found = corpus_nll(objective.model, objective.splits["valid"], objective.run.data, 300, torch.device("cpu"))
+    own = lm_metrics(found, objective.splits["valid"])
     assert own["word_perplexity"] == pytest.approx(math.exp(found.nats / words)) and found.tokens > words
 
 
 @pytest.mark.parametrize("stride", [5, 23, 24])
-def test_windows_that_overlap_see_more(stride, lessons):
-    """Every token once: the first window whole, of each later one the last `stride` tokens."""
-    lesson = lessons("learned")
-    corpus, data = lesson.parts["valid"], lesson.run.data.model_copy(update={"stride": stride})
-    found = corpus_nll(lesson.model, corpus, data, 300, torch.device("cpu"))
+def test_overlapping_windows(stride, objectives):
+    """Every token counts once: all of the first window, and the last `stride` tokens of each later one."""
+    objective = objectives("learned")
+    corpus, data = objective.splits["valid"], objective.run.data.model_copy(update={"stride": stride})
+    found = corpus_nll(objective.model, corpus, data, 300, torch.device("cpu"))
     ids = torch.tensor([corpus.start, *corpus.ids.tolist()])
     total, done, begin = 0.0, 0, 0
     while done < len(corpus):
         end = min(begin + 24, len(corpus))
         with torch.no_grad():
-            scores = lesson.model(ids[None, begin:end])[0].log_softmax(-1)
+            scores = objective.model(ids[None, begin:end])[0].log_softmax(-1)
         total -= float(scores.gather(1, ids[begin + 1 : end + 1, None])[done - begin :].sum())
         done, begin = end, begin + stride
     assert found.nats == pytest.approx(total, rel=1e-5) and found.tokens == len(corpus) > 500
     assert found.policy == (f"stride {stride} of 24" if stride < 24 else "non-overlapping 24")
 
 
-def test_validation_is_evaluation(lessons, files):
+def test_validation_equals_evaluation(objectives, files):
     for family in FAMILIES:
-        lesson = lessons(family)
-        valid = lesson.validate(lesson.model)
-        told = lesson.writer.evaluate(((f"{files}/valid.txt",),))
-        assert {name: told[name] for name in valid} == pytest.approx(valid, rel=1e-6)
-        assert told["policy"] == ("memory 20, segments of 24" if family == "xl" else "non-overlapping 24")
+        objective = objectives(family)
+        valid = objective.validate(objective.model)
+        metrics = objective.predictor.evaluate(((f"{files}/valid.txt",),))
+        assert {name: metrics[name] for name in valid} == pytest.approx(valid, rel=1e-6)
+        assert metrics["policy"] == ("memory 20, segments of 24" if family == "xl" else "non-overlapping 24")
 
 
-def test_memory_is_used_and_a_stride_does_without(lessons):
-    lesson = lessons("xl")
-    corpus, data = lesson.parts["valid"], lesson.run.data
-    whole = corpus_nll(lesson.model, corpus, data.model_copy(update={"max_tokens": 10**6}), 300, torch.device("cpu"))
-    parts = corpus_nll(lesson.model, corpus, data, 300, torch.device("cpu"))
-    blind = corpus_nll(lesson.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
-    assert blind.policy == "non-overlapping 24" and blind.tokens == parts.tokens == whole.tokens
+def test_memory_is_used_unless_a_stride_is_set(objectives):
+    objective = objectives("xl")
+    corpus, data = objective.splits["valid"], objective.run.data
+    whole = corpus_nll(objective.model, corpus, data.model_copy(update={"max_tokens": 10**6}), 300, torch.device("cpu"))
+    parts = corpus_nll(objective.model, corpus, data, 300, torch.device("cpu"))
+    strided = corpus_nll(objective.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
+    assert strided.policy == "non-overlapping 24" and strided.tokens == parts.tokens == whole.tokens
     rows = list(evaluation_windows(corpus, 24, 0, 1))
     naive = -sum(
-        float(lesson.model(row.tokens).log_softmax(-1).gather(-1, row.targets[..., None])[..., 0][row.valid].sum())
+        float(objective.model(row.tokens).log_softmax(-1).gather(-1, row.targets[..., None])[..., 0][row.valid].sum())
         for row in rows
     )
-    assert blind.nats == pytest.approx(naive, rel=1e-5) and abs(parts.nats - blind.nats) > 1e-2
+    assert strided.nats == pytest.approx(naive, rel=1e-5) and abs(parts.nats - strided.nats) > 1e-2
 
 
-# --- lessons ---------------------------------------------------------------------------------------------------------
+# --- objectives ---------------------------------------------------------------------------------------------------------
 
 
-def gradients(lesson: LanguageObjective) -> tuple[float, dict[str, torch.Tensor]]:
-    """Of the first two updates together."""
-    total, updates = 0.0, lesson.steps(0, 0)
-    lesson.model.zero_grad()
+def gradients(objective: LanguageObjective) -> tuple[float, dict[str, torch.Tensor]]:
+    """Of the first two steps together."""
+    total, steps = 0.0, objective.steps(0, 0)
+    objective.model.zero_grad()
     for _ in range(2):
-        update = next(updates)
-        for piece in update.micro_batches:
-            loss = lesson.loss(lesson.model, piece) / update.count
+        step = next(steps)
+        for piece in step.micro_batches:
+            loss = objective.loss(objective.model, piece) / step.count
             loss.backward()
             total += loss.item()
-    return total, {name: each.grad.clone() for name, each in lesson.model.named_parameters()}
+    return total, {name: each.grad.clone() for name, each in objective.model.named_parameters()}
 
 
 @pytest.mark.parametrize("family", ["learned", "xl"])
-def test_accumulation_gives_the_gradients_of_one_big_batch(family, lessons):
-    """Also with memory, which every piece has of its own rows."""
-    one, several = lessons(family), lessons(family, train__accumulate=3)
+def test_accumulation_keeps_the_gradients(family, objectives):
+    """Also with memory, which every micro-batch has for its own rows."""
+    one, several = objectives(family), objectives(family, train__accumulate=3)
     several.model.load_state_dict(one.model.state_dict())
     (loss, whole), (other, parts) = gradients(one), gradients(several)
     assert loss == pytest.approx(other, rel=1e-6)
@@ -413,46 +420,49 @@ def test_accumulation_gives_the_gradients_of_one_big_batch(family, lessons):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_is_cross_entropy(smoothing, lessons, files):
-    lesson = lessons("learned", train__smoothing=smoothing, data__train=f"{files}/train.jsonl")
-    update = next(lesson.steps(0, 0))
-    (turn,) = update.micro_batches
-    batch, total = turn.batch, 0.0
-    assert batch.segments is not None and update.count == batch.tokens.numel()
-    for row in range(len(batch.tokens)):  # every document by itself
+def test_loss_is_cross_entropy(smoothing, objectives, files):
+    objective = objectives("learned", train__smoothing=smoothing, data__train=f"{files}/train.jsonl")
+    step = next(objective.steps(0, 0))
+    (micro_batch,) = step.micro_batches
+    batch, total = micro_batch.batch, 0.0
+    assert batch.segments is not None and step.count == batch.tokens.numel()
+    for row in range(len(batch.tokens)):  # every document separately
         for number in batch.segments[row].unique():
             own = batch.segments[row] == number
-            logits = lesson.model(batch.tokens[row][own][None])[0]
+            logits = objective.model(batch.tokens[row][own][None])[0]
             total += float(F.cross_entropy(logits, batch.targets[row][own], label_smoothing=smoothing, reduction="sum"))
-    assert float(lesson.loss(lesson.model, turn)) == pytest.approx(total, rel=1e-5)
+    assert float(objective.loss(objective.model, micro_batch)) == pytest.approx(total, rel=1e-5)
 
 
-def test_memory_goes_on_from_update_to_update(lessons):
-    """Two updates with memory predict as one long one would, and the memory of an evaluation is another."""
-    lesson = lessons("xl", model__memory=60, data__max_tokens=20)
+def test_memory_carries_over_between_steps(objectives):
+    """Steps with memory predict as one long step would, and validation has a separate memory."""
+    objective = objectives("xl", model__memory=60, data__max_tokens=20)
     with torch.no_grad():
-        updates = lesson.steps(0, 0)
-        turns = [next(updates).micro_batches[0] for _ in range(3)]
-        losses = [float(lesson.loss(lesson.model, turns[0])), float(lesson.loss(lesson.model, turns[1]))]
-        lesson.validate(lesson.model)
-        losses.append(float(lesson.loss(lesson.model, turns[2])))
+        steps = objective.steps(0, 0)
+        batches = [next(steps).micro_batches[0] for _ in range(3)]
+        losses = [
+            float(objective.loss(objective.model, batches[0])),
+            float(objective.loss(objective.model, batches[1])),
+        ]
+        objective.validate(objective.model)
+        losses.append(float(objective.loss(objective.model, batches[2])))
         tokens, targets = (
-            torch.cat([getattr(turn.batch, name) for turn in turns], 1) for name in ("tokens", "targets")
+            torch.cat([getattr(each.batch, name) for each in batches], 1) for name in ("tokens", "targets")
         )
-        scores = lesson.model(tokens).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        scores = objective.model(tokens).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     assert losses == pytest.approx([-float(each.sum()) for each in scores.split(20, 1)], rel=1e-5)
 
 
-def test_without_valid_data_nothing_is_measured(files, cache):
+def test_no_validation_without_valid_data(files, cache):
     run = resolve("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
-    lesson = prepare(run, None, torch.device("cpu"))[0]
-    assert lesson.validate(lesson.model) == {} and list(lesson.parts) == ["train"]
-    assert any("train.txt" in fact for fact in lesson.describe_data())
+    objective = prepare(run, None, torch.device("cpu"))[0]
+    assert objective.validate(objective.model) == {} and list(objective.splits) == ["train"]
+    assert any("train.txt" in fact for fact in objective.describe_data())
 
 
 @pytest.mark.parametrize("family", ["learned", "xl"])
-def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, monkeypatch):
-    """Bit for bit: also the memory of a model that has one, with pieces, in the middle of an epoch and at its end."""
+def test_resuming_is_bit_exact(family, files, cache, tmp_path, monkeypatch):
+    """Also the memory of a model, with micro-batches, in the middle of an epoch and at its end."""
     monkeypatch.setattr("regard.training.curves.draw", lambda folder: None)
     changes = {
         **SMALL, **FAMILIES[family], "model.dropout": 0.1, "data.train": f"{files}/train.txt", "data.cache": cache,
@@ -468,11 +478,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, 
     for life, at in enumerate((7, 5, 14)):
         calls = [0]
 
-        def breaking(self: LanguageObjective, model: Any, turn: Any, calls: Any = calls, at: int = at) -> Any:
+        def breaking(self: LanguageObjective, model: Any, micro_batch: Any, calls: Any = calls, at: int = at) -> Any:
             calls[0] += 1
             if calls[0] > 2 * at:
                 raise Stop
-            return original(self, model, turn)
+            return original(self, model, micro_batch)
 
         with monkeypatch.context() as patch:
             patch.setattr(LanguageObjective, "loss", breaking)
@@ -487,7 +497,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(family, files, cache, tmp_path, 
     assert len(epochs) > 1
 
 
-def test_an_update_that_could_not_be_compiled_is_not_remembered_twice(files, cache, tmp_path, monkeypatch):
+def test_memory_after_a_failed_compilation(files, cache, tmp_path, monkeypatch):
     changes = {
         **SMALL, **FAMILIES["xl"], "data.train": f"{files}/train.txt", "data.cache": cache, "train.steps": 5, "train.accumulate": 2,
     }  # fmt: skip
@@ -516,59 +526,61 @@ def test_an_update_that_could_not_be_compiled_is_not_remembered_twice(files, cac
             assert one.read_bytes() == other.read_bytes()
 
 
-# --- beside others ---------------------------------------------------------------------------------------------------
+# --- against other implementations ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.7])
-def test_greedy_text_is_that_of_transformers(penalty, tmp_path):
+def test_greedy_equals_transformers(penalty, tmp_path):
     path, theirs = causal.gpt2(tmp_path / "gpt2")
-    writer = regard.load(path, {"decode.kind": "greedy", "device": "cpu"})
+    predictor = regard.load(path, {"decode.kind": "greedy", "device": "cpu"})
     prompts = ["the old cat", "a bird never likes the red house, and today", "x", "the dog the dog the dog", ""]
-    ids = [row or [writer.tokenizer.start] for row in writer.tokenizer.encode(prompts)]
+    ids = [row or [predictor.tokenizer.start] for row in predictor.tokenizer.encode(prompts)]
     tokens, real = causal.ragged(ids, left=True)
-    made = theirs.generate(
+    outputs = theirs.generate(
         tokens, attention_mask=real.long(), do_sample=False, max_new_tokens=15, pad_token_id=0, eos_token_id=0,
         repetition_penalty=penalty,
     )[:, tokens.size(1) :].tolist()  # fmt: skip
-    wanted = [row[: row.index(0)] if 0 in row else row for row in made]
-    found = writer.predict(prompts, details=True, max_tokens=15, repetition_penalty=penalty)
-    assert [each["text"] for each in found] == writer.tokenizer.decode(wanted)
-    assert [each["pieces"] for each in found] == [writer.tokenizer.pieces(row) for row in wanted]
-    assert found[0]["prompt_pieces"] == writer.tokenizer.pieces(ids[0])  # no START: GPT-2 has none before a prompt
+    wanted = [row[: row.index(0)] if 0 in row else row for row in outputs]
+    found = predictor.predict(prompts, details=True, max_tokens=15, repetition_penalty=penalty)
+    assert [each["text"] for each in found] == predictor.tokenizer.decode(wanted)
+    assert [each["pieces"] for each in found] == [predictor.tokenizer.pieces(row) for row in wanted]
+    assert found[0]["prompt_pieces"] == predictor.tokenizer.pieces(ids[0])  # GPT-2 has no START before a prompt
     if penalty == 1:
-        whole = torch.tensor([[writer.tokenizer.start, *ids[1], writer.tokenizer.end]])
+        whole = torch.tensor([[predictor.tokenizer.start, *ids[1], predictor.tokenizer.end]])
         mean = theirs(whole, labels=whole).loss.item()
-        assert writer.score(prompts[1]) == pytest.approx(-mean * (whole.size(1) - 1), rel=1e-5)
+        assert predictor.score(prompts[1]) == pytest.approx(-mean * (whole.size(1) - 1), rel=1e-5)
 
 
-def test_an_ensemble_is_the_mean_of_probabilities(lessons, files):
-    one, other = lessons("learned").writer, lessons("lm").writer
-    writer = LanguagePredictor.ensemble({"a": one, "b": other})
-    assert writer.context == 24
+def test_ensemble_is_the_mean_of_probabilities(objectives, files):
+    one, other = objectives("learned").predictor, objectives("lm").predictor
+    predictor = LanguagePredictor.ensemble({"a": one, "b": other})
+    assert predictor.context == 24
     text = "the cat sees the bird."
     wanted = [
         math.log((math.exp(a) + math.exp(b)) / 2)
         for a, b in zip(*(each.score(text, details=True)["logprobs"] for each in (one, other)), strict=True)
     ]
-    assert writer.score(text, details=True)["logprobs"] == pytest.approx(wanted, abs=1e-4)
+    assert predictor.score(text, details=True)["logprobs"] == pytest.approx(wanted, abs=1e-4)
     prompts = ["the cat", "", "a bird likes the"]
     assert LanguagePredictor.ensemble({"a": one, "c": one}).predict(
         prompts, kind="greedy", max_tokens=9
     ) == one.predict(prompts, kind="greedy", max_tokens=9)
-    told = [each.evaluate(((f"{files}/test.txt",),))["loss"] for each in (one, other, writer)]
-    assert told[2] < max(told)
+    metrics = [each.evaluate(((f"{files}/test.txt",),))["loss"] for each in (one, other, predictor)]
+    assert metrics[2] < max(metrics)
     with pytest.raises(UserError, match="a and b have different vocabularies"):
         LanguagePredictor.ensemble(
             {
                 "a": one,
-                "b": lessons("rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30).writer,
+                "b": objectives(
+                    "rotary", data__document="stream", tokenizer__kind="space", tokenizer__vocab=30
+                ).predictor,
             }
         )
 
 
-def test_look_sees_the_past_alone(lessons, tmp_path):
+def test_look_is_causal(objectives, tmp_path):
     for family in FAMILIES:
-        view = lessons(family).writer.look("the cat", " sees")
+        view = objectives(family).predictor.look("the cat", " sees")
         assert view.tokens[0] == "□" and "".join(view.tokens[1:]).replace("▁", " ") == "the cat sees"
         weights = view.weights()
         assert weights.shape == (len(view.tokens), len(view.tokens))
@@ -576,5 +588,5 @@ def test_look_sees_the_past_alone(lessons, tmp_path):
         assert weights.triu(1).abs().max() < 1e-6
     view.save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="nothing to look at"):
-        lessons("lm").writer.look(" ")
+    with pytest.raises(UserError, match="no attention to show"):
+        objectives("lm").predictor.look(" ")

@@ -1,4 +1,4 @@
-"""Recipes reach their stated scores, and a whole run survives being killed. Minutes; `make learn`."""
+"""Recipes reach their stated scores, and a run survives being killed. Takes minutes; `make learn`."""
 
 import ast
 import json
@@ -30,57 +30,57 @@ def demo(tmp_path_factory) -> tuple[Path, list[str], float]:
 
 
 def test_demo(demo):
-    """Dates that were never seen, at least 500 of them: 95 % exactly right."""
+    """At least 95 % exact translations of at least 500 unseen dates."""
     run, lines, seconds = demo
     print(f"demo {seconds:.0f} s, {lines[-2]}")
     assert float(lines[-2].removeprefix("exact match ")) >= 0.95
     picture = Path(lines[-1].removeprefix("picture "))
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.parent == run
     assert int(lines[0].split()[0]) >= 500
-    assert seconds < 400  # 180 is promised for two free cores; a test machine may be half as fast
+    assert seconds < 400  # documented: 180 on two free cores; a test machine may be half as fast
 
 
-def test_many_sentences_at_once_are_faster(demo):
-    """Beam 5, 51 sentences: at least 2.5 times as fast as one at a time, and the same texts."""
+def test_batches_are_faster(demo):
+    """Beam 5, 51 sentences: a batch is at least 2.5 times as fast as single sentences, with equal texts."""
     from regard.synthetic.dates import make_dates
 
-    system = regard.load(demo[0])
+    predictor = regard.load(demo[0])
     texts = [source for source, _ in make_dates(("en", "de"), 100, seed=1)["test"]][:51]
     how = {"kind": "beam", "beam": 5}
-    system.predict(texts[:8], **how)
+    predictor.predict(texts[:8], **how)
     began = time.perf_counter()
-    together = system.predict(texts, **how)
+    together = predictor.predict(texts, **how)
     middle = time.perf_counter()
-    alone = [system.predict(text, **how) for text in texts]
+    alone = [predictor.predict(text, **how) for text in texts]
     ratio = (time.perf_counter() - middle) / (middle - began)
     print(f"51 sentences, beam 5: {ratio:.1f} times as fast at once as one at a time")
     assert together == alone and ratio >= 2.5
 
 
-def test_languages_of_dates(tmp_path):
-    """28 languages, many of them close relatives: 95 of 100 new dates are right."""
+def test_classify_recipe(tmp_path):
+    """28 languages, many closely related: 95 % of unseen dates are right."""
     began = time.monotonic()
-    figures = regard.train("classify", out=tmp_path / "run").evaluate()
+    metrics = regard.train("classify", out=tmp_path / "run").evaluate()
     seconds = time.monotonic() - began
     print(
-        f"languages {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent one {figures['majority']:.4f}"
+        f"languages {seconds:.0f} s, accuracy {metrics['accuracy']:.4f}, the most frequent one {metrics['majority']:.4f}"
     )
-    assert figures["accuracy"] >= 0.95 and len(figures["labels"]) >= 20
-    assert seconds < 300  # 120 is promised for two free cores
+    assert metrics["accuracy"] >= 0.95 and len(metrics["labels"]) >= 20
+    assert seconds < 300  # documented: 120 on two free cores
 
 
-def test_roles_of_python_tokens(tmp_path):
-    """New modules: at least 10 points above the most frequent role of each token."""
+def test_tag_recipe(tmp_path):
+    """Unseen modules: at least 10 points above the most frequent role of each token."""
     began = time.monotonic()
-    figures = regard.train("tag", out=tmp_path / "run").evaluate()
-    seconds, floor = time.monotonic() - began, figures["most frequent tag of the word"]
-    print(f"roles {seconds:.0f} s, accuracy {figures['accuracy']:.4f}, the most frequent role of the token {floor:.4f}")
-    assert figures["accuracy"] >= max(0.95, floor + 0.1) and len(figures["labels"]) >= 12
-    assert seconds < 300  # 120 is promised for two free cores
+    metrics = regard.train("tag", out=tmp_path / "run").evaluate()
+    seconds, floor = time.monotonic() - began, metrics["most frequent tag of the word"]
+    print(f"roles {seconds:.0f} s, accuracy {metrics['accuracy']:.4f}, the most frequent role of the token {floor:.4f}")
+    assert metrics["accuracy"] >= max(0.95, floor + 0.1) and len(metrics["labels"]) >= 12
+    assert seconds < 300  # documented: 120 on two free cores
 
 
-def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
-    """The whole program, killed without warning three times at random moments, then left to finish."""
+def test_a_killed_run_has_the_same_bytes(tmp_path):
+    """The program is killed three times at random moments, then runs to its end."""
     settings = [
         "train", "dates", "data.examples=800", "train.steps=60", "train.tokens=600", "train.save_every=7", "train.eval_every=20",
         "train.warmup=20", "model.width=64", "model.layers=1", "train.tensorboard=false", "device=cpu",
@@ -120,7 +120,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
     assert steps == sorted(steps)
 
 
-def test_ctrl_c_saves_and_ends_well(tmp_path):
+def test_ctrl_c_saves_and_exits(tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -142,28 +142,28 @@ def test_ctrl_c_saves_and_ends_well(tmp_path):
     shutil.rmtree(tmp_path / "run")
 
 
-def test_language(tmp_path):
-    """Python's own library, learnt in five minutes: modules that were never seen, and what it writes looks like Python."""
+def test_language_recipe(tmp_path):
+    """The Python standard library in five minutes: bits per byte on unseen modules, and valid generated lines."""
     began = time.monotonic()
     command = [sys.executable, "-m", "regard"]
     subprocess.run([*command, "train", "language", "--out", tmp_path / "run"], check=True, capture_output=True)
     seconds = time.monotonic() - began
     done = subprocess.run([*command, "eval", tmp_path / "run", "--json"], check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout)
+    metrics = json.loads(done.stdout)
     texts = regard.load(tmp_path / "run").predict("def ", nbest=16, max_tokens=120)
     lines = [line for text in texts for line in ("def " + text).split("\n")[:-1] if line.strip()]
     share = sum(map(python, lines)) / len(lines)
     print(
-        f"language {seconds:.0f} s, {told['bits_per_byte']:.3f} bits per byte, {share:.0%} of {len(lines)} lines are Python"
+        f"language {seconds:.0f} s, {metrics['bits_per_byte']:.3f} bits per byte, {share:.0%} of {len(lines)} lines are Python"
     )
     print(texts[0])
-    assert told["bits_per_byte"] <= 1.85 and told["policy"] == "non-overlapping 128"
+    assert metrics["bits_per_byte"] <= 1.85 and metrics["policy"] == "non-overlapping 128"
     assert share >= 0.35 and "self" in " ".join(texts) and "return" in " ".join(texts)
-    assert seconds < 700  # 300 are promised for two free cores
+    assert seconds < 700  # documented: 300 on two free cores
 
 
 def python(line: str) -> bool:
-    """Can this line stand in a program? Of the library's own lines two thirds can: the rest goes on over lines."""
+    """True if the line parses. Two thirds of the library's own lines do: the rest belongs to longer statements."""
     line = line.strip()
     try:
         ast.parse(f"{line} pass" if line.endswith(":") else line)

@@ -1,4 +1,4 @@
-"""Masked words and next sentences: BERT's rule, counted; embeddings and likeness; folders of Hugging Face."""
+"""Masked words and next sentences: BERT's masking rule, the task, embeddings and similarity."""
 
 import io
 import json
@@ -26,11 +26,11 @@ from regard.tasks import masked
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return reads.trained("masked", tmp_path_factory.mktemp("masked"), train__steps=300, train__eval_every=300)
+    return reads.train_run("masked", tmp_path_factory.mktemp("masked"), train__steps=300, train__eval_every=300)
 
 
 @pytest.fixture(scope="module")
-def system(run):
+def predictor(run):
     return regard.load(run)
 
 
@@ -38,7 +38,7 @@ TEXTS = ["the cat sees some houses and finds a day", "a good cat", "some new wor
 BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,))
 
 
-def updates(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskedSampler:
+def build_sampler(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskedSampler:
     settings = MaskData(**data)
     return MaskedSampler(
         InMemoryExamples("made", [(text,) for text in texts]),
@@ -49,10 +49,10 @@ def updates(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> M
     )
 
 
-# --- the rule --------------------------------------------------------------------------------------------------------
+# --- the masking rule --------------------------------------------------------------------------------------------------------
 
 
-def test_eighty_ten_ten():
+def test_80_10_10_rule():
     chance, masker = np.random.default_rng(1), Masker(BYTES, MaskData(masked=0.2))
     ids = np.arange(4, 244, dtype=np.int32)
     fates = Counter()
@@ -73,24 +73,24 @@ def pieces(length: int) -> tuple[np.ndarray, np.ndarray]:
     return np.full(length, 9, np.int32), np.arange(length)
 
 
-def test_fifteen_percent_of_a_line_and_at_least_one_piece():
+def test_masks_15_percent_and_at_least_one_token():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
     for length, wanted in ((1, 1), (3, 1), (10, 2), (100, 15)):
         assert (masker.mask_texts([pieces(length)], chance)[1] != IGNORED).sum() == wanted
     assert [len(each) for each in masker.mask_texts([pieces(0)], chance)] == [0, 0]
     _, hidden = masker.mask_texts([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
     shares = [int((part != IGNORED).sum()) for part in np.split(hidden, [1, 11, 111])]
-    assert shares == [1, 2, 15, 1]  # each text has its own share, whatever comes before and after it
+    assert shares == [1, 2, 15, 1]  # each text has its own share, whatever surrounds it
 
 
-def test_every_place_is_masked_as_often():
+def test_positions_are_masked_uniformly():
     masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
     _, hidden = masker.mask_texts([pieces(20)] * 2000, chance)
     hits = (hidden.reshape(2000, 20) != IGNORED).sum(0)
-    assert hits.min() > 240 and hits.max() < 360  # 300 in the mean
+    assert hits.min() > 240 and hits.max() < 360  # 300 on average
 
 
-def test_whole_words_go_together():
+def test_whole_word_masking():
     masker, chance = Masker(BYTES, MaskData(whole_words=True, masked=0.3)), np.random.default_rng(1)
     ((ids, groups),) = masker.encode_groups(["the cat sees some houses and finds a day"])
     assert BYTES.decode([ids.tolist()]) == ["the cat sees some houses and finds a day"] and groups.max() == 8
@@ -101,7 +101,7 @@ def test_whole_words_go_together():
         assert 1 <= chosen.sum() <= round(0.3 * len(ids)) or len(set(groups[chosen])) == 1
 
 
-def test_no_control_is_drawn():
+def test_random_replacements_are_no_control_tokens():
     masker = Masker(BYTES, MaskData())
     assert set(masker.ordinary_ids) == set(range(4, BYTES.size)) - {BYTES.mask}
 
@@ -111,7 +111,7 @@ def test_a_tokenizer_without_mask_is_refused():
         Masker(train_tokenizer(TokenizerConfig(kind="byte"), []), MaskData())
 
 
-# --- updates ---------------------------------------------------------------------------------------------------------
+# --- the sampler ---------------------------------------------------------------------------------------------------------
 
 
 def same(one, other) -> bool:
@@ -121,17 +121,17 @@ def same(one, other) -> bool:
     )
 
 
-def test_every_epoch_is_masked_anew_and_can_be_taken_up():
-    made = list(updates().steps(0))
-    assert sorted(i for update in made for i in update.examples) == list(range(len(TEXTS)))
-    assert all(same(a, b) for a, b in zip(updates().steps(0), made, strict=True))
-    assert all(same(a, b) for a, b in zip(updates().steps(0, made[1].index), made[2:], strict=True))
+def test_masking_differs_by_epoch_and_resumes():
+    steps = list(build_sampler().steps(0))
+    assert sorted(i for step in steps for i in step.examples) == list(range(len(TEXTS)))
+    assert all(same(a, b) for a, b in zip(build_sampler().steps(0), steps, strict=True))
+    assert all(same(a, b) for a, b in zip(build_sampler().steps(0, steps[1].index), steps[2:], strict=True))
     texts = {}
     for epoch in (0, 1):
-        for update in updates().steps(epoch):
-            (piece,) = update.micro_batches
-            assert update.count == int((piece.labels != IGNORED).sum())
-            for i, row, labels, real in zip(update.examples, piece.tokens, piece.labels, piece.valid, strict=True):
+        for step in build_sampler().steps(epoch):
+            (piece,) = step.micro_batches
+            assert step.count == int((piece.labels != IGNORED).sum())
+            for i, row, labels, real in zip(step.examples, piece.tokens, piece.labels, piece.valid, strict=True):
                 whole = torch.where(labels != IGNORED, labels, row)[real][1:-1]
                 assert BYTES.decode([whole.tolist()]) == [TEXTS[i]]
                 assert (
@@ -144,31 +144,33 @@ def test_every_epoch_is_masked_anew_and_can_be_taken_up():
     assert sum(len(each) == 2 for each in texts.values()) > 100
 
 
-def test_of_long_lines_a_window_is_read():
-    made = updates(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
+def test_long_lines_are_read_in_windows():
+    sampler = build_sampler(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
     seen = set()
     for epoch in range(30):
-        for update in made.steps(epoch):
-            (piece,) = update.micro_batches
+        for step in sampler.steps(epoch):
+            (piece,) = step.micro_batches
             assert piece.tokens.size(1) <= 12
-            for i, row, labels in zip(update.examples, piece.tokens, piece.labels, strict=True):
+            for i, row, labels in zip(step.examples, piece.tokens, piece.labels, strict=True):
                 if i == 0:
                     whole = BYTES.decode([torch.where(labels != IGNORED, labels, row).tolist()])[0]
                     assert len(whole) == 10 and whole in "abcdefghijklmnopqrstuvwxyz"
                     seen.add(whole)
     assert len(seen) > 8
-    assert made.report()[0].startswith("1 of 2 lines have more than 10 tokens, and each epoch reads a window of them")
+    assert sampler.report()[0].startswith(
+        "1 of 2 lines have more than 10 tokens, and each epoch reads a window of them"
+    )
 
 
 def test_pairs_of_lines():
     texts = [f"line {i:02}" for i in range(40)]
     answers = Counter()
     for epoch in range(5):
-        for update in updates(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
-            (piece,) = update.micro_batches
+        for step in build_sampler(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
+            (piece,) = step.micro_batches
             assert piece.token_types is not None and piece.next_sentence is not None
             for i, row, labels, kinds, real, answer in zip(
-                update.examples,
+                step.examples,
                 piece.tokens,
                 piece.labels,
                 piece.token_types,
@@ -186,11 +188,11 @@ def test_pairs_of_lines():
                 if answer == IS_NEXT:
                     assert second == texts[i + 1]
                 answers[int(answer), i == 39] += 1
-    assert answers[IS_NEXT, True] == 0 and answers[NOT_NEXT, True] == 5  # nothing follows the last one
+    assert answers[IS_NEXT, True] == 0 and answers[NOT_NEXT, True] == 5  # no line follows the last one
     assert 70 < answers[IS_NEXT, False] < 125
 
 
-def test_documents_end_at_a_blank_line_and_at_the_end_of_a_file(tmp_path):
+def test_documents_end_at_blank_lines_and_file_ends(tmp_path):
     for name, text in (("a", "1\n2\n\n3\n"), ("b", "4\n5\n")):
         (tmp_path / name).write_text(text)
     read = line_examples(((str(tmp_path / "?"),),), MaskData())
@@ -200,7 +202,7 @@ def test_documents_end_at_a_blank_line_and_at_the_end_of_a_file(tmp_path):
         line_examples((("a",), ("b",)), MaskData())
 
 
-def test_the_longer_text_gives_way():
+def test_the_longer_text_is_cut():
     assert (
         fit_lengths([5, 5], 20) == [5, 5]
         and fit_lengths([30, 5], 20) == [15, 5]
@@ -212,29 +214,29 @@ def test_the_longer_text_gives_way():
 # --- the task --------------------------------------------------------------------------------------------------------
 
 
-def test_it_learns_and_is_measured(run, system):
-    figures = system.evaluate()
-    fresh = masked.restore(system.run, run, torch.device("cpu"))
-    assert figures["loss"] < 0.75 * fresh.evaluate()["loss"] and figures["examples"] == 50
-    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and 0.2 < figures["accuracy"] < 1
-    assert system.evaluate() == figures  # masked always in the same way
+def test_training_and_metrics(run, predictor):
+    metrics = predictor.evaluate()
+    fresh = masked.restore(predictor.run, run, torch.device("cpu"))
+    assert metrics["loss"] < 0.75 * fresh.evaluate()["loss"] and metrics["examples"] == 50
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"])) and 0.2 < metrics["accuracy"] < 1
+    assert predictor.evaluate() == metrics  # the masking is fixed
 
 
-def test_marks_are_filled(system):
-    filled = system.predict("the cat <mask>")
+def test_predict_fills_masks(predictor):
+    filled = predictor.predict("the cat <mask>")
     assert filled.startswith("the cat") and "<mask>" not in filled and len(filled) > len("the cat")
-    assert system.predict("the cat [MASK]") == filled
-    record = system.predict("a <mask> <mask>", details=True, top=3)
+    assert predictor.predict("the cat [MASK]") == filled
+    record = predictor.predict("a <mask> <mask>", details=True, top=3)
     assert len(record["masks"]) == 2 and [len(each) for each in record["masks"]] == [3, 3]
     assert record["masks"][0][0][1] >= record["masks"][0][1][1]
     with pytest.warns(UserWarning, match="1 of 2 texts have no <mask> and stay as they are"):
-        assert system.predict(["The  cat", "a <mask>"])[0] == "The  cat"
+        assert predictor.predict(["The  cat", "a <mask>"])[0] == "The  cat"
     with pytest.warns(UserWarning, match="more than 126 tokens and was cut|no <mask>"):
-        system.predict("a " * 300 + "<mask> <mask>")
+        predictor.predict("a " * 300 + "<mask> <mask>")
 
 
-def test_next_sentences_are_learnt(tmp_path):
-    """The second line of each pair says the number of the first."""
+def test_next_sentence_prediction(tmp_path):
+    """The second line of each pair contains the number of the first."""
     text = "".join(f"{word} one\n{word} two\n\n" for word in ("cat", "dog", "sun", "sea") * 20)
     (tmp_path / "a.txt").write_text(text)
     settings = {
@@ -244,19 +246,19 @@ def test_next_sentences_are_learnt(tmp_path):
         "train.steps": 20,
     }
     regard.train("masked", {**reads.TINY, **settings}, out=tmp_path / "run")
-    system = regard.load(tmp_path / "run")
-    assert system.run.model.next_sentence and 0 <= system.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
-    made = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
-    update = next(made.steps(0, 0))
-    (piece,) = update.micro_batches
+    predictor = regard.load(tmp_path / "run")
+    assert predictor.run.model.next_sentence and 0 <= predictor.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
+    objective = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
+    step = next(objective.steps(0, 0))
+    (piece,) = step.micro_batches
     words = torch.nn.functional.cross_entropy(
-        made.model.logits(masked.states(made.model, piece)[piece.labels != IGNORED]),
+        objective.model.logits(masked.hidden_states(objective.model, piece)[piece.labels != IGNORED]),
         piece.labels[piece.labels != IGNORED],
     )
     pairs = torch.nn.functional.cross_entropy(
-        made.model.next_sentence_logits(masked.states(made.model, piece)), piece.next_sentence
+        objective.model.next_sentence_logits(masked.hidden_states(objective.model, piece)), piece.next_sentence
     )
-    assert float(made.loss(made.model, piece).detach() / update.count) == pytest.approx(
+    assert float(objective.loss(objective.model, piece).detach() / step.count) == pytest.approx(
         float((words + pairs).detach()), rel=1e-5
     )
 
@@ -264,33 +266,33 @@ def test_next_sentences_are_learnt(tmp_path):
 # --- embeddings ------------------------------------------------------------------------------------------------------
 
 
-def test_embeddings(system):
+def test_embeddings(predictor):
     texts = ["the cat", "a good day and more", "the cat"]
-    vectors = system.embed(texts)
+    vectors = predictor.embed(texts)
     assert vectors.shape == (3, 32) and torch.allclose(vectors.norm(dim=1), torch.ones(3), atol=1e-5)
-    assert torch.allclose(vectors[0], vectors[2], atol=1e-5) and system.embed("the cat").shape == (32,)
-    row = torch.tensor([[1, *system.tokenizer.encode(["the cat"])[0], 2]])
+    assert torch.allclose(vectors[0], vectors[2], atol=1e-5) and predictor.embed("the cat").shape == (32,)
+    row = torch.tensor([[1, *predictor.tokenizer.encode(["the cat"])[0], 2]])
     with torch.no_grad():
-        states = system.model.encode(row)[0]
-    assert torch.allclose(system.embed("the cat", normalize=False), states.mean(0), atol=1e-5)
-    assert torch.allclose(system.embed("the cat", pooling="first", normalize=False), states[0], atol=1e-5)
-    assert torch.allclose(system.embed("the cat", pooling="max", normalize=False), states.amax(0), atol=1e-5)
-    assert system.embed([]).shape == (0, 32)
+        states = predictor.model.encode(row)[0]
+    assert torch.allclose(predictor.embed("the cat", normalize=False), states.mean(0), atol=1e-5)
+    assert torch.allclose(predictor.embed("the cat", pooling="first", normalize=False), states[0], atol=1e-5)
+    assert torch.allclose(predictor.embed("the cat", pooling="max", normalize=False), states.amax(0), atol=1e-5)
+    assert predictor.embed([]).shape == (0, 32)
 
 
-def test_likeness(system):
+def test_similar(predictor):
     texts = ["a good day", "the cat sees", "a good day here"]
-    (ranked,) = system.similar(["a good day"], texts)
+    (ranked,) = predictor.similar(["a good day"], texts)
     assert ranked[0][0] == 0 and ranked[0][1] == pytest.approx(1, abs=1e-5)
     assert sorted(place for place, _ in ranked) == [0, 1, 2] and ranked[1][1] >= ranked[2][1]
-    assert [place for place, _ in system.similar("a good day", texts, top=2)] == [place for place, _ in ranked[:2]]
-    vectors = system.embed(texts)
+    assert [place for place, _ in predictor.similar("a good day", texts, top=2)] == [place for place, _ in ranked[:2]]
+    vectors = predictor.embed(texts)
     assert float(vectors[0] @ vectors[2]) == pytest.approx(dict(ranked)[2], abs=1e-5)
     with pytest.raises(UserError, match="there is no text to compare with"):
-        system.similar("a", [])
+        predictor.similar("a", [])
 
 
-def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+def run_cli(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
     capsys.readouterr()
     code = cli.main([str(each) for each in arguments])
@@ -307,25 +309,25 @@ def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, st
         (("--prompt", "x", "--embed"), "--prompt and --embed cannot be combined; give one of them"),
     ],
 )
-def test_answers_of_two_kinds_are_refused(capsys, monkeypatch, flags, words):
-    code, out, err = said(capsys, monkeypatch, "a\n", "predict", "run", *flags)
+def test_exclusive_output_options(capsys, monkeypatch, flags, words):
+    code, out, err = run_cli(capsys, monkeypatch, "a\n", "predict", "run", *flags)
     assert (code, out) == (2, "") and words in err
 
 
-def test_pairs_need_two_kinds(tmp_path):
+def test_next_sentence_needs_two_token_types(tmp_path):
     settings = {**reads.TINY, "data.next_sentence": True, "model.token_types": 1}
-    with pytest.raises(UserError, match=r"data.next_sentence reads two texts in a row and the model knows one kind"):
+    with pytest.raises(UserError, match=r"data.next_sentence needs two token types and model.token_types is 1"):
         regard.train("masked", settings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_no_text_is_scored(run, tmp_path, capsys, monkeypatch):
+def test_score_is_refused(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "lines").write_text("a day\n")
-    code, _, err = said(capsys, monkeypatch, "", "score", run, tmp_path / "lines")
+    code, _, err = run_cli(capsys, monkeypatch, "", "score", run, tmp_path / "lines")
     assert code == 2 and "task masked gives no probability of one text given another; use eval or predict" in err
 
 
-def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
+def test_comparing_two_tasks_is_refused(run, tmp_path):
     (tmp_path / "lines").write_text("a day\nthe cat\n")
     regard.train("language", {"model.size": "tiny", "data.train": str(tmp_path / "lines"), "train.steps": 1,
                               "train.tensorboard": False, "data.max_tokens": 8}, out=tmp_path / "lm")  # fmt: skip
@@ -333,27 +335,29 @@ def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
         compare([run, tmp_path / "lm"], data=((str(tmp_path / "lines"),),))
 
 
-def test_on_the_command_line(run, system, tmp_path, capsys, monkeypatch):
-    code, out, _ = said(capsys, monkeypatch, "the cat\na day\n", "predict", run, "--embed")
+def test_command_line(run, predictor, tmp_path, capsys, monkeypatch):
+    code, out, _ = run_cli(capsys, monkeypatch, "the cat\na day\n", "predict", run, "--embed")
     found = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and np.allclose(found, system.embed(["the cat", "a day"]).numpy(), atol=1e-6)
-    code, out, _ = said(capsys, monkeypatch, "the cat\n", "predict", run, "--embed", "decode.pooling=first")
-    assert np.allclose(json.loads(out), system.embed("the cat", pooling="first").numpy(), atol=1e-6)
+    assert code == 0 and np.allclose(found, predictor.embed(["the cat", "a day"]).numpy(), atol=1e-6)
+    code, out, _ = run_cli(capsys, monkeypatch, "the cat\n", "predict", run, "--embed", "decode.pooling=first")
+    assert np.allclose(json.loads(out), predictor.embed("the cat", pooling="first").numpy(), atol=1e-6)
     (tmp_path / "lines").write_text("a day\nthe cat\nso so\n")
-    code, out, _ = said(capsys, monkeypatch, "the cat\n", "predict", run, "--similar", tmp_path / "lines", "--top", "2")
+    code, out, _ = run_cli(
+        capsys, monkeypatch, "the cat\n", "predict", run, "--similar", tmp_path / "lines", "--top", "2"
+    )
     rows = [line.split("\t") for line in out.splitlines()]
     assert len(rows) == 2 and rows[0] == ["the cat", "1.0000", "the cat"] and float(rows[1][1]) < 1
     (tmp_path / "none").write_text("")
-    assert said(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "none")[0] == 2
-    assert said(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "gone")[0] == 2
-    code, out, _ = said(capsys, monkeypatch, "", "eval", run, run)
+    assert run_cli(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "none")[0] == 2
+    assert run_cli(capsys, monkeypatch, "x\n", "predict", run, "--similar", tmp_path / "gone")[0] == 2
+    code, out, _ = run_cli(capsys, monkeypatch, "", "eval", run, run)
     assert code == 0 and out.count("perplexity") == 2
-    code, _, err = said(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "a.png")
+    code, _, err = run_cli(capsys, monkeypatch, "", "eval", run, "--out", tmp_path / "a.png")
     assert code == 2 and "this run predicts no labels" in err
 
 
 @pytest.mark.parametrize("recipe", ["classify", "tag", "masked"])
-def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, recipe):
+def test_a_resumed_run_has_the_same_bytes(tmp_path, recipe):
     settings = {
         "train.save_every": 3,
         "train.eval_every": 3,
@@ -361,9 +365,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, recipe):
         "model.dropout": 0.1,
         "train.schedule.kind": "constant",
     }
-    whole = reads.trained(recipe, tmp_path / "whole", **settings, train__steps=6)
-    parts = reads.trained(recipe, tmp_path / "parts", **settings, train__steps=3)
-    files = {f"data.{name}": str(tmp_path / "parts" / f"{name}.txt") for name in ("train", "valid", "test")}
-    regard.train(recipe, {**reads.TINY, **settings, **files, "train.steps": 6}, out=parts, resume=True)
+    whole = reads.train_run(recipe, tmp_path / "whole", **settings, train__steps=6)
+    resumed = reads.train_run(recipe, tmp_path / "resumed", **settings, train__steps=3)
+    files = {f"data.{name}": str(tmp_path / "resumed" / f"{name}.txt") for name in ("train", "valid", "test")}
+    regard.train(recipe, {**reads.TINY, **settings, **files, "train.steps": 6}, out=resumed, resume=True)
     name = "checkpoints/step-6/model.safetensors"
-    assert (parts / name).read_bytes() == (whole / name).read_bytes()
+    assert (resumed / name).read_bytes() == (whole / name).read_bytes()

@@ -1,4 +1,4 @@
-"""Recurrent and convolutional models in every task they serve: trained a little, used, measured, looked at, refused."""
+"""Recurrent and convolutional models in every task that they support: training, prediction, metrics, errors."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks import translate
-from regard.tasks.translate import states
+from regard.tasks.translate import decoder_states
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])
 TINY = {
@@ -28,39 +28,42 @@ TINY = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     folder = small.write_files(tmp_path_factory.mktemp("files"), train=150, valid=10, test=10)
-    for task, write, make in (("classify", reads.texts_of, reads.moods), ("tag", reads.columns_of, reads.phrases)):
-        for seed, (part, count) in enumerate({"train": 200, "valid": 20, "test": 40}.items()):
-            write(folder / f"{task}.{part}.txt", make(count, seed))
-    for part, lines in {"train": 300, "valid": 40, "test": 30}.items():
+    for task, write, make in (
+        ("classify", reads.write_texts, reads.labeled_examples),
+        ("tag", reads.write_columns, reads.tagged_examples),
+    ):
+        for seed, (split, count) in enumerate({"train": 200, "valid": 20, "test": 40}.items()):
+            write(folder / f"{task}.{split}.txt", make(count, seed))
+    for split, lines in {"train": 300, "valid": 40, "test": 30}.items():
         text = [f"{'abcdefg'[i % 7]} is {['one', 'two', 'three'][i % 3]}" for i in range(lines)]
-        (folder / f"language.{part}.txt").write_text("\n".join(text) + "\n")
+        (folder / f"language.{split}.txt").write_text("\n".join(text) + "\n")
     return folder
 
 
-def trained(files: Path, out: Path, task: str, family: str, **settings: Any) -> Any:
+def train_run(files: Path, out: Path, task: str, family: str, **settings: Any) -> Any:
     own = {key.replace("__", "."): value for key, value in settings.items()}
-    names = {part: f"{files}/{task}.{part}.txt" for part in ("train", "valid", "test")}
+    names = {split: f"{files}/{task}.{split}.txt" for split in ("train", "valid", "test")}
     if task == "translate":
-        names = {part: f"{files}/{part}.low,{files}/{part}.up" for part in names}
-    sides = {f"data.{part}": name for part, name in names.items()}
+        names = {split: f"{files}/{split}.low,{files}/{split}.up" for split in names}
+    sides = {f"data.{split}": name for split, name in names.items()}
     return regard.train(task, {**TINY, **sides, "model.family": family, **own}, out=out)
 
 
 @FAMILIES
-def test_translating(files, tmp_path, family):
-    system = trained(
+def test_translate(files, tmp_path, family):
+    predictor = train_run(
         files, tmp_path / "run", "translate", family, train__metric="chrf", decode__beam=2, model__head="tag"
     )
-    figures = system.evaluate()
-    assert 0 < figures["loss"] < 3.5 and figures["examples"] == 10  # chance is ln 300
+    metrics = predictor.evaluate()
+    assert 0 < metrics["loss"] < 3.5 and metrics["examples"] == 10  # the chance level is ln 300
     run = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert run["model"]["head"] == "target" and run["model"]["family"] == family
     again = regard.load(tmp_path / "run")
     texts = marian.sentences(3, 9)
-    assert again.predict(texts) == system.predict(texts)
+    assert again.predict(texts) == predictor.predict(texts)
     alone = [again.predict(text) for text in texts]
-    assert again.predict(texts) == alone  # neighbours change nothing
-    for record in again.predict(texts, details=True, kind="greedy"):  # END is not said where the limit is reached
+    assert again.predict(texts) == alone  # batch-invariant
+    for record in again.predict(texts, details=True, kind="greedy"):  # no END at the limit
         means = [sum(some) / len(some) for some in (record["logprobs"], record["logprobs"][:-1]) if some]
         assert min(abs(record["score"] - mean) for mean in means) < 1e-4
         assert len(record["alignment"]) == len(record["pieces"])
@@ -77,8 +80,8 @@ def test_translating(files, tmp_path, family):
 
 
 @FAMILIES
-def test_packed_pairs_learn_as_padded_ones(family):
-    """The loss does not know whether texts share rows, nor do the gradients."""
+def test_packed_and_padded_pairs_have_equal_gradients(family):
+    """Packing changes neither the loss nor the gradients."""
     draw = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 20, (24,), generator=draw).tolist()
     texts = [torch.randint(4, 97, (length,), generator=draw).tolist() for length in lengths]
@@ -90,7 +93,7 @@ def test_packed_pairs_learn_as_padded_ones(family):
         assert (batch.source_segments is not None) == bool(width)
         model.zero_grad()
         real = batch.target_valid
-        loss = smoothed_cross_entropy(model.logits(states(model, batch))[real], batch.target_out[real])
+        loss = smoothed_cross_entropy(model.logits(decoder_states(model, batch))[real], batch.target_out[real])
         loss.backward()
         found.append(torch.cat([loss.detach()[None], *(each.grad.flatten() for each in model.parameters())]))
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
@@ -98,13 +101,13 @@ def test_packed_pairs_learn_as_padded_ones(family):
 
 @FAMILIES
 @pytest.mark.parametrize("task", ["classify", "tag"])
-def test_labels(files, tmp_path, family, task):
-    system = trained(files, tmp_path / "run", task, family)
-    figures = system.evaluate()
-    assert figures["accuracy"] > max(0.85, figures["majority"])
+def test_classify_and_tag(files, tmp_path, family, task):
+    predictor = train_run(files, tmp_path / "run", task, family)
+    metrics = predictor.evaluate()
+    assert metrics["accuracy"] > max(0.85, metrics["majority"])
     again = regard.load(tmp_path / "run")
     text = "so the cat a happy day" if task == "classify" else "the cat sees some house"
-    assert again.predict([text, "a day"]) == [system.predict(text), system.predict("a day")]
+    assert again.predict([text, "a day"]) == [predictor.predict(text), predictor.predict("a day")]
     assert again.run.model.head == {"classify": "class", "tag": "tag"}[task] and again.run.model.labels > 1
     with pytest.raises(UserError, match="this model has no attention, so there is nothing to look at"):
         again.look(text)
@@ -112,17 +115,17 @@ def test_labels(files, tmp_path, family, task):
 
 
 @FAMILIES
-def test_writing(files, tmp_path, family):
+def test_language(files, tmp_path, family):
     own = {
         "data__max_tokens": 32,
         "data__document": "file",
         "data__cache": str(tmp_path / "cache"),
         "tokenizer__kind": "char",
     }
-    system = trained(files, tmp_path / "run", "language", family, **own)
-    figures = system.evaluate()
-    assert figures["loss"] < 1.5
-    assert figures["policy"] == {"rnn": "state, segments of 32", "cnn": "non-overlapping 32"}[family]
+    predictor = train_run(files, tmp_path / "run", "language", family, **own)
+    metrics = predictor.evaluate()
+    assert metrics["loss"] < 1.5
+    assert metrics["policy"] == {"rnn": "state, segments of 32", "cnn": "non-overlapping 32"}[family]
     again, prompts = (
         regard.load(tmp_path / "run", decode={"max_tokens": 12, "add_start": False}),
         ["a is", "b is two\nc"],
@@ -133,17 +136,17 @@ def test_writing(files, tmp_path, family):
         assert each["logprob"] == pytest.approx(each["score"] * len(each["logprobs"]), abs=1e-3)
 
 
-def test_a_carried_state_is_resumed(files, tmp_path):
-    """A training that stopped goes on with the state of its rows: the weights are those of one that did not."""
+def test_carried_state_is_resumed(files, tmp_path):
+    """A resumed training continues with the state of its rows and has the weights of an uninterrupted one."""
     own = {
         "data__max_tokens": 16,
         "data__cache": str(tmp_path / "cache"),
         "train__save_every": 3,
         "train__accumulate": 2,
     }
-    whole = trained(files, tmp_path / "whole", "language", "rnn", train__steps=6, **own)
-    trained(files, tmp_path / "parts", "language", "rnn", train__steps=3, **own)
-    names = {f"data.{part}": f"{files}/language.{part}.txt" for part in ("train", "valid", "test")}
+    whole = train_run(files, tmp_path / "whole", "language", "rnn", train__steps=6, **own)
+    train_run(files, tmp_path / "parts", "language", "rnn", train__steps=3, **own)
+    names = {f"data.{split}": f"{files}/language.{split}.txt" for split in ("train", "valid", "test")}
     flat = {key.replace("__", "."): value for key, value in own.items()}
     parts = regard.train(
         "language", {**TINY, **names, **flat, "model.family": "rnn", "train.steps": 6}, out=tmp_path / "parts", resume=True
@@ -153,62 +156,60 @@ def test_a_carried_state_is_resumed(files, tmp_path):
     )
 
 
-def test_a_state_that_is_not_carried(files, tmp_path):
+def test_without_carried_state(files, tmp_path):
     own = {"data__max_tokens": 32, "data__cache": str(tmp_path / "cache"), "train__steps": 2}
-    system = trained(files, tmp_path / "run", "language", "rnn", model__carry_state=False, **own)
-    assert system.model.new_memory(2) is None and system.evaluate()["policy"] == "non-overlapping 32"
+    predictor = train_run(files, tmp_path / "run", "language", "rnn", model__carry_state=False, **own)
+    assert predictor.model.new_memory(2) is None and predictor.evaluate()["policy"] == "non-overlapping 32"
 
 
-def test_bf16_while_learning(files, tmp_path):
+def test_bf16_training(files, tmp_path):
     own = {
         "data__max_tokens": 16,
         "data__cache": str(tmp_path / "cache"),
         "train__precision": "bf16",
         "train__steps": 4,
     }
-    carried = trained(files, tmp_path / "carried", "language", "rnn", **own)
+    carried = train_run(files, tmp_path / "carried", "language", "rnn", **own)
     assert carried.evaluate()["loss"] < 5
     for family in ("rnn", "cnn"):
-        system = trained(files, tmp_path / family, "translate", family, train__precision="bf16", train__steps=10)
-        assert system.evaluate()["loss"] < 5.7
+        predictor = train_run(files, tmp_path / family, "translate", family, train__precision="bf16", train__steps=10)
+        assert predictor.evaluate()["loss"] < 5.7
         other = regard.load(tmp_path / family, precision="bf16")
-        assert other.score("a cat", "A CAT") == pytest.approx(system.score("a cat", "A CAT"), rel=0.05)
+        assert other.score("a cat", "A CAT") == pytest.approx(predictor.score("a cat", "A CAT"), rel=0.05)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("family", ["cnn", "transformer"])
-def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
-    """In training they are left out and told of; whoever asks is told; what is written ends where the places do."""
+def test_pairs_longer_than_the_positions(tmp_path, family, packed):
+    """Training leaves them out and reports it, requests are refused, and outputs end at the last position."""
     for name, texts in {"train": ["a b c"] * 40 + ["a b c d " * 9], "valid": ["a b"], "long": ["d c b a " * 9]}.items():
         for side in ("low", "up"):
             lines = "\n".join(text.upper() if side == "up" else text for text in texts)
             (tmp_path / f"{name}.{side}").write_text(lines + "\n")
-    names = {part: f"{tmp_path}/{part}.low,{tmp_path}/{part}.up" for part in ("train", "valid", "long")}
+    names = {split: f"{tmp_path}/{split}.low,{tmp_path}/{split}.up" for split in ("train", "valid", "long")}
     places = {"model.positions.kind": "learned", "model.positions.tokens": 14, "data.packed": packed}
     own = {**TINY, **places, "model.family": family, "train.steps": 4, "tokenizer.kind": "char"}
-    system = regard.train(
+    predictor = regard.train(
         "translate", {**own, "data.train": names["train"], "data.valid": names["valid"]}, out=tmp_path / "run"
     )
     left = "1 of 41 examples left out because a side has more than 14 tokens (model.positions.tokens)"
     assert any(left in fact for fact in facts_of(names["train"], own))
     long = "a b c d " * 9
     for ask in (
-        lambda: system.predict(["a", long]),
-        lambda: system.score("a", long),
-        lambda: system.look("a", long),
-        lambda: system.predict("a", prefix=long),
+        lambda: predictor.predict(["a", long]),
+        lambda: predictor.score("a", long),
+        lambda: predictor.look("a", long),
+        lambda: predictor.predict("a", prefix=long),
     ):
         with pytest.raises(
             UserError,
-            match=r"(a text|decode.prefix.*) has \d+ tokens, END counted, and the model has places for 14; shorten",
+            match=r"(a text|decode.prefix.*) has \d+ tokens with END and the model has 14 positions; shorten",
         ):
             ask()
     for how in ({"kind": "greedy"}, {"kind": "beam", "beam": 3}, {"kind": "greedy", "prefix": "A B"}):
-        record = system.predict("a b c a b", details=True, max_tokens=50, **how)
+        record = predictor.predict("a b c a b", details=True, max_tokens=50, **how)
         assert len(record["pieces"]) <= 14
-    with pytest.raises(
-        UserError, match=r"a text of data.valid has \d+ tokens, END counted, and the model has places for 14"
-    ):
+    with pytest.raises(UserError, match=r"a text of data.valid has \d+ tokens with END and the model has 14 positions"):
         regard.train(
             "translate", {**own, "data.train": names["train"], "data.valid": names["long"]}, out=tmp_path / "x"
         )
@@ -218,15 +219,17 @@ def test_pairs_that_a_model_has_no_places_for(tmp_path, family, packed):
 
 
 def facts_of(train: str, own: dict[str, Any]) -> list[str]:
-    """What a lesson tells of its data after an epoch."""
-    lesson, _, _ = translate.prepare(resolve("translate", {**own, "data.train": train}).run, None, torch.device("cpu"))
-    list(lesson.steps(0, 0))
-    return lesson.describe_data()
+    """The data facts of an objective after an epoch."""
+    objective, _, _ = translate.prepare(
+        resolve("translate", {**own, "data.train": train}).run, None, torch.device("cpu")
+    )
+    list(objective.steps(0, 0))
+    return objective.describe_data()
 
 
 WRONG = {
     "an unknown cell": ({"model.family": "rnn", "model.cell": "ltsm"}, 'model.cell is "ltsm"; expected one of lstm, gru, rnn; did you mean lstm?'),
-    "no middle": ({"model.family": "cnn", "model.kernel_size": 4}, "model.kernel_size is 4; expected an odd number, as many neighbours on each side"),
+    "no middle": ({"model.family": "cnn", "model.kernel_size": 4}, "model.kernel_size is 4; expected an odd number, so that both sides have as many neighbors"),
     "no neighbours": ({"model.family": "cnn", "model.kernel_size": 0}, "model.kernel_size is 0; expected at least 1"),
     "an odd width": ({"model.family": "rnn", "model.width": 33, "model.heads": 3}, "width 33 cannot be halved between two directions; use 32 or 34 (model.width)"),
     "uneven heads": ({"model.family": "rnn", "model.width": 34, "model.heads": 4}, "width 34 does not divide into 4 heads; use 32 or 36 (model.width)"),
@@ -237,14 +240,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_mistakes(case):
+def test_invalid_settings(case):
     settings, sentence = WRONG[case]
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         resolve("translate", settings)
-    assert sentence in str(told.value)
+    assert sentence in str(error.value)
 
 
-def test_other_tasks_are_refused():
+def test_unsupported_tasks_are_refused():
     for family in ("rnn", "cnn"):
         with pytest.raises(
             UserError, match=f"model.family={family} cannot be used for the task masked; expected one of bert"

@@ -21,7 +21,7 @@ FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.t
 def first(tmp_path_factory) -> Path:
     """A masked run with a next-sentence head, which the other tasks do not have."""
     settings = {"train__steps": 4, "data__next_sentence": True, "model__dropout": 0.2}
-    return reads.trained("masked", tmp_path_factory.mktemp("first"), **settings)
+    return reads.train_run("masked", tmp_path_factory.mktemp("first"), **settings)
 
 
 def train_from(recipe: str, first: Path, out: Path, resume: bool = False, **settings):
@@ -70,7 +70,7 @@ def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
 
 def test_a_classifier_starts_from_one_with_other_labels(first, tmp_path):
     train_from("classify", first, tmp_path / "one")
-    lines = [f"{text}\tmood {len(text) % 3}\n" for text, _ in reads.moods(60, 4)]
+    lines = [f"{text}\tmood {len(text) % 3}\n" for text, _ in reads.labeled_examples(60, 4)]
     (tmp_path / "three.tsv").write_text("".join(lines))
     predictor = train_from(
         "classify", tmp_path / "one", tmp_path / "two", data__train=str(tmp_path / "three.tsv"), data__valid=""
@@ -121,7 +121,7 @@ def test_settings_that_conflict_with_the_start(first, tmp_path, settings, words)
 def test_a_start_with_other_layers_or_without_a_run(first, tmp_path):
     with pytest.raises(UserError, match="does not exist|has neither"):
         regard.resolve("classify", {"start": str(first.parent)})
-    two = reads.trained("masked", tmp_path / "two", model__layers=2, train__steps=2)
+    two = reads.train_run("masked", tmp_path / "two", model__layers=2, train__steps=2)
     with pytest.raises(UserError, match=r"encoder\.layers\.1\S* is missing in the model and \(32, 32\) in the start"):
         train_from("classify", two, tmp_path / "run", model__layers=1)
 
@@ -172,7 +172,7 @@ def test_a_run_starts_from_a_hugging_face_folder(tmp_path, first):
 
 
 def write_tags(folder: Path, name: str) -> Path:
-    return reads.columns_of(folder / f"{name}.tags", reads.phrases(30, 1))
+    return reads.write_columns(folder / f"{name}.tags", reads.tagged_examples(30, 1))
 
 
 def test_a_folder_classifies_and_tags_like_transformers(tmp_path):
@@ -237,7 +237,7 @@ def test_embeddings_of_a_sentence_transformers_folder(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_embeddings_in_lower_precision_stay_close(first, precision):
-    texts = [text for text, _ in reads.moods(30, 8)]
+    texts = [text for text, _ in reads.labeled_examples(30, 8)]
     exact, rough = regard.load(first).embed(texts), regard.load(first, {"precision": precision}).embed(texts)
     assert ((exact * rough).sum(1) > 0.99).all() and not exact.equal(rough)
 
@@ -246,7 +246,7 @@ def test_an_exported_run_is_loaded_again(first, tmp_path):
     predictor = train_from("classify", first, tmp_path / "run")
     regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
     again = regard.load(tmp_path / "hf")
-    texts = [text for text, _ in reads.moods(20, 3)]
+    texts = [text for text, _ in reads.labeled_examples(20, 3)]
     assert again.predict(texts) == predictor.predict(texts) and again.labels.names == predictor.labels.names
     regard.convert(tmp_path / "run", out=tmp_path / "mean", average=2)
     assert regard.load(tmp_path / "mean").predict(texts[0]) in ("glad", "sad")

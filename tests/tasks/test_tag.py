@@ -1,4 +1,4 @@
-"""Tagging from files to answers: first pieces, windows, and sentences that come back in their own format."""
+"""Tagging from files to predictions: first tokens of words, windows, and formats of sentences."""
 
 import io
 import json
@@ -30,15 +30,15 @@ from regard.tasks.tag import MostFrequentTag
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return reads.trained("tag", tmp_path_factory.mktemp("tag"), train__metric="spans")
+    return reads.train_run("tag", tmp_path_factory.mktemp("tag"), train__metric="spans")
 
 
 @pytest.fixture(scope="module")
-def system(run):
+def predictor(run):
     return regard.load(run)
 
 
-def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
+def run_cli(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
     capsys.readouterr()
     code = cli.main([str(each) for each in arguments])
@@ -46,14 +46,14 @@ def said(capsys, monkeypatch, stdin: str, *arguments: str) -> tuple[int, str, st
     return code, captured.out, captured.err
 
 
-def test_it_learns_and_is_measured(run, system):
-    figures = system.evaluate()
-    right = [tag for each in reads.phrases(50, 2) for _, tag in each]
-    assert figures["words"] == len(right) and figures["examples"] == 50
-    assert figures["accuracy"] > 0.95 and figures["spans"] > 0.9
-    assert figures["majority"] == right.count("O") / len(right) or figures["majority label"] != "O"
-    # The same words are B-T in the first place of a thing and I-T in the second: no word alone tells which.
-    assert figures["majority"] < figures["most frequent tag of the word"] < 0.88
+def test_training_and_metrics(run, predictor):
+    metrics = predictor.evaluate()
+    right = [tag for each in reads.tagged_examples(50, 2) for _, tag in each]
+    assert metrics["words"] == len(right) and metrics["examples"] == 50
+    assert metrics["accuracy"] > 0.95 and metrics["spans"] > 0.9
+    assert metrics["majority"] == right.count("O") / len(right) or metrics["majority label"] != "O"
+    # The same words are B-T at the first position of a span and I-T at the second: a word alone does not determine its tag.
+    assert metrics["majority"] < metrics["most frequent tag of the word"] < 0.88
     weights = json.loads((run / "run.json").read_text())["weights"]
     assert weights["metric"] == "spans" and weights["value"] > 0.9
 
@@ -61,85 +61,86 @@ def test_it_learns_and_is_measured(run, system):
 WORDS, TAGS = ["the", "cat", "house", "sees", "some", "day"], ["O", "B-T", "I-T", "B-D", "O", "B-T"]
 
 
-def test_answers_in_the_format_of_the_question(system):
-    assert system.predict([WORDS]) == [TAGS]
-    plain = regard.load(system_path(system), {"data.format": "text"})
+def test_predictions_keep_the_input_format(predictor):
+    assert predictor.predict([WORDS]) == [TAGS]
+    plain = regard.load(run_folder_of(predictor), {"data.format": "text"})
     assert plain.predict(" ".join(WORDS)) == " ".join(f"{a}/{b}" for a, b in zip(WORDS, TAGS, strict=True))
     column = "\n".join(WORDS)
-    assert system.predict(column) == "\n".join(f"{a} {b}" for a, b in zip(WORDS, TAGS, strict=True))
-    record = json.loads(system.predict(json.dumps({"id": 7, "tokens": WORDS})))
+    assert predictor.predict(column) == "\n".join(f"{a} {b}" for a, b in zip(WORDS, TAGS, strict=True))
+    record = json.loads(predictor.predict(json.dumps({"id": 7, "tokens": WORDS})))
     assert record == {"id": 7, "tokens": WORDS, "tags": TAGS}
-    details = system.predict([WORDS], details=True, top=2)[0]
+    details = predictor.predict([WORDS], details=True, top=2)[0]
     assert details["tags"] == TAGS and min(details["probabilities"]) > 0.4 and len(details["top"][3]) == 2
-    assert details["top"][3][0][0] == "B-D" and "top" not in system.predict([WORDS], details=True)[0]
-    assert system.predict([]) == [] and system.predict([[]]) == [[]]
+    assert details["top"][3][0][0] == "B-D" and "top" not in predictor.predict([WORDS], details=True)[0]
+    assert predictor.predict([]) == [] and predictor.predict([[]]) == [[]]
 
 
-def system_path(system) -> Path:
-    return Path(system.run.data.train[0][0]).parent / "run"
+def run_folder_of(predictor) -> Path:
+    return Path(predictor.run.data.train[0][0]).parent / "run"
 
 
 CONLLU = "# text = a cat\n1-2\ta cat\t_\t_\t_\t_\t_\t_\t_\t_\n1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n1.1\tz\t_\tX\t_\t_\t_\t_\t_\t_\n2\tcat\t_\tX\t_\t_\t_\t_\t_\t_\n"
 
 
-def test_streams_on_the_command_line(run, tmp_path, capsys, monkeypatch):
-    code, out, _ = said(capsys, monkeypatch, f"\n{CONLLU}\n\n{CONLLU}", "predict", run)
+def test_command_line_streams(run, tmp_path, capsys, monkeypatch):
+    code, out, _ = run_cli(capsys, monkeypatch, f"\n{CONLLU}\n\n{CONLLU}", "predict", run)
     wanted = CONLLU.replace("\ta\t_\tX", "\ta\t_\tO").replace("\tcat\t_\tX", "\tcat\t_\tB-T")
     assert (code, out) == (0, f"{wanted}\n{wanted}\n")
     text = "-DOCSTART- x O\n\nthe x ?\ncat x ?\n\nsees x ?\n"
     assert (
-        said(capsys, monkeypatch, text, "predict", run)[1] == "-DOCSTART- x O\n\nthe x O\ncat x B-T\n\nsees x B-D\n\n"
+        run_cli(capsys, monkeypatch, text, "predict", run)[1]
+        == "-DOCSTART- x O\n\nthe x O\ncat x B-T\n\nsees x B-D\n\n"
     )
-    code, out, _ = said(capsys, monkeypatch, "the cat\nsees\n", "predict", run, "data.format=text")
+    code, out, _ = run_cli(capsys, monkeypatch, "the cat\nsees\n", "predict", run, "data.format=text")
     assert out == "the/O cat/B-T\nsees/B-D\n"
-    code, out, _ = said(capsys, monkeypatch, '{"tokens": ["the", "cat"]}\n{"tokens": ["sees"]}\n', "predict", run)
+    code, out, _ = run_cli(capsys, monkeypatch, '{"tokens": ["the", "cat"]}\n{"tokens": ["sees"]}\n', "predict", run)
     assert [json.loads(line)["tags"] for line in out.splitlines()] == [["O", "B-T"], ["B-D"]]
-    code, out, _ = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--details")
+    code, out, _ = run_cli(capsys, monkeypatch, "the\ncat\n", "predict", run, "--details")
     assert json.loads(out)["words"] == ["the", "cat"]
-    assert said(capsys, monkeypatch, "", "predict", run)[:2] == (0, "")
-    code, out, _ = said(capsys, monkeypatch, "", "eval", run)
+    assert run_cli(capsys, monkeypatch, "", "predict", run)[:2] == (0, "")
+    code, out, _ = run_cli(capsys, monkeypatch, "", "eval", run)
     assert code == 0 and "span kinds" in out and "most frequent tag of the word" in out
 
 
-def test_the_first_lines_say_how_all_of_a_stream_is_written(run, tmp_path, capsys, monkeypatch):
-    """A later line may look like a comment, an object or a table; lines of text stay as many as they were."""
+def test_the_first_lines_determine_the_format_of_a_stream(run, tmp_path, capsys, monkeypatch):
+    """Later lines may look like a comment, an object or a table; the number of text lines does not change."""
     embedded = tmp_path / "run"
     shutil.copytree(run, embedded)
     about = json.loads((embedded / "run.json").read_text())
-    about["config"]["data"]["train"] = []  # nothing then says that it has learnt from columns
+    about["config"]["data"]["train"] = []  # so the run does not name a column format
     (embedded / "run.json").write_text(json.dumps(about))
     text = "\nthe cat\n#1 cat\n\n{ cat }\n"
-    code, out, _ = said(capsys, monkeypatch, text, "predict", embedded)
+    code, out, _ = run_cli(capsys, monkeypatch, text, "predict", embedded)
     untagged = ["/".join(word.split("/")[:-1]) for line in out.splitlines() for word in line.split()]
     assert code == 0 and untagged == text.split() and [not line for line in out.splitlines()] == [1, 0, 0, 1, 0]
-    assert said(capsys, monkeypatch, "# cat\nthe\n", "predict", embedded)[1].count("/") == 3
-    code, out, _ = said(capsys, monkeypatch, "# x\ncat x\n\n# x\n", "predict", run)  # columns
+    assert run_cli(capsys, monkeypatch, "# cat\nthe\n", "predict", embedded)[1].count("/") == 3
+    code, out, _ = run_cli(capsys, monkeypatch, "# x\ncat x\n\n# x\n", "predict", run)  # columns
     assert code == 0 and [line.split()[0] for line in out.splitlines() if line] == ["#", "cat", "#"]
 
 
-def test_where_a_stream_cannot_be_read(run, capsys, monkeypatch):
+def test_errors_name_the_line_of_a_stream(run, capsys, monkeypatch):
     text = "the x O\n\n\n" * 1100 + "cat x O\nsees x\n"
-    code, _, err = said(capsys, monkeypatch, text, "predict", run)
+    code, _, err = run_cli(capsys, monkeypatch, text, "predict", run)
     assert (
         code == 2 and "the sentence at line 3301, 'cat x O ⏎ sees x ⏎ ': 2 columns, and the lines before have 3" in err
     )
 
 
-def test_few_embedded_sentences_lack_a_role():
-    """That valid data have one more is no mistake of anybody who asks for fewer."""
+def test_few_embedded_sentences_may_lack_a_role():
+    """A tag that only the embedded validation data have is no error."""
     settings = {**reads.TINY, "data.examples": 50}
-    lesson, kept, _ = tag.prepare(resolve("tag", settings).run, None, torch.device("cpu"))
-    assert {role for _, roles in lesson.parts["valid"] for role in roles} - set(kept["labels.json"])
+    objective, kept, _ = tag.prepare(resolve("tag", settings).run, None, torch.device("cpu"))
+    assert {role for _, roles in objective.splits["valid"] for role in roles} - set(kept["labels.json"])
 
 
-def test_likeliest_tags_are_details(run, capsys, monkeypatch):
-    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2)
-    assert code == 0 and out == "the O\ncat B-T\n\n" and "decode.top" in err and "with details alone" in err
-    code, out, err = said(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2, "--details")
+def test_top_tags_need_details(run, capsys, monkeypatch):
+    code, out, err = run_cli(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2)
+    assert code == 0 and out == "the O\ncat B-T\n\n" and "decode.top" in err and "with details only" in err
+    code, out, err = run_cli(capsys, monkeypatch, "the\ncat\n", "predict", run, "--top", 2, "--details")
     assert len(json.loads(out)["top"][0]) == 2 and "details" not in err
 
 
-def test_what_cannot_be_tagged(system, capsys, monkeypatch, run):
+def test_errors(predictor, capsys, monkeypatch, run):
     with pytest.raises(UserError, match=r"sentence 2, '1\\ta⏎?.*': 2 columns; a line of CoNLL-U has 10"):
         regard.load(run, {"data.format": "conllu", "data.column": ""}).predict(["# x", "1\ta"])
     with pytest.raises(
@@ -147,46 +148,48 @@ def test_what_cannot_be_tagged(system, capsys, monkeypatch, run):
     ):
         regard.load(run, {"data.format": "text"}).predict("a\nb")
     with pytest.raises(UserError, match="sentence 1, .*: not one JSON object"):
-        system.predict("{")
-    code, _, err = said(capsys, monkeypatch, "", "score", run)
+        predictor.predict("{")
+    code, _, err = run_cli(capsys, monkeypatch, "", "score", run)
     assert code == 0
-    code, _, err = said(capsys, monkeypatch, "a\tb\n", "score", run)
+    code, _, err = run_cli(capsys, monkeypatch, "a\tb\n", "score", run)
     assert code == 2 and "task tag gives no probability of one text given another" in err
 
 
-def test_a_tag_that_training_never_saw(run, system, tmp_path):
+def test_unseen_tags(run, predictor, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("the x O\ncat x B-ODD\n")
-    assert system.evaluate(((str(path),),))["unseen labels"] == "B-ODD (1)"
+    assert predictor.evaluate(((str(path),),))["unseen labels"] == "B-ODD (1)"
     data = {"data.train": str(run.parent / "train.txt"), "data.valid": str(path)}
     with pytest.raises(UserError, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
-    made = tag.prepare(resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu"))[0]
-    told = made.validate(made.model)
-    assert told["loss"] > 0 and told["accuracy"] <= 0.5 and "spans" in told
+    objective = tag.prepare(
+        resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu")
+    )[0]
+    metrics = objective.validate(objective.model)
+    assert metrics["loss"] > 0 and metrics["accuracy"] <= 0.5 and "spans" in metrics
 
 
-def test_spans_need_spans(run, tmp_path):
+def test_span_metric_needs_span_tags(run, tmp_path):
     data = {"data.train": str(run.parent / "train.txt"), "data.column": "1", "train.metric": "spans"}
     with pytest.raises(UserError, match="data.column is '1'"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
     path = tmp_path / "a.txt"
     path.write_text("a NOUN\nb VERB\n")
-    with pytest.raises(UserError, match="train.metric is spans and the tags draw none, such as NOUN"):
+    with pytest.raises(UserError, match="train.metric is spans and the tags mark none, such as NOUN"):
         regard.train("tag", {**reads.TINY, "data.train": str(path), "train.metric": "spans"}, out=tmp_path / "x")
 
 
-def test_the_floor_is_the_usual_tag():
+def test_most_frequent_tag_baseline():
     train = InMemoryExamples("x", [(("a", "b", "a"), ("X", "Y", "X")), (("a", "c"), ("Y", "Y"))])
-    usual = MostFrequentTag(train)
-    assert [usual.tag(word) for word in "abcz"] == ["X", "Y", "Y", "Y"]
+    baseline = MostFrequentTag(train)
+    assert [baseline.tag(word) for word in "abcz"] == ["X", "Y", "Y", "Y"]
 
 
-# --- pieces and windows ----------------------------------------------------------------------------------------------
+# --- tokens and windows ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char", "byte", "wordpiece"])
-def test_words_are_cut_as_in_the_text(kind):
+def test_words_are_encoded_as_in_a_text(kind):
     texts = ["the cat sees some houses", "a cat a day", "some new words here"]
     tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab=300), texts)
     for text in texts:
@@ -198,7 +201,7 @@ def test_words_are_cut_as_in_the_text(kind):
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.integers(9, 30), st.integers(0, 12))
 def test_windows(sizes, most, overlap):
-    """Each word is answered for once, in order, by a window that holds it; windows fit, and share no more than asked."""
+    """Each word is predicted once, in order, by a window that contains it; windows fit and overlap as set."""
     found = word_windows(sizes, most, overlap)
     assert [word for window in found for word in range(window.scored_first, window.scored_last)] == list(
         range(len(sizes))
@@ -218,13 +221,13 @@ def test_windows(sizes, most, overlap):
         assert len(found) == 1
 
 
-def test_a_word_of_more_pieces_than_there_is_room():
+def test_a_word_longer_than_a_window():
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
-    made = encode_sentence(tokenizer, encode_words(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
-    assert [len(row) for row in made.rows] == [12, 4] and made.word_positions == [(0, 1), (1, 1)]
+    encoded = encode_sentence(tokenizer, encode_words(tokenizer, [["a" * 50, "b"]])[0], 10, 4)
+    assert [len(row) for row in encoded.rows] == [12, 4] and encoded.word_positions == [(0, 1), (1, 1)]
 
 
-def updates(sentences, **data):
+def build_sampler(sentences, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
     labels = rows.LabelSet({"x": 1, "y": 1})
     return TaggedSampler(
@@ -232,23 +235,23 @@ def updates(sentences, **data):
     )
 
 
-def test_the_first_piece_carries_the_tag():
-    (update,) = updates([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
-    (piece,) = update.micro_batches
+def test_the_first_token_has_the_tag():
+    (step,) = build_sampler([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
+    (piece,) = step.micro_batches
     assert (
         piece.labels.tolist() == [[IGNORED, 0, IGNORED, 1, IGNORED, 0, IGNORED, IGNORED, IGNORED, IGNORED]]
-        and update.count == 3
+        and step.count == 3
     )
     assert piece.tokens[0, [1, 3, 5]].tolist() == [4 + ord("a"), 4 + ord(" "), 4 + ord(" ")]
 
 
-def test_long_sentences_are_rows_with_every_tag_once():
+def test_long_sentences_become_rows_with_every_tag_once():
     words, tags = tuple("abcdefghijklmnopqrst"), tuple("xy" * 10)
-    made = updates([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
+    sampler = build_sampler([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
     all_of = [
         row
-        for update in made.steps(0)
-        for piece in update.micro_batches
+        for step in sampler.steps(0)
+        for piece in step.micro_batches
         for row in zip(piece.tokens, piece.labels, strict=True)
     ]
     assert len(all_of) > 4 and max(len(row) for row, _ in all_of) <= 12
@@ -259,23 +262,26 @@ def test_long_sentences_are_rows_with_every_tag_once():
         if tokens[i] == 4 + ord(" ")
     ]
     assert sorted(chr(letter) for letter in asked) == sorted(set(words) - {"a"})
-    assert sum(update.count for update in made.steps(0)) == 21
-    assert made.windowed == {0} and made.report()[0].startswith(
+    assert sum(step.count for step in sampler.steps(0)) == 21
+    assert sampler.windowed == {0} and sampler.report()[0].startswith(
         "1 of 2 sentences have more than 10 tokens and are read in windows that overlap by 4"
     )
 
 
-def test_long_sentences_are_tagged_whole(run):
-    system = regard.load(run, {"data.max_tokens": 12, "data.overlap": 6})
+def test_long_sentences_are_tagged_completely(run):
+    predictor = regard.load(run, {"data.max_tokens": 12, "data.overlap": 6})
     words, tags = WORDS[:4] * 8, TAGS[:4] * 8
-    assert system.predict([words])[0] == tags
+    assert predictor.predict([words])[0] == tags
     short = regard.load(run).predict([words], details=True)[0]
     assert short["tags"] == tags
 
 
-def test_batch_mates_change_nothing(system):
-    some = [[word for word, _ in each] for each in reads.phrases(70, 5)]
-    together, alone = system.predict(some, details=True), [system.predict([each], details=True)[0] for each in some]
+def test_predictions_are_batch_invariant(predictor):
+    some = [[word for word, _ in each] for each in reads.tagged_examples(70, 5)]
+    together, alone = (
+        predictor.predict(some, details=True),
+        [predictor.predict([each], details=True)[0] for each in some],
+    )
     for one, other in zip(together, alone, strict=True):
         assert one["tags"] == other["tags"] and np.allclose(one["probabilities"], other["probabilities"], atol=1e-5)
 
@@ -307,7 +313,7 @@ def tokens(tmp_path, monkeypatch):
     return [pair for words, tags in sentences(path) for pair in zip(words, tags, strict=True)]
 
 
-def test_roles_by_hand(tokens):
+def test_roles_of_a_small_module(tokens):
     roles_of: dict[str, list[str]] = {}
     for word, role in tokens:
         roles_of.setdefault(word, []).append(role)
@@ -334,16 +340,16 @@ def test_roles_by_hand(tokens):
     assert one["for"] == one["return"] == one["from"] == "keyword" and one["-"] == one["["] == "operator"
 
 
-def test_names_that_their_line_decides():
+def test_roles_that_depend_on_the_line():
     assert role_after(["def"]) == "function" and role_after(["x", "=", "def"]) == "function" and role_after([]) == ""
     assert role_after(["from"]) == "module" and role_after(["from", "a", "import"]) == "imported"
     assert role_after(["from", "a", "import", "b", "as"]) == "alias" and role_after(["import", "a", "."]) == "module"
     assert role_after(["except", "E", "as"]) == "target" and role_after(["with", "E", "as"]) == ""
 
 
-def test_no_module_is_in_two_parts(monkeypatch):
+def test_no_module_is_in_two_splits(monkeypatch):
     monkeypatch.setattr("regard.synthetic.python_tags.sentences", lambda path: [((path.name,), ("x",))] * 9)
-    names = {part: {words[0] for words, _ in some} for part, some in make_python_tags(3000, seed=1).items()}
+    names = {split: {words[0] for words, _ in some} for split, some in make_python_tags(3000, seed=1).items()}
     assert (
         not names["train"] & names["valid"]
         and not names["train"] & names["test"]
@@ -353,31 +359,31 @@ def test_no_module_is_in_two_parts(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def made():
+def embedded():
     return make_python_tags(300, seed=1)
 
 
-def test_roles_are_many_and_parts_apart(made):
-    found = {role for _, tags in made["train"] for role in tags}
+def test_embedded_roles_and_disjoint_splits(embedded):
+    found = {role for _, tags in embedded["train"] for role in tags}
     assert len(found) >= 12 and {"called", "attribute", "parameter", "argument", "target", "loop", "module"} <= found
-    assert [len(part) for part in made.values()] == [300, 400, 400]
+    assert [len(split) for split in embedded.values()] == [300, 400, 400]
     again = make_python_tags(300, seed=2)
-    assert list(again["test"]) == list(made["test"]) and list(again["train"]) != list(made["train"])
+    assert list(again["test"]) == list(embedded["test"]) and list(again["train"]) != list(embedded["train"])
     assert (
-        made["train"].fingerprint()
+        embedded["train"].fingerprint()
         == make_python_tags(300, seed=1)["train"].fingerprint()
         != again["train"].fingerprint()
     )
-    assert made["train"].text(0, 1).split()[0] in found
+    assert embedded["train"].text(0, 1).split()[0] in found
 
 
-def test_a_python_without_source(monkeypatch, tmp_path):
+def test_python_without_source_files(monkeypatch, tmp_path):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="holds 0 modules, and the embedded data are made from the source"):
         stdlib_modules()
 
 
-def test_what_cannot_be_parsed_is_passed_over(tmp_path):
+def test_unparsable_files_are_skipped(tmp_path):
     for name, data in (("a", b"def ("), ("b", b"\xff\xfe"), ("c", b"x = '''")):
         (tmp_path / name).write_bytes(data)
         assert list(sentences(tmp_path / name)) == []

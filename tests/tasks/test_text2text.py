@@ -1,4 +1,4 @@
-"""Text to text: tasks mixed by prefix and weight; spans left out and said, with T5's sentinels."""
+"""Text to text: mixtures of tasks with prefixes and weights; span corruption with T5's sentinels."""
 
 from collections import Counter
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_each_task_has_its_prefix(tmp_path):
     assert other.fingerprint() != examples.fingerprint() == mixed(tmp_path).fingerprint()
 
 
-def test_weights_draw(tmp_path):
+def test_mixture_weights(tmp_path):
     examples = mixed(tmp_path, weights=(1, 3))
     orders = [examples.order(np.random.default_rng([1, epoch])) for epoch in range(50)]
     second = np.concatenate(orders) >= 30
@@ -68,14 +68,14 @@ def test_weights_draw(tmp_path):
         ({"prefixes": "a: ,b: ", "weights": (1, 2, 3)}, 2, "data.weights has 3 entries and there are 2 files"),
     ],
 )
-def test_mixtures_that_are_not_clear(tmp_path, data, files, words):
+def test_invalid_mixtures(tmp_path, data, files, words):
     named = [(str(pairs(tmp_path, f"{letter}.tsv", 5)),) for letter in "ab"[:files]]
     with pytest.raises(UserError) as error:
         open_mixture(named, MixData(**data), False)
     assert words in str(error.value)
 
 
-def test_one_task_needs_no_prefix_and_jsonl_is_read(tmp_path):
+def test_one_task_without_prefix_from_jsonl(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"source": "x", "target": "y"}\n')
     assert open_mixture([(str(tmp_path / "a.jsonl"),)], MixData(), False)[0] == ("x", "y")
     (tmp_path / "empty.tsv").write_text("\n")
@@ -83,7 +83,7 @@ def test_one_task_needs_no_prefix_and_jsonl_is_read(tmp_path):
         open_mixture([(str(tmp_path / "empty.tsv"),)], MixData(), False)
 
 
-def test_the_embedded_tasks():
+def test_embedded_tasks():
     examples = make_mixture(MixData(examples=90), "train")
     assert examples.prefixes == ["to de: ", "to fr: ", "language: "] and [len(each) for each in examples.datasets] == [
         30,
@@ -95,7 +95,7 @@ def test_the_embedded_tasks():
         make_mixture(MixData(locales=("en",)), "train")
 
 
-def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
+def test_training_and_metrics_by_task(tmp_path):
     files = ",".join(str(pairs(tmp_path, f"{letter}.tsv", 20)) for letter in "ab")
     data = {
         "data.train": files,
@@ -104,15 +104,15 @@ def test_text_to_text_is_trained_and_measured_by_task(tmp_path):
         "data.weights": [1, 2],
         "tokenizer.vocab": 300,
     }
-    system = regard.train("text2text", {**SMALL, **data}, out=tmp_path / "run")
-    assert system.run.model.family == "t5" and isinstance(system.predict("up: a1"), str)
-    figures = system.evaluate(regard.config.run.parse_sides(files))
-    assert list(figures["tasks"]) == ["up: ", "high: "] and set(figures["tasks"]["up: "]) == {"bleu", "chrf", "exact"}
-    assert str(figures["tasks"]).splitlines()[1].startswith("  up: ") and figures["examples"] == 40
+    predictor = regard.train("text2text", {**SMALL, **data}, out=tmp_path / "run")
+    assert predictor.run.model.family == "t5" and isinstance(predictor.predict("up: a1"), str)
+    metrics = predictor.evaluate(regard.config.run.parse_sides(files))
+    assert list(metrics["tasks"]) == ["up: ", "high: "] and set(metrics["tasks"]["up: "]) == {"bleu", "chrf", "exact"}
+    assert str(metrics["tasks"]).splitlines()[1].startswith("  up: ") and metrics["examples"] == 40
     again = regard.load(tmp_path / "run")
-    assert again.predict(["up: a1", "high: b2"]) == system.predict(["up: a1", "high: b2"])
+    assert again.predict(["up: a1", "high: b2"]) == predictor.predict(["up: a1", "high: b2"])
     with pytest.raises(UserError, match="this run has no test data; name some, such as --data test.tsv"):
-        system.evaluate()
+        predictor.evaluate()
 
 
 # --- spans -----------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_sentinels_descend_from_the_top():
 
 
 @given(st.integers(1, 120), st.floats(0.05, 0.9), st.floats(1, 8), st.integers(0, 5))
-def test_source_and_target_together_are_the_text(length, share, span, seed):
+def test_source_and_target_restore_the_text(length, share, span, seed):
     corruptor, ids = SpanCorruptor(BYTES, SpanData(masked=share, span=span)), np.arange(4, 4 + length, dtype=np.int32)
     source, target = (side.tolist() for side in corruptor.corrupt(ids, np.random.default_rng(seed)))
     marks = [piece for piece in source if piece in BYTES.sentinels]
@@ -153,7 +153,7 @@ def target_marks(target: list[int]) -> list[int]:
     return [piece for piece in target if piece in BYTES.sentinels]
 
 
-def test_the_mean_length_of_spans():
+def test_mean_span_length():
     corruptor, chance = (
         SpanCorruptor(
             train_tokenizer(TokenizerConfig(kind="byte"), [], control=[sentinel(i) for i in reversed(range(100))]),
@@ -165,17 +165,17 @@ def test_the_mean_length_of_spans():
         len(target) - 1 - 15
         for _, target in (corruptor.corrupt(np.arange(4, 104, dtype=np.int32), chance) for _ in range(20))
     ]
-    assert set(counts) == {5}  # 15 pieces in spans of 3
+    assert set(counts) == {5}  # 15 tokens in spans of 3
 
 
-def test_parts_of_a_number():
+def test_random_partitions():
     chance = np.random.default_rng(1)
     seen = Counter(tuple(random_composition(3, 2, chance)) for _ in range(4000))
     assert set(seen) == {(0, 3), (1, 2), (2, 1), (3, 0)} and min(seen.values()) > 880
     assert random_composition(5, 1, chance).tolist() == [5]
 
 
-def test_t5_without_its_sentinels_is_refused(tmp_path):
+def test_missing_sentinels_are_refused(tmp_path):
     with pytest.raises(UserError, match="the tokenizer has 0 sentinels"):
         SpanCorruptor(train_tokenizer(TokenizerConfig(kind="byte"), []), SpanData())
     files = str(pairs(tmp_path, "a.tsv", 20))
@@ -191,7 +191,7 @@ def test_t5_without_its_sentinels_is_refused(tmp_path):
         )
 
 
-def test_rows_that_hold_no_target_are_refused(tmp_path):
+def test_rows_too_short_for_targets_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a text\n")
     with pytest.raises(UserError, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
         regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
@@ -201,33 +201,33 @@ def test_rows_that_hold_no_target_are_refused(tmp_path):
     )
 
 
-def test_every_epoch_leaves_out_other_spans():
+def test_spans_differ_by_epoch():
     texts = ["a text that is long enough to be cut", "short one"] * 5
     data = SpanData(max_tokens=20)
-    made = SpanSampler(
+    sampler = SpanSampler(
         InMemoryExamples("made", [(text,) for text in texts]), SpanCorruptor(BYTES, data), data, Train(tokens=200)
     )
-    first, second = ([piece for update in made.steps(epoch) for piece in update.micro_batches] for epoch in (0, 1))
-    again = [piece for update in made.steps(0) for piece in update.micro_batches]
+    first, second = ([piece for step in sampler.steps(epoch) for piece in step.micro_batches] for epoch in (0, 1))
+    again = [piece for step in sampler.steps(0) for piece in step.micro_batches]
     assert all(a.source.equal(b.source) for a, b in zip(first, again, strict=True))
     assert not all(
         a.source.shape == b.source.shape and a.source.equal(b.source) for a, b in zip(first, second, strict=False)
     )
     assert all(piece.source.size(1) <= 20 and (piece.target_in[:, 0] == BYTES.start).all() for piece in first)
-    assert made.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
-    sources, targets = made.encode_all(np.random.default_rng(1))
+    assert sampler.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
+    sources, targets = sampler.encode_all(np.random.default_rng(1))
     assert len(sources) == 10 and all(target[0] == BYTES.sentinels[0] for target in targets)
 
 
 def test_spans_then_text_to_text(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(f"line number {i} of a text" for i in range(40)))
     data = {"data.train": str(tmp_path / "a.txt"), "data.valid": str(tmp_path / "a.txt"), "tokenizer.vocab": 400}
-    system = regard.train("spans", {**SMALL, **data}, out=tmp_path / "spans")
-    assert isinstance(system.predict("line <extra_id_0> of a text"), str)
-    told = regard.convert(tmp_path / "spans", to="huggingface", out=tmp_path / "folder")["checked"]
-    assert "32 of 32 texts equal" in told and regard.load(tmp_path / "folder").source.sentinels
-    figures = system.evaluate(((str(tmp_path / "a.txt"),),))
-    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"])) and figures["examples"] == 40
+    predictor = regard.train("spans", {**SMALL, **data}, out=tmp_path / "spans")
+    assert isinstance(predictor.predict("line <extra_id_0> of a text"), str)
+    checked = regard.convert(tmp_path / "spans", to="huggingface", out=tmp_path / "folder")["checked"]
+    assert "32 of 32 texts equal" in checked and regard.load(tmp_path / "folder").source.sentinels
+    metrics = predictor.evaluate(((str(tmp_path / "a.txt"),),))
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"])) and metrics["examples"] == 40
     files = str(pairs(tmp_path, "b.tsv", 20))
     fine = {
         "data.train": files,
@@ -238,6 +238,6 @@ def test_spans_then_text_to_text(tmp_path):
         "device": "cpu",
     }
     other = regard.train("text2text", fine, out=tmp_path / "fine")
-    assert other.source.sentinels == system.source.sentinels and len(other.source.sentinels) == 100
-    for one, two in zip(other.model.state_dict().values(), system.model.state_dict().values(), strict=True):
+    assert other.source.sentinels == predictor.source.sentinels and len(other.source.sentinels) == 100
+    for one, two in zip(other.model.state_dict().values(), predictor.model.state_dict().values(), strict=True):
         assert (one - two).abs().max() < 1e-6

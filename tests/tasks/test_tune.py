@@ -26,7 +26,7 @@ KINDS = {
     "prompt": {"tune.length": 4},
     "prefix": {"tune.length": 4, "tune.words": "the day"},
 }
-TEXTS = [text for text, _ in reads.moods(25, 8)]
+TEXTS = [text for text, _ in reads.labeled_examples(25, 8)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def home(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def base(home) -> Path:
     """A classifier. The runs tuned over it learn other names for the same labels."""
-    run = reads.trained("classify", home / "base")
+    run = reads.train_run("classify", home / "base")
     for name in ("train", "valid", "test"):
         text = (run.parent / f"{name}.txt").read_text()
         (run.parent / f"{name}.txt").write_text(text.replace("\tglad", "\tup").replace("\tsad", "\tdown"))
@@ -96,7 +96,7 @@ def test_a_tuned_run_learns_and_loads_with_or_without_its_base(runs, base, kind)
 
 
 def test_a_new_head_is_saved_too(home):
-    words = reads.trained("masked", home / "words", train__steps=2)
+    words = reads.train_run("masked", home / "words", train__steps=2)
     predictor = tune_over(words, home / "new", "lora", train__steps=2, precision="int8")
     heads = {"classes.weight", "classes.bias", "pooler.weight", "pooler.bias"}
     assert {name for name in names(home / "new/model.safetensors") if not name.startswith("tune.")} == heads
@@ -106,7 +106,7 @@ def test_a_new_head_is_saved_too(home):
 @pytest.mark.parametrize("kind", ["lora", "prefix"])
 def test_tuning_over_a_hugging_face_folder(base, tmp_path, kind):
     path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
-    tags = reads.columns_of(tmp_path / "tags", reads.phrases(30, 1))
+    tags = reads.write_columns(tmp_path / "tags", reads.tagged_examples(30, 1))
     own = {"data__train": str(tags), "data__valid": "", "data__test": "", "data__max_tokens": 30, "tune__words": "the"}
     own |= {} if kind == "prefix" else {"tune__words": None}
     own = {key: value for key, value in own.items() if value is not None}
@@ -320,7 +320,7 @@ def test_tune_needs_exactly_one_base(runs, base, capsys):
 
 
 def test_the_wrong_base(runs, base, home, capsys):
-    other = reads.trained("classify", home / "other", train__steps=2)
+    other = reads.train_run("classify", home / "other", train__steps=2)
     code, _, err = run_cli(capsys, "eval", other, "--tune", runs["lora"])
     assert code == 2 and err.count("\n") == 1
     assert f"{runs['lora']} was tuned over {base} (weights " in err and "--force`, whose output may be nonsense" in err
@@ -328,7 +328,7 @@ def test_the_wrong_base(runs, base, home, capsys):
     assert code == 0 and "--force uses it anyway, and the output may be nonsense" in err
     code, _, err = run_cli(capsys, "eval", other, "--force")
     assert code == 2 and "--force applies only to --tune" in err
-    wide = reads.trained("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
+    wide = reads.train_run("classify", home / "wide", train__steps=1, model__width=48, model__heads=2)
     code, _, err = run_cli(capsys, "eval", wide, "--tune", runs["lora"], "--force")  # shapes cannot be forced
     assert (
         code == 2 and err.count("\n") == 1 and f"{wide} cannot be the base of {runs['lora']}: embed.weight is (" in err

@@ -190,8 +190,8 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
 
 
 def predictor_of(folder: EncoderFolder, overrides: Mapping[str, Any]) -> Any:
-    """The module of a task builds it: `borrowed(folder, overrides)`."""
-    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").borrowed(folder, overrides)
+    """The module of a task builds it: `from_folder(folder, overrides)`."""
+    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").from_folder(folder, overrides)
 
 
 def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:

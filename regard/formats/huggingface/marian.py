@@ -85,9 +85,8 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     from ...tasks.translate import TranslatePredictor
 
     ours = parse_config(path, config, transformer.from_marian)
-    model = load_weights(
-        transformer.Model(ours), read_weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED
-    )
+    model = transformer.Model(ours)
+    load_weights(model, read_weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
     generation = read_generation_config(path, config)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
