@@ -90,7 +90,7 @@ def hugging_face(model: gpt.Model, c: gpt.Config, device: torch.device) -> Any:
     import transformers as hf
 
     hf.utils.logging.set_verbosity_error()
-    settings: dict[str, Any] = gpt2_config(c, model.context or 0) | {"attn_implementation": "sdpa"}
+    settings: dict[str, Any] = gpt2_config(c) | {"attn_implementation": "sdpa"}
     theirs: Any = hf.GPT2LMHeadModel(hf.GPT2Config(**settings))
     theirs.load_state_dict(tensors(model, c), strict=False)  # a tied table is stored once
     theirs.tie_weights()

@@ -12,7 +12,8 @@ from regard.config.schema import Train
 from regard.data.collate import PairBatch
 from regard.families import transformer
 from regard.formats import ctranslate2
-from regard.formats.huggingface.marian_export import as_marian, config, max_positions, tensors
+from regard.formats.huggingface.generation import max_positions
+from regard.formats.huggingface.marian_export import as_marian, config, tensors
 from regard.tasks.translate import TranslatePredictor
 
 SMOOTHING = Train().smoothing

@@ -1,6 +1,5 @@
 """The Transformer (1706.03762): an encoder reads the source; a decoder attends to it and predicts the target."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -8,7 +7,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..formats.huggingface.weight_names import WeightRule, as_row, one_of, prefixed
 from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
 
@@ -107,68 +105,3 @@ INITIAL = {
     r".*bias": zeros,
     r".*(query|key|value|out|into|gate|score)\.weight": glorot,
 }
-
-
-# --- Hugging Face Marian -------------------------------------------------------------------------------------------
-
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}
-
-
-def from_marian(theirs: Mapping[str, Any]) -> Config:
-    """Their config.json as ours; what we cannot be is refused by name."""
-    for key, other in (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim")):
-        if theirs[key] != theirs[other]:
-            raise ValueError(f"{key} {theirs[key]} and {other} {theirs[other]} differ; regard needs them equal")
-    for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        if theirs.get(key):
-            raise ValueError(f"{key} is set; regard reads Marian folders without it")
-    if theirs["activation_function"] not in ACTIVATIONS:
-        raise ValueError(
-            f"activation_function is {theirs['activation_function']!r}; expected one of {', '.join(ACTIVATIONS)}"
-        )
-    shared = theirs.get("share_encoder_decoder_embeddings", True)
-    return Config(
-        size="marian",
-        vocab=theirs["vocab_size"],
-        target_vocab=0 if shared else theirs["decoder_vocab_size"],
-        width=theirs["d_model"],
-        heads=theirs["encoder_attention_heads"],
-        layers=theirs["encoder_layers"],
-        decoder_layers=theirs["decoder_layers"],
-        inner=theirs["encoder_ffn_dim"],
-        dropout=theirs.get("dropout", 0.1),
-        tied=theirs.get("tie_word_embeddings", True),
-        scaled=theirs.get("scale_embedding", False),
-        biased=True,
-        attention=slots.Dense(dropout=theirs.get("attention_dropout", 0.0)),
-        positions=slots.Sinusoid(layout="halves"),
-        feed=slots.Feed(act=ACTIVATIONS[theirs["activation_function"]], dropout=theirs.get("activation_dropout", 0.0)),  # type: ignore[arg-type]
-    )
-
-
-def _looking(ours: str, theirs: str) -> dict[str, str | WeightRule]:
-    parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    return prefixed(ours, theirs, parts) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
-
-
-def marian(c: Config) -> dict[str, str | WeightRule]:
-    """Our names to theirs."""
-    layer = _looking("attention", "self_attn") | {
-        "feed.into": "fc1",
-        "feed.out": "fc2",
-        "feed_residual.norm": "final_layer_norm",
-    }
-    source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-    shared = () if c.target_vocab else ("model.shared.weight",)
-    return (
-        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | _looking("cross", "encoder_attn"))
-        | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
-        | {
-            "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),
-            "head.bias": as_row("final_logits_bias"),
-        }
-    )
-
-
-MARIAN_COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, which some files hold

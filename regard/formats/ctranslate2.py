@@ -1,17 +1,24 @@
-"""A run as a CTranslate2 model, by that library's own specification: quick translation without torch."""
+"""A run as a CTranslate2 model, by that library's own specification: fast translation without torch."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from ..config.run import Run
 from ..errors import UserError
 from ..families import transformer
 from ..parts import slots
-from .huggingface.marian_export import max_positions, write_tokenizers
+from ..processors.tokenizers import Tokenizer
+from .huggingface.generation import max_positions
+from .huggingface.tokenizer_export import write_tokenizers
 
-TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # their names of precisions
+if TYPE_CHECKING:
+    from ..tasks.translate import TranslatePredictor
+
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}  # our names of precisions to theirs
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
 def import_ctranslate2() -> Any:
@@ -22,75 +29,74 @@ def import_ctranslate2() -> Any:
     return ctranslate2
 
 
-def unsupported(c: Any) -> list[str]:
-    """What of a model CTranslate2 cannot be, in words; nothing where it fits."""
-    if not isinstance(c, transformer.Config):
-        return [f"model.family={c.family} (expected transformer)"]
-    found = {
-        f"model.attention.kind={c.attention.kind} (expected dense)": not isinstance(c.attention, slots.Dense),
-        f"model.positions.kind={c.positions.kind} (expected sinusoid or learned)": not isinstance(
-            c.positions, slots.Sinusoid | slots.Learned
-        ),
-    }
-    return [words for words, misfit in found.items() if misfit]
+def unsupported(c: transformer.Config) -> list[str]:
+    """Settings of a model that CTranslate2 cannot have; empty if it can be exported."""
+    refusals = []
+    if not isinstance(c.attention, slots.Dense):
+        refusals.append(f"model.attention.kind={c.attention.kind} (expected dense)")
+    if not isinstance(c.positions, slots.Sinusoid | slots.Learned):
+        refusals.append(f"model.positions.kind={c.positions.kind} (expected sinusoid or learned)")
+    return refusals
 
 
-def write(system: Any, draft: Path, precision: str) -> None:
-    """Everything of the folder but its README."""
+def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
+    """Write every file of the folder except README.md."""
     converters = import_ctranslate2().converters
 
     class Converter(converters.Converter):  # type: ignore[name-defined, misc]
         def _load(self) -> Any:
-            return build_spec(system)
+            return build_spec(predictor)
 
     with torch.no_grad():
         Converter().convert(str(draft), quantization=TYPES[precision])
-    write_tokenizers(system, draft)
+    write_tokenizers(predictor, draft)
 
 
-def build_spec(system: Any) -> Any:
+def build_spec(predictor: "TranslatePredictor") -> Any:
+    """The model as CTranslate2's specification, with weights and vocabularies."""
     from ctranslate2.specs import TransformerSpec, common_spec
 
-    run: Run = system.run
-    c, model = run.model, system.model
-    acts = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+    run: Run = predictor.run
+    c, model = run.model, predictor.model
     spec = TransformerSpec.from_config(
         (c.layers, c.decoder_layers or c.layers),
         c.heads,
         pre_norm=c.prenorm,
-        activation=common_spec.Activation[acts[c.feed.act]],
+        activation=common_spec.Activation[ACTIVATIONS[c.feed.act]],
         ffn_glu=isinstance(c.feed, slots.Gated),
         rms_norm=isinstance(c.norm, slots.RMSNorm),
     )
     fill_stack(spec.encoder, model.encoder, model, model.source, run)
     fill_stack(spec.decoder, model.decoder, model, model.target, run)
     fill_linear(spec.decoder.projection, model.head)
-    register_vocabularies(spec, system, c)
+    register_vocabularies(spec, predictor, c)
     return spec
 
 
-def register_vocabularies(spec: Any, system: Any, c: transformer.Config) -> None:
-    """The vocabularies, and which of their entries mean START and END."""
-    target = vocabulary(system.target)
-    spec.register_source_vocabulary(vocabulary(system.source))
+def register_vocabularies(spec: Any, predictor: "TranslatePredictor", c: transformer.Config) -> None:
+    """Set the vocabularies and their control tokens."""
+    target = vocabulary(predictor.target)
+    spec.register_source_vocabulary(vocabulary(predictor.source))
     spec.register_target_vocabulary(target)
-    spec.config.bos_token = spec.config.decoder_start_token = target[system.target.start]
-    spec.config.eos_token, spec.config.unk_token = target[system.target.end], target[system.target.unk]
+    spec.config.bos_token = spec.config.decoder_start_token = target[predictor.target.start]
+    spec.config.eos_token, spec.config.unk_token = target[predictor.target.end], target[predictor.target.unk]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = c.norm.eps
 
 
-def vocabulary(tokenizer: Any) -> list[str]:
-    """The name of every number."""
-    return [tokenizer.backend.id_to_token(number) for number in range(tokenizer.size)]
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """The token of every id."""
+    backend: Any = tokenizer.backend  # type: ignore[attr-defined]  # of trained tokenizers, the only ones exported
+    return [backend.id_to_token(number) for number in range(tokenizer.size)]
 
 
-def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
+def fill_stack(spec: Any, stack: Any, model: transformer.Model, table: nn.Embedding, run: Run) -> None:
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = table.weight.clone()  # the library rounds to int8 in place
     spec.scale_embeddings = float(model.scale)
-    places = run.model.positions.tokens if isinstance(run.model.positions, slots.Learned) else max_positions(run)
-    spec.position_encodings.encodings = stack.add_positions(torch.zeros(1, places, run.model.width))[0]
+    learned = isinstance(run.model.positions, slots.Learned)
+    count = run.model.positions.tokens if learned else max_positions(run)
+    spec.position_encodings.encodings = stack.add_positions(torch.zeros(1, count, run.model.width))[0]
     if run.model.prenorm:
         fill_norm(spec.layer_norm, stack.norm)
     for theirs, ours in zip(spec.layer, stack.layers, strict=True):
@@ -101,7 +107,7 @@ def fill_stack(spec: Any, stack: Any, model: Any, table: Any, run: Run) -> None:
 
 
 def fill_attention(spec: Any, attention: Any, residual: Any) -> None:
-    if len(spec.linear) == 2:  # self-attention, all of one input
+    if len(spec.linear) == 2:  # self-attention: query, key and value have one input
         fill_linear(spec.linear[0], attention.query, attention.key, attention.value)
     else:
         fill_linear(spec.linear[0], attention.query)
@@ -122,14 +128,14 @@ def fill_feed(spec: Any, feed: Any, residual: Any) -> None:
     fill_norm(spec.layer_norm, residual.norm)
 
 
-def fill_linear(spec: Any, *maps: Any) -> None:
-    """Several maps of one input are one map there."""
+def fill_linear(spec: Any, *maps: nn.Linear) -> None:
+    """Concatenate maps of one input, which are one map there."""
     spec.weight = torch.cat([each.weight for each in maps])
     if maps[0].bias is not None:
         spec.bias = torch.cat([each.bias for each in maps])
 
 
-def fill_norm(spec: Any, ours: Any) -> None:
+def fill_norm(spec: Any, ours: nn.Module) -> None:
     spec.gamma = ours.weight
     if getattr(ours, "bias", None) is not None:
         spec.beta = ours.bias

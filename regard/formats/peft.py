@@ -1,7 +1,7 @@
-"""Folders of Hugging Face PEFT, read and written without it: adapter_config.json and adapter_model.safetensors.
+"""Hugging Face PEFT folders, read and written without peft: adapter_config.json and adapter_model.safetensors.
 
-LoRA for gpt, bert and t5; prompts for gpt and t5; prefixes for gpt. Elsewhere PEFT means something else: it pools the
-first vector of a prompt before a BERT, and a T5 has a prefix in its decoder alone.
+LoRA for gpt, bert and t5; prompts for gpt and t5; prefixes for gpt. For other pairs PEFT computes something else: it
+pools the first prompt vector of a BERT, and a T5 has a prefix in its decoder only.
 """
 
 import math
@@ -28,11 +28,11 @@ from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 
 CONFIG, WEIGHTS, BINARY = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-TOP = "base_model.model."  # before every name of theirs
+TOP = "base_model.model."  # prefix of all their names
 VECTORS = "prompt_embeddings"
 KINDS = {"LORA": "lora", "PROMPT_TUNING": "prompt", "PREFIX_TUNING": "prefix"}
-FAMILIES = {"lora": ("gpt", "bert", "t5"), "prompt": ("gpt", "t5"), "prefix": ("gpt",)}  # by kind: the families
-# What may be set in a config without changing what its tensors mean; anything else that is set is refused.
+FAMILIES = {"lora": ("gpt", "bert", "t5"), "prompt": ("gpt", "t5"), "prefix": ("gpt",)}  # by kind
+# Fields that may be set without changing what the tensors mean; any other field that is set is refused.
 ALLOWED_FIELDS = {
     "peft_type", "task_type", "peft_version", "base_model_name_or_path", "revision", "auto_mapping", "inference_mode",
     "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "modules_to_save", "fan_in_fan_out",
@@ -44,11 +44,11 @@ ALLOWED_FIELDS = {
 
 
 class PeftLayout(NamedTuple):
-    """How a family's modules are called there."""
+    """The names of a family's modules in PEFT."""
 
     names: Callable[[Any], Names]
     task: Callable[[Any], str | None]
-    body: Callable[[Any], str]  # what stands before all names but the heads'
+    prefix: Callable[[Any], str]  # of all names except those of heads
 
 
 HEADS = ("lm_head.", "classifier.", "cls.")
@@ -65,50 +65,50 @@ PEFT_LAYOUTS = {
 
 
 def is_peft_folder(folder: Path) -> bool:
+    """True if the folder holds an adapter of PEFT."""
     return (folder / CONFIG).is_file()
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def load_adapter(system: Any, folder: Path, base: str) -> Any:
-    """Hang what a PEFT folder holds into a system that was loaded from its base."""
-    if system.run.tune.kind != "none":
+def load_adapter(predictor: Any, folder: Path, base: str) -> Any:
+    """Attach the adapter of a PEFT folder to a predictor that was loaded from `base`."""
+    if predictor.run.tune.kind != "none":
         raise UserError(
-            f"{base} is tuned itself, so {folder} cannot go over it; merge it first (regard convert --merge)"
+            f"{base} is tuned itself, so {folder} cannot be attached to it; merge it first (regard convert --merge)"
         )
     config, tensors = read_json(folder / CONFIG), _read_tensors(folder)
     if not isinstance(config, dict) or not isinstance(config.get("peft_type", ""), str):
-        raise UserError(f"{folder / CONFIG} is no configuration of PEFT's; expected an object with a peft_type")
-    kind, c = KINDS.get(config.get("peft_type", "")), system.run.model
+        raise UserError(f"{folder / CONFIG} is no PEFT configuration; expected an object with a peft_type")
+    kind, c = KINDS.get(config.get("peft_type", "")), predictor.run.model
     if kind is None:
-        known = ", ".join(KINDS)
-        raise UserError(f"{folder} has peft_type {config.get('peft_type')!r}; of PEFT's, regard reads {known}")
+        raise UserError(f"{folder} has peft_type {config.get('peft_type')!r}; regard reads {', '.join(KINDS)}")
     check_family(str(folder), kind, c.family)
     _check_config(folder, config)
+    settings: Lora | Prompt | Prefix
     if kind == "lora":
-        settings: Any = _load_lora(system.model, folder, config, tensors, c)
+        settings = _load_lora(predictor.model, folder, config, tensors, c)
     else:
-        settings = _load_virtual_tokens(system.model, kind, folder, tensors, config.get("num_virtual_tokens"))
-    system.run = system.run.model_copy(update={"tune": settings, "start": base})
-    system.model.eval()
-    return system
+        settings = _load_virtual_tokens(predictor.model, kind, folder, tensors, config.get("num_virtual_tokens"))
+    predictor.run = predictor.run.model_copy(update={"tune": settings, "start": base})
+    predictor.model.eval()
+    return predictor
 
 
 def check_family(what: str, kind: str, family: str) -> None:
+    """Refuse a kind of tuning that PEFT does not compute equally for this family."""
     if family not in FAMILIES.get(kind, ()):
-        able = ", ".join(f"{name} ({' and '.join(families)})" for name, families in FAMILIES.items())
-        raise UserError(
-            f"{what}: {kind} of the family {family} has no form in PEFT that says the same; what has: {able}"
-        )
+        supported = ", ".join(f"{name} ({' and '.join(families)})" for name, families in FAMILIES.items())
+        raise UserError(f"{what}: PEFT has no equivalent of {kind} for the family {family}; expected {supported}")
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     for name, value in config.items():
-        plain = not value or name in ALLOWED_FIELDS or (name == "bias" and value == "none")
+        allowed = not value or name in ALLOWED_FIELDS or (name == "bias" and value == "none")
         if name == "init_lora_weights" and isinstance(value, str) and value not in ("gaussian", "orthogonal"):
-            plain = False  # such as pissa: it changes the base as well
-        if not plain:
+            allowed = False  # such as pissa: it changes the base as well
+        if not allowed:
             raise UserError(f"{folder / CONFIG} sets {name}={value!r}, which regard does not read; merge it with peft")
 
 
@@ -122,80 +122,86 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{folder / WEIGHTS} is cut off or damaged ({error}); fetch the folder again") from error
 
 
-def _load_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], c: Any) -> Lora:
-    named = {_strip_prefix(name, c): tensor for name, tensor in tensors.items()}
-    rank, alpha, left = config.get("r"), config.get("lora_alpha"), dict(named)
+def _lora_settings(folder: Path, config: Mapping[str, Any]) -> tuple[int, float, float]:
+    """Rank, alpha and dropout."""
+    rank, alpha, dropout = config.get("r"), config.get("lora_alpha"), config.get("lora_dropout") or 0.0
     if type(rank) is not int or rank < 1 or alpha is None or not _is_number(alpha) or alpha <= 0:
         raise UserError(f"{folder / CONFIG} has r={rank!r} and lora_alpha={alpha!r}; expected numbers above 0")
-    drop = config.get("lora_dropout") or 0.0
-    if not _is_number(drop) or not 0 <= drop < 1:
-        raise UserError(f"{folder / CONFIG} has lora_dropout={drop!r}; expected a number from 0 to less than 1")
-    graft, maps, table = Injection("lora"), lora.target_layers(model), PEFT_LAYOUTS[c.family].names(c)
-    for path, module in maps.items():
+    if not _is_number(dropout) or not 0 <= dropout < 1:
+        raise UserError(f"{folder / CONFIG} has lora_dropout={dropout!r}; expected a number from 0 to less than 1")
+    return rank, float(alpha), dropout
+
+
+def _load_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], c: Any) -> Lora:
+    named = {_strip_prefix(name, c): tensor for name, tensor in tensors.items()}
+    rank, alpha, dropout = _lora_settings(folder, config)
+    left = dict(named)
+    injection, table = Injection("lora"), PEFT_LAYOUTS[c.family].names(c)
+    for path, layer in lora.target_layers(model).items():
         rule = find_rule(f"{path}.weight", table)
-        there = rule.names[0].removesuffix(".weight")
-        down, up = (named.get(f"{there}.lora_{letter}.weight") for letter in "AB")
+        theirs = rule.names[0].removesuffix(".weight")
+        down, up = (named.get(f"{theirs}.lora_{letter}.weight") for letter in "AB")
         if down is None and up is None:
             continue
         if down is None or up is None:
-            raise UserError(f"{folder} has only one of lora_A and lora_B for {there}; both belong together")
+            raise UserError(f"{folder} has only one of lora_A and lora_B for {theirs}; expected both")
         for letter in "AB":
-            left.pop(f"{there}.lora_{letter}.weight", None)
-        side = lora.LoraBranch(module.in_features, module.out_features, rank, float(alpha), drop)
-        _copy_lora(side, down, up.chunk(rule.parts, 0)[rule.part], there, folder)
-        lora.attach_branch(graft, path, module, side)
+            left.pop(f"{theirs}.lora_{letter}.weight", None)
+        branch = lora.LoraBranch(layer.in_features, layer.out_features, rank, alpha, dropout)
+        _copy_lora(branch, down, up.chunk(rule.parts, 0)[rule.part], theirs, folder)
+        lora.attach_branch(injection, path, layer, branch)
     heads = _load_heads(model, left, table, folder)
-    if not list(graft.parameters()):
-        raise UserError(f"{folder} has no LoRA for any map of this model; is it for another base?")
-    paths = [path for path, each in graft.named_modules() if isinstance(each, lora.LoraBranch)]
+    if not list(injection.parameters()):
+        raise UserError(f"{folder} has no LoRA for any layer of this model; use the base that it was trained on")
+    paths = [path for path, each in injection.named_modules() if isinstance(each, lora.LoraBranch)]
     pattern = f"^({'|'.join(map(re.escape, paths))})$"
-    tune.attach_injection(model, graft, heads)
-    return Lora(rank=rank, alpha=float(alpha), dropout=drop, pattern=pattern)
+    tune.attach_injection(model, injection, heads)
+    return Lora(rank=rank, alpha=alpha, dropout=dropout, pattern=pattern)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _strip_prefix(name: str, c: Any) -> str:
-    """Without what stands before the body, which files of bare models leave out."""
+    """Their name as in our weight-name table; files of bare models leave out the prefix of the body."""
     name = name.removeprefix(TOP)
     if c.family == "gpt" and not name.startswith(("transformer.", "model.", *HEADS)):
         return f"{'model.' if gpt2_export.gpt2_unsupported(c) else 'transformer.'}{name}"
-    return name.removeprefix(PEFT_LAYOUTS[c.family].body(c) or "bert.")
+    return name.removeprefix(PEFT_LAYOUTS[c.family].prefix(c) or "bert.")
 
 
 @torch.no_grad()
-def _copy_lora(side: lora.LoraBranch, down: Tensor, up: Tensor, there: str, folder: Path) -> None:
-    for own, tensor, letter in ((side.down, down, "A"), (side.up, up, "B")):
+def _copy_lora(branch: lora.LoraBranch, down: Tensor, up: Tensor, theirs: str, folder: Path) -> None:
+    for own, tensor, letter in ((branch.down, down, "A"), (branch.up, up, "B")):
         if own.shape != tensor.shape:
             raise UserError(
-                f"{folder}: lora_{letter} of {there} is {tuple(tensor.shape)} and this base needs {tuple(own.shape)}; "
-                "it belongs to another base"
+                f"{folder}: lora_{letter} of {theirs} is {tuple(tensor.shape)} and this base needs {tuple(own.shape)}; "
+                "use the base that it was trained on"
             )
         own.copy_(tensor)
 
 
 @torch.no_grad()
 def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder: Path) -> list[str]:
-    """What modules_to_save carries: whole heads, whose names come back. One that has no place here is refused."""
-    for path, module in [*model.named_modules()]:  # what is trained itself is kept exact, whatever the base is held in
+    """Load whole heads (modules_to_save) and return their names; any tensor that does not fit is refused."""
+    for path, module in [*model.named_modules()]:  # fully trained layers stay exact over an int8 base
         if isinstance(module, Int8Linear) and find_rule(f"{path}.weight", table).names[0] in left:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, module.to_linear())
-    found, used, state = [], set(), model.state_dict()
-    places = Counter(tensor.data_ptr() for tensor in state.values())
+    loaded, used, state = [], set(), model.state_dict()
+    uses = Counter(tensor.data_ptr() for tensor in state.values())
     for ours, tensor in state.items():
         rule = find_rule(ours, table)
         theirs = rule.names[0]
         if theirs in left and rule.read(left[theirs]).shape == tensor.shape:
-            if places[tensor.data_ptr()] > 1:
+            if uses[tensor.data_ptr()] > 1:
                 raise UserError(
-                    f"{folder} holds {theirs} by itself, and this base has one table for words in and out; merge it "
-                    "with peft, and load the whole"
+                    f"{folder} has its own {theirs}, and this base has one table for input and output words; merge it "
+                    "with peft, and load the whole model"
                 )
             tensor.copy_(rule.read(left[theirs]))
-            found.append(ours)
+            loaded.append(ours)
             used.add(theirs)
     for theirs in used:
         del left[theirs]
@@ -204,14 +210,14 @@ def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder:
             f"{folder} holds {', '.join(sorted(left)[:3])}, for which this base has no place (of that shape); "
             "load it over a base with a head for as many labels, such as a run of the same task"
         )
-    return found
+    return loaded
 
 
 @torch.no_grad()
 def _load_virtual_tokens(
-    model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], count: Any
+    model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], count: object
 ) -> Prompt | Prefix:
-    """Of a prompt for an encoder and a decoder, PEFT keeps both and uses the first `count`."""
+    """Attach a prompt or prefix. For an encoder-decoder PEFT stores two prompts and uses the first `count` vectors."""
     if set(tensors) != {VECTORS}:
         raise UserError(f"{folder / WEIGHTS} holds {', '.join(sorted(tensors)[:3])}; expected {VECTORS} alone")
     vectors = tensors[VECTORS]
@@ -219,49 +225,53 @@ def _load_virtual_tokens(
         raise UserError(f"{folder}: {VECTORS} is {tuple(vectors.shape)}; expected num_virtual_tokens ({count!r}) rows")
     vectors = vectors[:count]
     if (context := smallest_context(model)) is not None and count >= context:
-        raise UserError(f"{folder} puts {count} places before a text, and this base has {context} in all; use another")
+        raise UserError(
+            f"{folder} has {count} virtual tokens, and this base has {context} positions in all; use a longer base"
+        )
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
-    own = [model.tune.vectors] if kind == "prompt" else list(_prefix_parameters(model))
-    if vectors.size(1) != (wanted := sum(each.numel() for each in own) // len(vectors)):
+    parameters = [model.tune.vectors] if kind == "prompt" else _prefix_parameters(model)
+    if vectors.size(1) != (width := sum(each.numel() for each in parameters) // len(vectors)):
         tune.detach(model)
         raise UserError(
-            f"{folder}: {VECTORS} is {vectors.size(1)} wide and this base needs {wanted}; it is for another"
+            f"{folder}: {VECTORS} is {vectors.size(1)} wide and this base needs {width}; "
+            "use the base that it was trained on"
         )
-    for each, part in zip(own, vectors.chunk(len(own), 1), strict=True):
+    for each, part in zip(parameters, vectors.chunk(len(parameters), 1), strict=True):
         each.copy_(part if kind == "prompt" else _split_heads(part, each))
     return settings
 
 
 def _prefix_parameters(model: Any) -> list[Tensor]:
-    """Keys, then values, of layer after layer."""
-    pasts = [each for each in model.tune.modules() if isinstance(each, PrefixParameters)]
-    return [half for past in pasts for half in (past.key, past.value)]
+    """Keys and values of a prefix, layer by layer."""
+    layers = [each for each in model.tune.modules() if isinstance(each, PrefixParameters)]
+    return [half for layer in layers for half in (layer.key, layer.value)]
 
 
 def _split_heads(part: Tensor, like: Tensor) -> Tensor:
-    """(length, heads · head_width) -> (heads, length, head_width)"""
-    return part.unflatten(1, (like.size(0), -1)).transpose(0, 1)
+    """(length, heads · head_width) → (heads, length, head_width)"""
+    return part.view(len(part), like.size(0), -1).transpose(0, 1)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write(system: Any, draft: Path, precision: str) -> None:
-    """Everything of the folder but its README."""
-    run, c = system.run, system.run.model
-    about: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
-    about |= {"inference_mode": True, "modules_to_save": None}
+def write(predictor: Any, draft: Path, precision: str) -> None:
+    """Write every file of the folder except README.md."""
+    run, c = predictor.run, predictor.run.model
+    config: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
+    config |= {"inference_mode": True, "modules_to_save": None}
     kind = run.tune.kind
     if kind == "lora":
-        tensors, more = _lora_tensors(system.model, c, run.tune)
+        tensors, settings = _lora_tensors(predictor.model, c, run.tune)
     else:
-        tensors, more = {VECTORS: _prompt_embeddings(system.model, kind)}, _virtual_token_settings(c, run.tune.length)
+        tensors = {VECTORS: _prompt_embeddings(predictor.model, kind)}
+        settings = _virtual_token_settings(c, run.tune.length)
     kinds = {ours: theirs for theirs, ours in KINDS.items()}
     draft.mkdir()
-    write_json(draft / CONFIG, about | {"peft_type": kinds[kind]} | more)
-    whole = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
-    (draft / WEIGHTS).write_bytes(save(whole, {"format": "pt"}))
+    write_json(draft / CONFIG, config | {"peft_type": kinds[kind]} | settings)
+    contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+    (draft / WEIGHTS).write_bytes(save(contiguous, {"format": "pt"}))
 
 
 def _virtual_token_settings(c: Any, length: int) -> dict[str, Any]:
@@ -277,28 +287,32 @@ def _prompt_embeddings(model: Any, kind: str) -> Tensor:
 
 
 class LoraPart(NamedTuple):
+    """A branch of ours with the rule of its layer's weight."""
+
     rule: WeightRule
-    side: lora.LoraBranch
+    branch: lora.LoraBranch
 
 
 def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Maps of ours that are one of theirs share what they share, or stand in blocks; the rank is then that of the
-    largest, and alpha grows with it, so that every path counts as before."""
-    table, body = PEFT_LAYOUTS[c.family].names(c), PEFT_LAYOUTS[c.family].body(c)
-    pieces: dict[str, list[LoraPart]] = {}
-    for path, _, side in lora.branches(model):
+    """Tensors and settings of LoRA. Branches of layers that are fused in theirs become one branch.
+
+    The rank is then that of the largest, and alpha grows with it, so that every branch keeps its scale.
+    """
+    table, prefix = PEFT_LAYOUTS[c.family].names(c), PEFT_LAYOUTS[c.family].prefix(c)
+    parts: dict[str, list[LoraPart]] = {}
+    for path, _, branch in lora.branches(model):
         rule = find_rule(f"{path}.weight", table)
-        pieces.setdefault(rule.names[0].removesuffix(".weight"), []).append(LoraPart(rule, side))
-    pairs = {name: _fuse(some) for name, some in pieces.items()}
+        parts.setdefault(rule.names[0].removesuffix(".weight"), []).append(LoraPart(rule, branch))
+    pairs = {name: _fuse(some) for name, some in parts.items()}
     rank = max(down.size(0) for down, _ in pairs.values())
     tensors = {}
     for name, (down, up) in pairs.items():
-        tensors[f"{TOP}{_full_name(name, body)}.lora_A.weight"] = _pad_rank(down, rank, 0)
-        tensors[f"{TOP}{_full_name(name, body)}.lora_B.weight"] = _pad_rank(up, rank, 1)
+        tensors[f"{TOP}{_full_name(name, prefix)}.lora_A.weight"] = _pad_rank(down, rank, 0)
+        tensors[f"{TOP}{_full_name(name, prefix)}.lora_B.weight"] = _pad_rank(up, rank, 1)
     heads = {
-        _full_name(find_rule(name, table).names[0], body): find_rule(name, table).write(each)
+        _full_name(find_rule(name, table).names[0], prefix): find_rule(name, table).write(each)
         for name, each in model.named_parameters()
-        if each.requires_grad and not name.startswith("tune.")
+        if each.requires_grad and not name.startswith(f"{TUNE_MODULE}.")
     }
     tensors |= {f"{TOP}{name}": each for name, each in heads.items()}
     return tensors, {
@@ -306,29 +320,30 @@ def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, T
         "lora_alpha": settings.alpha / settings.rank * rank,
         "lora_dropout": settings.dropout,
         "bias": "none",
-        "target_modules": [_full_name(name, body) for name in pairs],
+        "target_modules": [_full_name(name, prefix) for name in pairs],
         "modules_to_save": sorted({name.rpartition(".")[0] for name in heads}) or None,
-        "fan_in_fan_out": any(some[0].rule.transposed for some in pieces.values()),
+        "fan_in_fan_out": any(some[0].rule.transposed for some in parts.values()),
     }
 
 
-def _full_name(name: str, body: str) -> str:
-    return name if name.startswith(HEADS) else f"{body}{name}"
+def _full_name(name: str, prefix: str) -> str:
+    return name if name.startswith(HEADS) else f"{prefix}{name}"
 
 
-def _fuse(pieces: list[LoraPart]) -> tuple[Tensor, Tensor]:
-    parts = pieces[0].rule.parts
-    downs: list[Tensor] = [piece.side.down for piece in pieces]
-    if len(pieces) == parts and all(each.equal(downs[0]) for each in downs):
-        ordered = sorted(pieces, key=lambda piece: piece.rule.part)
-        return downs[0], torch.cat([piece.side.up for piece in ordered])
-    rows = pieces[0].side.up.size(0)
-    up = downs[0].new_zeros(parts * rows, sum(each.size(0) for each in downs))
-    at = 0
-    for piece in pieces:
-        width = piece.side.up.size(1)
-        up[piece.rule.part * rows : (piece.rule.part + 1) * rows, at : at + width] = piece.side.up
-        at += width
+def _fuse(parts: list[LoraPart]) -> tuple[Tensor, Tensor]:
+    """One (down, up) pair for branches of a fused layer: a shared `down`, or blocks beside each other."""
+    count = parts[0].rule.parts
+    downs: list[Tensor] = [part.branch.down for part in parts]
+    if len(parts) == count and all(each.equal(downs[0]) for each in downs):
+        ordered = sorted(parts, key=lambda part: part.rule.part)
+        return downs[0], torch.cat([part.branch.up for part in ordered])
+    rows = parts[0].branch.up.size(0)
+    up = downs[0].new_zeros(count * rows, sum(each.size(0) for each in downs))
+    column = 0
+    for part in parts:
+        rank = part.branch.up.size(1)
+        up[part.rule.part * rows : (part.rule.part + 1) * rows, column : column + rank] = part.branch.up
+        column += rank
     return torch.cat(downs), up
 
 
@@ -338,32 +353,36 @@ def _pad_rank(x: Tensor, rank: int, dim: int) -> Tensor:
     return torch.cat([x, x.new_zeros(shape)], dim)
 
 
-def check(system: Any, draft: Path, precision: str) -> str:
-    """The folder by our own reader, in the place of what it was written from."""
+def check(predictor: Any, draft: Path, precision: str) -> str:
+    """Replace the adapter by the written one and compare logits; report their difference."""
     from .convert import MAX_DIFFERENCE, probe_logits
     from .parity import export_error
 
-    before, model = probe_logits(system), system.model
+    before, model = probe_logits(predictor), predictor.model
     trained = [name for name, each in model.named_parameters() if each.requires_grad]
     heads = [name for name in trained if not name.startswith(f"{TUNE_MODULE}.")]
     tune.detach(model)
-    with torch.no_grad():  # what comes back comes from the folder
+    with torch.no_grad():  # so that the heads come from the folder
         for name in heads:
             model.get_parameter(name).zero_()
-    system.run = system.run.model_copy(update={"tune": Untuned()})
-    load_adapter(system, draft, system.run.start)
-    apart, largest = (probe_logits(system) - before).abs().max().item(), before.abs().max().item()
-    if not apart <= MAX_DIFFERENCE * max(largest, 1.0):
-        raise export_error(f"what was written gives logits that are apart by {apart:.2g}")
-    return f"read again, its logits are apart by {apart:.1g}"
+    predictor.run = predictor.run.model_copy(update={"tune": Untuned()})
+    load_adapter(predictor, draft, predictor.run.start)
+    difference, largest = (probe_logits(predictor) - before).abs().max().item(), before.abs().max().item()
+    if not difference <= MAX_DIFFERENCE * max(largest, 1.0):
+        raise export_error(f"the folder gives logits that are apart by {difference:.2g}")
+    return f"read again, its logits are apart by {difference:.1g}"
 
 
-def usage(system: Any) -> str:
-    """How it is used, for the README."""
-    kinds = {"SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM", "CAUSAL_LM": "AutoModelForCausalLM"}
-    kinds |= {"SEQ_CLS": "AutoModelForSequenceClassification", "TOKEN_CLS": "AutoModelForTokenClassification"}
-    c = system.run.model
-    name = kinds.get(PEFT_LAYOUTS[c.family].task(c) or "", "AutoModelForMaskedLM")
+def usage(predictor: Any) -> str:
+    """The usage example of README.md."""
+    classes = {
+        "SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM",
+        "CAUSAL_LM": "AutoModelForCausalLM",
+        "SEQ_CLS": "AutoModelForSequenceClassification",
+        "TOKEN_CLS": "AutoModelForTokenClassification",
+    }
+    c = predictor.run.model
+    name = classes.get(PEFT_LAYOUTS[c.family].task(c) or "", "AutoModelForMaskedLM")
     labels = f", num_labels={c.labels}" if getattr(c, "labels", 0) else ""
     return f"""
 ```python
@@ -374,5 +393,5 @@ base = {name}.from_pretrained("BASE"{labels})
 model = PeftModel.from_pretrained(base, ".").eval()
 ```
 
-BASE is the model that was tuned, as a Hugging Face folder: `regard convert {system.run.start} --to huggingface`.
+BASE is the tuned model as a Hugging Face folder: `regard convert {predictor.run.start} --to huggingface`.
 """

@@ -1,4 +1,4 @@
-"""Sentencepiece's files read without it: one message of protocol buffers, of which three fields matter here."""
+"""A reader of sentencepiece model files that does not need sentencepiece: one protocol-buffer message."""
 
 import struct
 from collections.abc import Iterator
@@ -6,8 +6,7 @@ from typing import Any
 
 
 def parse_model(data: bytes) -> tuple[list[tuple[str, float, int]], int, bytes]:
-    """Of a sentencepiece file, which is one protocol-buffer message: (piece, score, type)s, the model's kind, and the
-    table by which it normalises text."""
+    """(piece, score, type) of every entry, the kind of the model, and its precompiled normalization table."""
     message = list(fields(data))
     pieces = []
     for piece in (dict(fields(value)) for number, value in message if number == 1):
@@ -17,27 +16,28 @@ def parse_model(data: bytes) -> tuple[list[tuple[str, float, int]], int, bytes]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(number, value) of every field of a message: whole numbers, or the bytes of anything else."""
-    at = 0
-    while at < len(data):
-        key, at = read_varint(data, at)
+    """(number, value) of every field of a message: an integer, or the bytes of any other type."""
+    offset = 0
+    while offset < len(data):
+        key, offset = read_varint(data, offset)
         if key & 7 == 0:
             value: Any
-            value, at = read_varint(data, at)
+            value, offset = read_varint(data, offset)
         else:
             size = {1: 8, 5: 4}.get(key & 7)
             if size is None:
                 if key & 7 != 2:
                     raise IndexError(f"field of type {key & 7}")
-                size, at = read_varint(data, at)
-            if at + size > len(data):
+                size, offset = read_varint(data, offset)
+            if offset + size > len(data):
                 raise IndexError("cut off")
-            value, at = data[at : at + size], at + size
+            value, offset = data[offset : offset + size], offset + size
         yield key >> 3, value
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """The variable-length integer at `offset`, and the offset after it."""
     value = shift = 0
-    while data[at] & 128:
-        value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
-    return value | data[at] << shift, at + 1
+    while data[offset] & 128:
+        value, shift, offset = value | (data[offset] & 127) << shift, shift + 7, offset + 1
+    return value | data[offset] << shift, offset + 1

@@ -66,10 +66,10 @@ KINDS = {
 }
 
 
-def llama(path: Path, kind: str = "llama", opens: bool = True, **changes: Any) -> tuple[Path, Any]:
+def llama(path: Path, kind: str = "llama", adds_start: bool = True, **changes: Any) -> tuple[Path, Any]:
     path.mkdir(parents=True)
     backend = byte_level(300, "<s>", "</s>")
-    if opens:
+    if adds_start:
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     backend.save(str(path / "tokenizer.json"))
     control = {

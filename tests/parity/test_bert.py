@@ -257,7 +257,7 @@ def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     small.write_tokenizer(path)
     (path / "vocab.txt").write_text("\n".join([*small.VOCAB, "<s>"]))
     (path / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match=r"has an entry '<s>', by which regard calls its '\[CLS\]'"):
+    with pytest.raises(UserError, match=r"has an entry '<s>', which is regard's name for its '\[CLS\]'"):
         load_wordpiece(path)
     (path / "vocab.txt").write_bytes(b"\xff\xfe[PAD]")
     with pytest.raises(UserError, match="is not UTF-8 text"):
@@ -269,7 +269,7 @@ def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     whole = {"model": {"type": "WordPiece", "vocab": names}, "added_tokens": [], "normalizer": {"type": "odd"}}
     (path / "tokenizer.json").write_text(json.dumps(whole))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    with pytest.raises(UserError, match="is no whole tokenizer"):
+    with pytest.raises(UserError, match="is no complete tokenizer"):
         load_wordpiece(path)
     (path / "tokenizer.json").write_text(json.dumps(whole | {"model": {"type": "BPE", "vocab": names}}))
     (path / "tokenizer_config.json").unlink()

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from regard.config.schema import Base
 from regard.families import bert as bert_family
 from regard.families import bigbird as bigbird_family
+from regard.families import gpt as gpt_family
 from regard.families import longformer as longformer_family
 from regard.families import t5 as t5_family
-from regard.formats.huggingface import bert, bigbird, longformer, t5
+from regard.families import transformer as transformer_family
+from regard.formats.huggingface import bert, bigbird, gpt2, llama, longformer, marian, t5
 from regard.formats.huggingface.config_table import (
     REQUIRED,
     ConfigTable,
@@ -86,11 +88,71 @@ def widen_longformer(values: dict[str, Any]) -> None:
         values["attention"]["radius"] = [radius[0] + i for i in range(values["layers"])] if values["layers"] > 1 else 3
 
 
+def set_heads(values: dict[str, Any]) -> None:
+    """Make the heads fit: 2 key heads or as many as query heads, a head width of its own or one that follows."""
+    if values.get("key_heads"):
+        values["heads"], values["key_heads"] = 2 * values["heads"], values["heads"]
+    values["width"] = 2 * values["heads"]
+    if values.get("head_width"):
+        values["head_width"] = 4
+
+
 def as_json(config: Any, **changes: Any) -> dict[str, Any]:
     return config.to_dict() | changes
 
 
+GPT: dict[str, st.SearchStrategy[Any]] = {
+    "vocab": counts, "heads": counts, "layers": counts, "inner": counts, "dropout": shares, "head_dropout": shares,
+    "tied": st.booleans(), "feed.act": acts, "feed.dropout": shares, "norm.eps": eps, "key_heads": st.integers(0, 1),
+    "head_width": st.integers(0, 1),
+}  # fmt: skip
+MODERN: dict[str, Any] = {"positions.kind": "rotary", "norm.kind": "rms", "feed.kind": "gated"}
+SCALED = {"attention.dropout": shares, "attention.scaled": st.sampled_from([True, True, False])}
+BASES = {"positions.base": st.sampled_from([500.0, 10000.0, 1e6])}
+OLDER = {"rope_theta": 10000.0}  # which transformers no longer writes
+SMALL_GPT = {name: gpt_family.SIZES[name] for name in ("tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+MODERN_GPT = {
+    name: {key: value for key, value in gpt_family.SIZES[name].items() if not isinstance(value, str)}  # slots: MODERN
+    for name in ("modern-tiny", "modern")
+}
+
 CASES = {
+    "marian": Case(
+        marian.CONFIG, transformer_family.Config, transformer_family.SIZES,
+        [as_json(hf.MarianConfig(decoder_layers=3, scale_embedding=True)),
+         as_json(hf.MarianConfig(share_encoder_decoder_embeddings=False, decoder_vocab_size=50, activation_function="swish"))],
+        {},
+        {"vocab": counts, "target_vocab": st.integers(0, 9), "heads": counts, "layers": st.integers(4, 6),
+         "decoder_layers": st.integers(0, 3), "inner": counts, "dropout": shares, "tied": st.booleans(), "scaled": st.booleans(),
+         "biased": st.booleans(), "prenorm": st.sampled_from([False, False, True]), "feed.act": acts, "feed.dropout": shares,
+         "norm.eps": st.sampled_from([1e-5, 1e-5, 0.1]), "positions.layout": st.sampled_from(["interleaved", "halves", "whisper"]),
+         "attention.dropout": shares},
+        (), widen,
+    ),
+    "gpt2": Case(
+        gpt2.CONFIG, gpt_family.Config, SMALL_GPT,
+        [as_json(hf.GPT2Config(n_inner=50, layer_norm_epsilon=0.1, n_positions=9)),
+         as_json(hf.GPT2Config(n_inner=3072, activation_function="relu", scale_attn_weights=False))],
+        {}, GPT | {"positions.kind": st.just("learned"), "positions.tokens": counts} | SCALED, (), set_heads,
+    ),
+    "llama": Case(
+        llama.CONFIG, gpt_family.Config, MODERN_GPT,
+        [as_json(hf.LlamaConfig(num_key_value_heads=4, head_dim=10, hidden_act="gelu"), **OLDER),
+         as_json(hf.LlamaConfig(attention_bias=True, mlp_bias=True), **OLDER)],
+        MODERN, GPT | BASES | {"biased": st.booleans()} | SCALED, (), set_heads,
+    ),
+    "mistral": Case(
+        llama.MISTRAL_CONFIG, gpt_family.Config, MODERN_GPT,
+        [as_json(hf.MistralConfig(sliding_window=7), **OLDER, attention_bias=False, mlp_bias=False),
+         as_json(hf.MistralConfig(sliding_window=None), **OLDER, attention_bias=False, mlp_bias=False)],
+        MODERN, GPT | BASES | {"biased": st.booleans(), "attention.kind": st.just("window"), "attention.radius": counts},
+        (), set_heads,
+    ),
+    "qwen2": Case(
+        llama.QWEN2_CONFIG, gpt_family.Config, MODERN_GPT,
+        [as_json(hf.Qwen2Config(num_key_value_heads=2), **OLDER, head_dim=128), as_json(hf.Qwen2Config(), **OLDER, head_dim=128)],
+        MODERN | {"biased": True}, GPT | BASES | SCALED, (), set_heads,
+    ),
     "bert": Case(
         bert.CONFIG, bert_family.Config, bert_family.SIZES,
         [as_json(hf.BertConfig(), architectures=["BertForMaskedLM"]),

@@ -16,7 +16,7 @@ from helpers import marian, small
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.formats.huggingface import marian_export
+from regard.formats.huggingface import marian_export, tokenizer_export
 from regard.parts import Mask
 from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
@@ -95,7 +95,7 @@ def test_huggingface(run, tmp_path, capsys):
     card = (out / "README.md").read_text()
     figures = ours.evaluate(((f"{data}/test.low",), (f"{data}/test.up",)))
     for words in ("train: 400 examples, train.low, train.up", "regard train translate", "train.steps=160",
-                  "data.train=train.low,train.up", "after 160 updates", figures["bleu signature"].replace("|", r"\|"),
+                  "data.train=train.low,train.up", "after 160 steps", figures["bleu signature"].replace("|", r"\|"),
                   f"| bleu | {figures['bleu']:.4g} |", "On the validation data"):  # fmt: skip
         assert words in card, words
     assert str(run.parent) not in card and card.count(r"nrefs:1\|case:") == 5
@@ -177,6 +177,26 @@ def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
     assert (decode.beam, decode.max_tokens, decode.early_stopping) == (2, 8, "heuristic")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
     assert regard.load(out).run.decode.length_penalty == 0.0
+
+
+def test_decode_settings_of_older_exports(run, tmp_path):
+    """Folders exported before format 2 have the former setting names and no format number."""
+    out = tmp_path / "out"
+    regard.convert(run, to="huggingface", out=out)
+    path = out / "config.json"
+    config = json.loads(path.read_text())
+    entry = config["regard"]
+    assert entry.pop("format") == 2
+    entry["decode"] |= {"stop": "first", "beam": 5}
+    del entry["decode"]["early_stopping"]
+    path.write_text(json.dumps(config))
+    settings = json.loads((out / "generation_config.json").read_text()) | {"early_stopping": True}
+    (out / "generation_config.json").write_text(json.dumps(settings))
+    decode = regard.load(out).run.decode
+    assert (decode.early_stopping, decode.beam, decode.max_tokens) == ("first", 5, 0)
+    for broken in ({"decode": 3}, {"decode": {"beam": "x"}}, 3):
+        path.write_text(json.dumps(config | {"regard": broken}))
+        assert regard.load(out).run.decode.max_tokens > 0  # as generation_config.json says
 
 
 def test_folders_of_ours_that_lost_something(run, tmp_path):
@@ -340,7 +360,7 @@ def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
     monkeypatch.setattr(marian_export, "tensors", tensors)
-    monkeypatch.setattr(marian_export, "portable_tokenizer", lambda text: text.backend)  # END is missing
+    monkeypatch.setattr(tokenizer_export, "portable_tokenizer", lambda text: text.backend)  # END is missing
     with pytest.raises(RuntimeError, match="transformers gives other tokens for"):
         regard.convert(run, to="huggingface", out=tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == []

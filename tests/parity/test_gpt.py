@@ -137,7 +137,7 @@ def test_tokens_are_those_of_transformers(tmp_path):
     assert tokenizer(path, read_json(path / "config.json")).end == 0
 
 
-def test_a_tokenizer_that_opens_a_text(tmp_path):
+def test_tokenizer_that_adds_start(tmp_path):
     path, _ = causal.llama(tmp_path / "llama")
     ours, theirs = tokenizer(path, {}), hf.AutoTokenizer.from_pretrained(path)
     assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
@@ -156,12 +156,12 @@ def test_configs_that_are_refused(tmp_path):
     path, _ = causal.gpt2(tmp_path / "gpt2")
     config = read_json(path / "config.json")
     for change, words in (
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is set; regard reads gpt2 folders"),
-        ({"add_cross_attention": True}, "add_cross_attention is set"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true; regard reads gpt2 folders"),
+        ({"add_cross_attention": True}, "add_cross_attention is true"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; regard reads unquantized folders"),
         ({"activation_function": "mish"}, "activation_function is 'mish'; expected one of gelu_new"),
         ({"n_head": 5}, "width 36 does not divide into 5 heads"),
-        ({"n_embd": None}, "has a value of the wrong type"),
+        ({"n_embd": None}, "config.json has no 'n_embd'; fetch the folder again"),
         ({"n_embd": 72}, "'transformer.wte.weight' of the checkpoint has shape (300, 36)"),
     ):  # fmt: skip
         with pytest.raises(UserError) as error:
@@ -176,7 +176,7 @@ def test_configs_that_are_refused(tmp_path):
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is {'rope_type': 'llama3'"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is {'type': 'linear'"),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"use_sliding_window": True}, "use_sliding_window is set"),
+        ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"head_dim": 7}, "rotary positions need an even width per head, not 7; use 8 (model.head_width)"),
         ({"num_key_value_heads": 4}, "6 heads cannot share 4 key heads evenly"),
         ({"attention_bias": True}, "the checkpoint has no 'model.layers.0.self_attn.q_proj.bias'"),
@@ -196,13 +196,13 @@ def test_folders_that_lost_something(tmp_path):
         assert words in str(error.value) and "\n" not in str(error.value)
 
     (path / "tokenizer.json").write_text(whole[:500])
-    refused("is no whole tokenizer")
+    refused("is no complete tokenizer")
     (path / "tokenizer.json").write_text(whole)
     (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
     refused("'<end>' of tokenizer_config.json is not in the vocabulary")
     (path / "tokenizer_config.json").write_text("{}")
     config["eos_token_id"] = None
-    refused("does not say what ends a text; name its eos_token")
+    refused("does not name the token that ends a text; set eos_token")
     (path / "tokenizer.json").unlink()
     refused("has neither tokenizer.json nor vocab.json and merges.txt")
     (path / "vocab.json").write_text('{"a": 0}')

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.formats.huggingface import gpt2_export
+from regard.formats.huggingface import gpt2_export, tokenizer_export
 from regard.parts import Mask
 
 TEXTS = [*marian.sentences(5, seed=7), *(text for text in causal.TEXTS if text)]
@@ -85,7 +85,7 @@ def test_gpt2_folder(run, tmp_path, capsys):
     assert ours.tokenizer.decode([made.tolist()]) == ours.predict([prompt])
     card = (out / "README.md").read_text()
     for words in ("pipeline_tag: text-generation", "The tokenizer adds neither START (`<s>`) nor END (`</s>`)",
-                  "regard train language", "after 40 updates", "bits_per_byte", "On the validation data:", "test tokens",
+                  "regard train language", "after 40 steps", "bits_per_byte", "On the validation data:", "test tokens",
                   "train.txt"):  # fmt: skip
         assert words in card, words
     assert str(run.parent) not in card
@@ -128,6 +128,22 @@ def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
     assert regard.load(out, decode={"max_tokens": 5}).run.decode.max_tokens == 5
 
 
+def test_decode_settings_of_older_exports(run, tmp_path):
+    """Folders exported before format 2 have the former setting names and no format number."""
+    out = tmp_path / "out"
+    regard.convert(run, to="huggingface", out=out)
+    path = out / "config.json"
+    config = json.loads(path.read_text())
+    decode, new = config["regard"]["decode"], {"early_stopping": "first", "stop": ["x", "yz"], "add_start": False}
+    assert config["regard"].pop("format") == 2 and set(new) < set(decode)
+    former = {"stop": "first", "until": ["x", "yz"], "begin": False}
+    config["regard"]["decode"] = {key: value for key, value in decode.items() if key not in new} | former
+    path.write_text(json.dumps(config))
+    again = regard.load(out).run.decode
+    assert (again.early_stopping, again.stop, again.add_start) == ("first", ("x", "yz"), False)
+    assert again.max_tokens == 10
+
+
 def test_what_does_not_fit(run, tmp_path):
     from regard.families import gpt
 
@@ -135,13 +151,15 @@ def test_what_does_not_fit(run, tmp_path):
         return gpt2_export.unsupported(gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **changes}))
 
     assert words() == [] == words(**gpt.SIZES["modern-tiny"])
-    assert words(attention={"kind": "window", "radius": 4}) == ["model.attention.kind=window (GPT-2's is dense)"]
+    assert words(attention={"kind": "window", "radius": 4}) == [
+        "model.attention.kind=window (expected dense for GPT-2)"
+    ]
     assert words(positions="sinusoid", norm="rms") == [
-        "model.positions.kind=sinusoid (GPT-2's are learned)", "model.norm.kind=rms (GPT-2's is layer)"
+        "model.positions.kind=sinusoid (expected learned for GPT-2)", "model.norm.kind=rms (expected layer for GPT-2)"
     ]  # fmt: skip
-    assert words(key_heads=2, head_width=40)[0] == "model.key_heads=2 (GPT-2 shares none)"
+    assert words(key_heads=2, head_width=40)[0] == "model.key_heads=2 (expected model.heads=4 for GPT-2)"
     assert words(**gpt.SIZES["modern-tiny"] | {"attention": {"scaled": False}}) == [
-        "model.attention.scaled=false (Llama's scores are scaled)"
+        "model.attention.scaled=false (expected true: Llama scales attention scores)"
     ]
     other = trained(tmp_path / "xl", model__family="xl", train__steps=1)
     with pytest.raises(UserError, match="cannot become --to huggingface: model.family is xl; expected transformer, "):
@@ -155,14 +173,14 @@ def test_what_does_not_fit(run, tmp_path):
 
 def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     whole = gpt2_export.gpt2_config
-    monkeypatch.setattr(gpt2_export, "gpt2_config", lambda c, n: whole(c, n) | {"layer_norm_epsilon": 0.1})
+    monkeypatch.setattr(gpt2_export, "gpt2_config", lambda c: whole(c) | {"layer_norm_epsilon": 0.1})
     with pytest.raises(RuntimeError, match="logits that are apart by"):
         regard.convert(run, to="huggingface", out=tmp_path / "out")
     monkeypatch.undo()
     monkeypatch.setattr(
         gpt2_export,
         "portable_tokenizer",
-        lambda text, ended: __import__("regard").formats.huggingface.marian_export.portable_tokenizer(text),
+        lambda tokenizer, add_end: tokenizer_export.portable_tokenizer(tokenizer),
     )
     with pytest.raises(RuntimeError, match="transformers gives other tokens"):
         regard.convert(run, to="huggingface", out=tmp_path / "out")

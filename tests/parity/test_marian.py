@@ -10,6 +10,7 @@ from helpers import marian
 
 import regard
 from regard.errors import UserError
+from regard.formats.huggingface.marian import names
 from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import Mask
 
@@ -58,10 +59,8 @@ def test_texts_by_its_own_generation_config(both):
 
 
 def test_weights_go_back_as_they_came(both):
-    from regard.families import transformer
-
     _, theirs, _, ours = both
-    back, state = export_weights(ours.model, transformer.marian(ours.run.model)), theirs.state_dict()
+    back, state = export_weights(ours.model, names(ours.run.model)), theirs.state_dict()
     assert all(tensor.equal(state[name]) for name, tensor in back.items())
     assert "final_logits_bias" in back and len(back) > 50
 
@@ -94,7 +93,7 @@ def test_what_is_refused(both, tmp_path):
         ({"model_type": "bart"}, "of type 'bart'"),
         ({"activation_function": "mish"}, "activation_function is 'mish'"),
         ({"decoder_attention_heads": 2}, "differ"),
-        ({"normalize_before": True}, "normalize_before is set"),
+        ({"normalize_before": True}, "normalize_before is true; regard reads Marian folders without it"),
         ({"d_model": 7}, "width 7 does not divide into"),
         ({"d_model": "wide"}, "width is 'wide': Input should be a valid integer"),
     ):

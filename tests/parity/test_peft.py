@@ -166,11 +166,11 @@ def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
     texts = ["good day", "a bad house"]
     assert over.score(texts, ["glad"] * 2) == pytest.approx(system.score(texts, ["glad"] * 2), abs=1e-4)
     monkeypatch.setattr("regard.formats.peft._pad_rank", lambda x, rank, dim: 2 * x)
-    with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
+    with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "wrong", to="peft")
     monkeypatch.undo()
     monkeypatch.setattr("regard.formats.peft._load_heads", lambda *words: [])  # as if no head were in the folder
-    with pytest.raises(RuntimeError, match="what was written gives logits that are apart by"):
+    with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
 
 
@@ -205,15 +205,15 @@ def good(bases, home) -> Path:
     ({"use_rslora": True}, "sets use_rslora=True"),
     ({"init_lora_weights": "pissa"}, "sets init_lora_weights='pissa'"),
     ({"something_new": 1}, "sets something_new=1"),
-    ({"peft_type": "IA3"}, "has peft_type 'IA3'; of PEFT's, regard reads LORA, PROMPT_TUNING, PREFIX_TUNING"),
-    ({"peft_type": "PREFIX_TUNING"}, "prefix of the family bert has no form in PEFT that says the same; what has: lora (gpt"),
+    ({"peft_type": "IA3"}, "has peft_type 'IA3'; regard reads LORA, PROMPT_TUNING, PREFIX_TUNING"),
+    ({"peft_type": "PREFIX_TUNING"}, "PEFT has no equivalent of prefix for the family bert; expected lora (gpt"),
     ({"r": 0}, "has r=0 and lora_alpha=8; expected numbers above 0"),
     ({"r": True}, "has r=True and lora_alpha=8; expected numbers above 0"),
     ({"lora_alpha": float("nan")}, "has r=4 and lora_alpha=nan; expected numbers above 0"),
     ({"lora_alpha": 0}, "has r=4 and lora_alpha=0; expected numbers above 0"),
     ({"lora_dropout": 1.0}, "has lora_dropout=1.0; expected a number from 0 to less than 1"),
     ({"lora_dropout": "x"}, "has lora_dropout='x'; expected a number"),
-    ({"peft_type": ["LORA"]}, "is no configuration of PEFT's"),
+    ({"peft_type": ["LORA"]}, "is no PEFT configuration"),
     ({"r": 3}, "lora_A of encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
 ])  # fmt: skip
 def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
@@ -245,8 +245,8 @@ def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
     refused("holds other.weight, for which this base has no place")
     heads = {name: each for name, each in tensors.items() if "lora" not in name}
     save_file(heads, tmp_path / "adapter_model.safetensors")
-    refused("has no LoRA for any map of this model; is it for another base")
-    with pytest.raises(UserError, match="for which this base has no place|has no LoRA for any map"):
+    refused("has no LoRA for any layer of this model; use the base that it was trained on")
+    with pytest.raises(UserError, match="for which this base has no place|has no LoRA for any layer"):
         regard.load(bases["gpt"], tune=good)
 
 
@@ -254,7 +254,7 @@ def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
     theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
     with pytest.raises(
-        UserError, match="by itself, and this base has one table for words in and out; merge it with peft"
+        UserError, match="has its own .*, and this base has one table for input and output words; merge it with peft"
     ):
         regard.load(bases["gpt"], tune=tmp_path / "theirs")
 
@@ -263,7 +263,9 @@ def test_a_prompt_that_does_not_fit(bases, tmp_path):
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     theirs(bases["gpt"], "gpt", config, tmp_path)
     save_file({"prompt_embeddings": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(UserError, match="prompt_embeddings is 35 wide and this base needs 36; it is for another"):
+    with pytest.raises(
+        UserError, match="prompt_embeddings is 35 wide and this base needs 36; use the base that it was trained on"
+    ):
         regard.load(bases["gpt"], tune=tmp_path)
     save_file({"other": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(UserError, match="holds other; expected prompt_embeddings alone"):
@@ -276,7 +278,7 @@ def test_what_has_no_form_there(tmp_path, home):
     base = reads.train_run("classify", tmp_path / "reads", train__steps=2)
     parts = {"data.train": str(base.parent / "train.txt"), "start": str(base), "tune.kind": "prompt", "train.steps": 1}
     regard.train("classify", {**parts, "train.tensorboard": False, "device": "cpu"}, out=tmp_path / "run")
-    with pytest.raises(UserError, match="prompt of the family bert has no form in PEFT that says the same"):
+    with pytest.raises(UserError, match="PEFT has no equivalent of prompt for the family bert"):
         regard.convert(tmp_path / "run", out=tmp_path / "x", to="peft")
-    with pytest.raises(UserError, match="has nothing beside its weights; --to peft is for what tuning has learnt"):
+    with pytest.raises(UserError, match="is not tuned; --to peft writes adapters"):
         regard.convert(base, out=tmp_path / "x", to="peft")

@@ -362,10 +362,10 @@ def test_other_errors(runs, base, home, tmp_path, capsys):
         (lambda: tune_over(base, tmp_path / "x", "lora", tune__pattern="qurey"), "matches no linear layer of the model; it has encoder.layers.*.attention.query"),
         (lambda: tune_over(base, tmp_path / "x", "prompt", data__max_tokens=510), "data.max_tokens is 510, but tune.length=4 leaves 508 of the model's 512 positions"),
         (lambda: tune_over(base, tmp_path / "x", "prompt", tune__length=512), "tune.length is 512, but the model has 512 positions for it and a text; use less"),
-        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "is to have nothing left (--merge) beside its weights; --to peft is"),
+        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", merge=True, to="peft"), "--merge leaves no adapter in"),
         (lambda: regard.convert(base, out=tmp_path / "x", merge=True), "is not tuned; --merge is for tune.kind=lora"),
-        (lambda: regard.convert(runs["adapter"], out=tmp_path / "x", merge=True), "is tuned by adapter, which no weight of the base can take in"),
-        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", to="huggingface"), "--to huggingface writes whole ones; add --merge"),
+        (lambda: regard.convert(runs["adapter"], out=tmp_path / "x", merge=True), "is tuned by adapter, which cannot be merged into the base"),
+        (lambda: regard.convert(runs["lora"], out=tmp_path / "x", to="huggingface"), "--to huggingface writes whole models; add --merge"),
         (lambda: regard.convert(runs["prompt"], out=tmp_path / "x", to="huggingface"), "tune.kind=prompt has no place in that format"),
     ):  # fmt: skip
         with pytest.raises(UserError) as error:

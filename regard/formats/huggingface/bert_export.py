@@ -21,7 +21,7 @@ from ...parts import Mask, slots
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import SAMPLE_COUNT, check_close, export_error, quiet
 from .bert import CONFIG, LABELED, EncoderFolder, architecture, names, read
-from .marian_export import portable_tokenizer
+from .tokenizer_export import portable_tokenizer
 from .weight_names import export_weights
 
 unsupported = CONFIG.unsupported

@@ -1,58 +1,54 @@
-"""Folders of causal language models, GPT-2's and Llama's: their tokenizers, their ways to generate, and who writes."""
+"""Parts shared by folders of causal language models: tokenizer, generation settings, predictor."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...config.run import Run, change_settings
+from ...config.schema import LanguageDecode
 from ...errors import UserError
 from ...families import gpt
 from ...files import read_optional_json
 from ...processors.external import FolderTokenizer
-from .folder import GENERATION_FILE, logit_filters, parse_config, read_generation_config
+from ...run_folder import FORMAT
+from .config_table import Only
+from .folder import parse_config
+from .generation import GENERATION_FILE, early_stopping, logit_filters, read_generation_config, regard_entry
+
+if TYPE_CHECKING:
+    from ...tasks.language import LanguagePredictor
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
     "swish": "silu",
 }  # fmt: skip
+UNQUANTIZED = Only("quantization_config", None, "regard reads unquantized folders", written=False)
 
-
-def activation(theirs: Mapping[str, Any], key: str, default: str) -> Any:
-    if (name := theirs.get(key, default)) not in ACTIVATIONS:
-        raise ValueError(f"{key} is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def refuse(theirs: Mapping[str, Any], *keys: str) -> None:
-    """What changes a model in a way that ours has not."""
-    for key in ("quantization_config", *keys):
-        if theirs.get(key):
-            raise ValueError(f"{key} is set; regard reads {theirs.get('model_type')} folders without it")
+# --- tokenizer -------------------------------------------------------------------------------------------------------
 
 
 def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderTokenizer:
-    """Of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
-    said: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_optional_json(path / name)
-    names = {key: value["content"] if isinstance(value, dict) else value for key, value in said.items() if value}
-    backend = _backend(
-        path, [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]
-    )
+    """The tokenizer of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
+    settings: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        settings |= read_optional_json(path / file)
+    names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items() if value}
+    control = [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]
+    backend = _backend(path, control)
 
-    def number(role: str) -> int | None:
+    def token_id(role: str) -> int | None:
         if name := names.get(f"{role}_token"):
             return _token_id(path, backend, name)
-        found = config.get(f"{role}_token_id")
-        return found[0] if isinstance(found, list) else found
+        value = config.get(f"{role}_token_id")
+        return value[0] if isinstance(value, list) else value
 
-    end = number("eos")
+    end = token_id("eos")
     if end is None:
-        raise UserError(f"{path} does not say what ends a text; name its eos_token in tokenizer_config.json")
-    pad, start, unk = (end if (found := number(role)) is None else found for role in ("pad", "bos", "unk"))
+        raise UserError(f"{path} does not name the token that ends a text; set eos_token in tokenizer_config.json")
+    pad, start, unk = (end if (own := token_id(role)) is None else own for role in ("pad", "bos", "unk"))
     return FolderTokenizer(backend, pad, start, end, unk)
 
 
@@ -60,9 +56,9 @@ def _backend(path: Path, control: list[str]) -> Backend:
     if (path / "tokenizer.json").is_file():
         try:
             backend = Backend.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # the library raises nothing more specific
             raise UserError(
-                f"{path / 'tokenizer.json'} is no whole tokenizer ({error}); fetch the folder again"
+                f"{path / 'tokenizer.json'} is no complete tokenizer ({error}); fetch the folder again"
             ) from error
         backend.no_truncation()
         backend.no_padding()
@@ -80,67 +76,76 @@ def _backend(path: Path, control: list[str]) -> Backend:
             f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch the folder again"
         ) from error
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    named = [name for name in dict.fromkeys([*control, "<|endoftext|>"]) if backend.token_to_id(name) is not None]
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in named])
+    special = [name for name in dict.fromkeys([*control, "<|endoftext|>"]) if backend.token_to_id(name) is not None]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     return backend
 
 
 def _token_id(path: Path, backend: Backend, name: str) -> int:
-    found: int | None = backend.token_to_id(name)
-    if found is None:
+    token: int | None = backend.token_to_id(name)
+    if token is None:
         raise UserError(f"{path}: {name!r} of tokenizer_config.json is not in the vocabulary; fetch the folder again")
-    return found
+    return token
 
 
-# --- how it generates ------------------------------------------------------------------------------------------------
+# --- generation settings ---------------------------------------------------------------------------------------------
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 def decode_from_generation(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """decode.* as a folder's generation_config.json says."""
+    """The decode settings of a folder's generation_config.json."""
     beams = generation.get("num_beams") or 1
-    found: dict[str, Any] = {"kind": "beam" if beams > 1 else "greedy"}
+    decode: dict[str, Any] = {"kind": "beam" if beams > 1 else "greedy"}
     if generation.get("do_sample"):
-        found = {"kind": "sample", "top_k": 50}  # what transformers does unless it is told otherwise
-        found |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
+        decode = {"kind": "sample", "top_k": 50}  # transformers' default
+        decode |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
     elif beams > 1:
-        early = generation.get("early_stopping", False)
-        found["early_stopping"] = "first" if early is True else "exact" if early == "never" else "heuristic"
+        decode["early_stopping"] = early_stopping(generation.get("early_stopping", False))
         penalty = generation.get("length_penalty")
-        found |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
+        decode |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
     others = {"max_tokens": "max_new_tokens", "repetition_penalty": "repetition_penalty"}
-    return found | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
+    return decode | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
 
 
-def generation_settings(decode: Any) -> dict[str, Any]:
-    """What generation_config.json says for decode.*."""
-    found = {"max_new_tokens": decode.max_tokens, "do_sample": decode.kind == "sample", "num_beams": 1}
+def generation_settings(decode: LanguageDecode) -> dict[str, Any]:
+    """generation_config.json of our decode settings."""
+    settings: dict[str, Any] = {
+        "max_new_tokens": decode.max_tokens,
+        "do_sample": decode.kind == "sample",
+        "num_beams": 1,
+    }
     if decode.kind == "sample":
-        found |= {name: getattr(decode, name) for name in SAMPLING if hasattr(decode, name)}
+        settings |= {name: getattr(decode, name) for name in SAMPLING}
     if decode.kind == "beam":
-        # transformers has no rule that is quite `exact`, and its nearest one goes on for very long: its default is used
+        # transformers has no rule equal to `exact`, and its nearest one searches very long: its default is written
         early = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
-        found |= {"num_beams": decode.beam, **early}
-    return found | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
+        settings |= {"num_beams": decode.beam, **early}
+    return settings | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
+
+
+def decode_entry(decode: LanguageDecode) -> dict[str, Any]:
+    """The `regard` entry that `saved_decode` reads."""
+    values = decode.model_dump(mode="json", exclude={"batch"})
+    return {"regard": {"format": FORMAT, "decode": values, "generation": generation_settings(decode)}}
 
 
 def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any] | None:
-    """decode.* of the run that a folder of ours was made from, unless its generation settings were changed since."""
-    own = config.get("regard", {})
-    if "decode" not in own or any(generation.get(key) != value for key, value in own.get("generation", {}).items()):
+    """The decode settings of the exported run; None if there are none or generation_config.json was changed since."""
+    entry = regard_entry(config)
+    if not entry or any(generation.get(key) != value for key, value in entry.get("generation", {}).items()):
         return None
-    decode: dict[str, Any] = own["decode"]
+    decode: dict[str, Any] = entry["decode"]
     return decode
 
 
-# --- who writes ------------------------------------------------------------------------------------------------------
+# --- predictor -------------------------------------------------------------------------------------------------------
 
 
 def language_predictor(
-    path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: Any
-) -> Any:
-    """What people use, over a model that was read from a folder."""
+    path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: gpt.Model
+) -> "LanguagePredictor":
+    """The predictor of a model that was read from a folder."""
     from ...device import resolve_device
     from ...tasks.language import LanguagePredictor
 
@@ -148,13 +153,13 @@ def language_predictor(
     if text.size > ours.vocab:
         raise UserError(
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
-            "the tokenizer of another model may lie there"
+            "use the tokenizer of this model"
         )
     generation = read_generation_config(path, config)
 
-    def begun(said: Mapping[str, Any]) -> Run:
-        decode = saved_decode(config, said) or decode_from_generation(said) | {"add_start": text.adds_start}
+    def to_run(generation: Mapping[str, Any]) -> Run:
+        decode = saved_decode(config, generation) or decode_from_generation(generation) | {"add_start": text.adds_start}
         return Run(task="language", model=ours, decode=decode)
 
-    run = change_settings(parse_config(path, generation, begun, GENERATION_FILE), overrides)
+    run = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
     return LanguagePredictor(run, model, text, resolve_device(run.device), logit_filters(generation))

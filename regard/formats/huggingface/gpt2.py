@@ -1,36 +1,91 @@
-"""GPT-2 folders: the family `gpt` under other names, with matrices that lie the other way and three maps in one."""
+"""GPT-2 folders: the tables of config.json and weight names, and their reader.
+
+GPT-2 is the family `gpt` under other names, with transposed matrices and query, key and value fused in one.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ...families import gpt
-from ...parts import slots
 from . import causal
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .folder import parse_config, read_weights
 from .weight_names import WeightRule, load_weights, one_of, prefixed, transposed
 
+if TYPE_CHECKING:
+    from ...tasks.language import LanguagePredictor
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+def read_inner(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"inner": theirs.get("n_inner") or 4 * theirs["n_embd"]}
+
+
+def write_inner(c: gpt.Config) -> dict[str, Any]:
+    return {"n_inner": c.inner}
+
+
+def read_dropout(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dropout": present(theirs, "resid_pdrop", 0.1)}
+
+
+def write_dropout(c: gpt.Config) -> dict[str, Any]:
+    return {"resid_pdrop": c.dropout, "embd_pdrop": c.dropout}
+
+
+def refuse_shared_keys(c: gpt.Config) -> str | None:
+    if c.key_heads in (0, c.heads):
+        return None
+    return f"model.key_heads={c.key_heads} (expected model.heads={c.heads} for GPT-2)"
+
+
+def refuse_head_width(c: gpt.Config) -> str | None:
+    if (c.head_width or c.width // c.heads) * c.heads == c.width:
+        return None
+    return f"model.head_width={c.head_width} (expected model.width / model.heads for GPT-2)"
+
+
+WITHOUT = "regard reads gpt2 folders without it"
+CONFIG = ConfigTable(
+    (
+        causal.UNQUANTIZED,
+        Only("scale_attn_by_inverse_layer_idx", False, WITHOUT, written=False),
+        Only("add_cross_attention", False, WITHOUT, written=False),
+        Field("vocab", "vocab_size"),
+        Field("width", "n_embd"),
+        Field("heads", "n_head"),
+        Field("layers", "n_layer"),
+        Joint(read_inner, write_inner),
+        Joint(read_dropout, write_dropout),
+        Fixed("head_dropout", 0.0),
+        Field("tied", "tie_word_embeddings", True),
+        Fixed("biased", True),  # the export adds biases of zeros
+        Fixed("attention.kind", "dense", "expected dense for GPT-2"),
+        Field("attention.dropout", "attn_pdrop", 0.1),
+        Field("attention.scaled", "scale_attn_weights", True),
+        Fixed("positions.kind", "learned", "expected learned for GPT-2"),
+        Field("positions.tokens", "n_positions"),
+        Fixed("norm.kind", "layer", "expected layer for GPT-2"),
+        Field("norm.eps", "layer_norm_epsilon", 1e-5),
+        Fixed("feed.kind", "plain", "expected plain for GPT-2"),
+        Field("feed.act", "activation_function", "gelu_new", **choice("activation_function", causal.ACTIVATIONS)),
+        Fixed("feed.dropout", 0.0),
+        Limit(refuse_shared_keys),
+        Limit(refuse_head_width),
+    )
+)
+
 
 def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
-    """Their config.json as ours; what we cannot be is refused by name."""
-    causal.refuse(theirs, "scale_attn_by_inverse_layer_idx", "add_cross_attention")
-    return gpt.Config(
-        size="gpt2",
-        vocab=theirs["vocab_size"],
-        width=theirs["n_embd"],
-        heads=theirs["n_head"],
-        layers=theirs["n_layer"],
-        inner=theirs.get("n_inner") or 4 * theirs["n_embd"],
-        dropout=theirs.get("resid_pdrop", 0.1),
-        tied=theirs.get("tie_word_embeddings", True),
-        attention=slots.Dense(dropout=theirs.get("attn_pdrop", 0.1), scaled=theirs.get("scale_attn_weights", True)),
-        positions=slots.Learned(tokens=theirs["n_positions"]),
-        norm=slots.LayerNorm(eps=theirs.get("layer_norm_epsilon", 1e-5)),
-        feed=slots.Feed(act=causal.activation(theirs, "activation_function", "gelu_new")),
-    )
+    """Their config.json as our Config; ValueError names what regard cannot represent."""
+    return gpt.Config(size="gpt2", **CONFIG.read(theirs))
 
+
+# --- weights ---------------------------------------------------------------------------------------------------------
 
 LAYER: dict[str, str | WeightRule] = {
     "attention.query": transposed("attn.c_attn", 0, 3),
@@ -42,12 +97,12 @@ LAYER: dict[str, str | WeightRule] = {
     "feed.out": transposed("mlp.c_proj"),
     "feed_residual.norm": "ln_2",
 }
-PREFIX = "transformer."  # before all names but the head's; files of the bare model go without
+PREFIX = "transformer."  # of all names except the head's; files of the bare model have none
 COMPUTED = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, which older files hold
 
 
 def names(c: gpt.Config) -> dict[str, str | WeightRule]:
-    """Our names to theirs."""
+    """Our weight names to theirs."""
     table = f"{PREFIX}wte.weight"
     head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head}
@@ -56,18 +111,23 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
 
 
 def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file, with the prefix added if the file holds the bare model."""
     if any(name.startswith(PREFIX) for name in tensors):
         return dict(tensors)
     return {name if name.startswith("lm_head.") else f"{PREFIX}{name}": tensor for name, tensor in tensors.items()}
 
 
+# --- folder ----------------------------------------------------------------------------------------------------------
+
+
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
+    """The model of a GPT-2 folder with its Config."""
     ours = parse_config(path, config, from_config)
     model = gpt.Model(ours)
     load_weights(model, with_prefix(read_weights(path)), names(ours), COMPUTED)
     return ours, model
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """The writer in a GPT-2 folder."""
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "LanguagePredictor":
+    """The language predictor of a GPT-2 folder."""
     return causal.language_predictor(path, config, overrides, *read(path, config))

@@ -1,8 +1,11 @@
-"""Llama folders, and those of Mistral and Qwen2: the modern filling of the family `gpt` under other names."""
+"""Llama folders, and those of Mistral and Qwen2: the tables of config.json and weight names, and their reader.
+
+All are the family `gpt` under other names, with rotary positions, RMS norm and a gated feed-forward.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,57 +13,127 @@ from torch import Tensor, nn
 from ...families import gpt
 from ...parts import slots
 from . import causal
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
 from .folder import parse_config, read_weights
 from .weight_names import WeightRule, find_rule, load_weights, one_of, prefixed
 
+if TYPE_CHECKING:
+    from ...tasks.language import LanguagePredictor
 
-def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
-    """Their config.json as ours; what we cannot be is refused by name."""
-    causal.refuse(theirs, "use_sliding_window")
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+def read_heads(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Our key_heads and head_width are 0 where they follow from width and heads."""
     width, heads = theirs["hidden_size"], theirs["num_attention_heads"]
-    drop, window = theirs.get("attention_dropout") or 0.0, window_size(theirs)
-    return gpt.Config(
-        size="llama",
-        vocab=theirs["vocab_size"],
-        width=width,
-        heads=heads,
-        key_heads=theirs.get("num_key_value_heads") or 0,
-        head_width=theirs.get("head_dim") or 0,
-        layers=theirs["num_hidden_layers"],
-        inner=theirs["intermediate_size"],
-        dropout=0.0,
-        tied=theirs.get("tie_word_embeddings", False),
-        biased=bool(biased_maps(theirs)),
-        attention=slots.Window(radius=window - 1) if window else slots.Dense(dropout=drop),
-        positions=slots.Rotary(base=rotary_base(theirs)),
-        norm=slots.RMSNorm(eps=theirs.get("rms_norm_eps", 1e-6)),
-        feed=slots.Gated(act=causal.activation(theirs, "hidden_act", "silu")),
-    )
+    key_heads, head_width = present(theirs, "num_key_value_heads", 0), present(theirs, "head_dim", 0)
+    return {
+        "width": width,
+        "heads": heads,
+        "key_heads": 0 if key_heads == heads else key_heads,
+        "head_width": 0 if head_width * heads == width else head_width,
+    }
 
 
-def window_size(theirs: Mapping[str, Any]) -> int:
-    """How many tokens, itself counted, a token of Mistral sees; 0: all."""
-    return (theirs.get("sliding_window", 4096) or 0) if theirs.get("model_type") == "mistral" else 0
+def write_heads(c: gpt.Config) -> dict[str, Any]:
+    return {
+        "hidden_size": c.width,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.key_heads or c.heads,
+        "head_dim": c.head_width or c.width // c.heads,
+    }
 
 
-def rotary_base(theirs: Mapping[str, Any]) -> float:
-    """The base of the angles, which newer folders keep among other settings."""
+def refuse_width(c: gpt.Config) -> str | None:
+    if c.width % c.heads == 0:
+        return None
+    return f"model.width={c.width} (expected a multiple of model.heads={c.heads} for Llama)"
+
+
+def read_rotary_base(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Newer folders keep the base in rope_parameters, older ones beside it."""
     for key in ("rope_parameters", "rope_scaling"):
-        settings = theirs.get(key) or {}
-        kind = settings.get("rope_type", settings.get("type", "default"))
-        if kind != "default" or settings.get("partial_rotary_factor", 1.0) != 1.0:
-            raise ValueError(f"{key} is {settings}; regard reads folders with rope_type default only")
+        rope = theirs.get(key) or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            raise ValueError(f"{key} is {rope}; regard reads folders with rope_type default only")
     newer = theirs.get("rope_parameters") or {}
-    return float(newer.get("rope_theta", theirs.get("rope_theta", 10000.0)))
+    return {"positions.base": float(newer.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
+
+
+def write_rotary_base(c: gpt.Config) -> dict[str, Any]:
+    base = getattr(c.positions, "base", 10000.0)
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": base},
+        "rope_theta": base,  # where versions before 5 look for it
+    }
 
 
 def biased_maps(theirs: Mapping[str, Any]) -> set[str]:
-    """Which maps of a layer add a bias."""
-    found = {"query", "key", "value"} if theirs.get("model_type") == "qwen2" else set()
+    """The maps of a layer that have a bias in their model."""
+    maps = {"query", "key", "value"} if theirs.get("model_type") == "qwen2" else set()
     if theirs.get("attention_bias"):
-        found |= {"query", "key", "value", "attention.out"}
-    return found | ({"gate", "into", "feed.out"} if theirs.get("mlp_bias") else set())
+        maps |= {"query", "key", "value", "attention.out"}
+    return maps | ({"gate", "into", "feed.out"} if theirs.get("mlp_bias") else set())
 
+
+def read_bias(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"biased": bool(biased_maps(theirs))}
+
+
+def write_bias(c: gpt.Config) -> dict[str, Any]:
+    return {"attention_bias": c.biased, "mlp_bias": c.biased}
+
+
+def read_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Their window counts the token itself; null means full attention, an absent key 4096."""
+    if window := theirs.get("sliding_window", 4096) or 0:
+        return {"attention.kind": "window", "attention.radius": window - 1}
+    return {"attention.kind": "dense", "attention.dropout": present(theirs, "attention_dropout", 0.0)}
+
+
+def write_window(c: gpt.Config) -> dict[str, Any]:
+    if isinstance(c.attention, slots.Window) and isinstance(c.attention.radius, int):
+        return {"sliding_window": c.attention.radius + 1, "attention_dropout": 0.0}
+    return {"sliding_window": None, "attention_dropout": getattr(c.attention, "dropout", 0.0)}
+
+
+SHARED: tuple[Row, ...] = (
+    causal.UNQUANTIZED,
+    Only("use_sliding_window", False, "regard reads llama and qwen2 folders without it", written=False),
+    Field("vocab", "vocab_size"),
+    Joint(read_heads, write_heads),
+    Limit(refuse_width),
+    Field("layers", "num_hidden_layers"),
+    Field("inner", "intermediate_size"),
+    Fixed("dropout", 0.0),
+    Fixed("head_dropout", 0.0),
+    Field("tied", "tie_word_embeddings", False),
+    Fixed("positions.kind", "rotary", "expected rotary for Llama"),
+    Joint(read_rotary_base, write_rotary_base),
+    Fixed("norm.kind", "rms", "expected rms for Llama"),
+    Field("norm.eps", "rms_norm_eps", 1e-6),
+    Fixed("feed.kind", "gated", "expected gated for Llama"),
+    Field("feed.act", "hidden_act", "silu", **choice("hidden_act", causal.ACTIVATIONS)),
+    Fixed("feed.dropout", 0.0),
+)
+DENSE: tuple[Row, ...] = (
+    Fixed("attention.kind", "dense", "expected dense for Llama"),
+    Fixed("attention.scaled", True, "expected true: Llama scales attention scores"),
+    Field("attention.dropout", "attention_dropout", 0.0),
+)
+CONFIG = ConfigTable((*SHARED, *DENSE, Joint(read_bias, write_bias)))
+MISTRAL_CONFIG = ConfigTable((*SHARED, Joint(read_window, write_window), Joint(read_bias, write_bias)))
+QWEN2_CONFIG = ConfigTable((*SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2")))
+CONFIGS = {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG}
+
+
+def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
+    """Their config.json as our Config; ValueError names what regard cannot represent."""
+    return gpt.Config(size="llama", **CONFIGS[theirs["model_type"]].read(theirs))
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
 
 LAYER = {
     "attention.query": "self_attn.q_proj",
@@ -77,7 +150,7 @@ COMPUTED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 
 
 def names(c: gpt.Config) -> dict[str, str | WeightRule]:
-    """Our names to theirs."""
+    """Our weight names to theirs."""
     table = "model.embed_tokens.weight"
     head = one_of("lm_head.weight", *((table,) if c.tied else ()))
     outer: dict[str, str | WeightRule] = {"embed.weight": table, "head.weight": head, "stack.norm": "model.norm"}
@@ -85,21 +158,25 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
 
 
 def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Our maps all have a bias or none has: where only some of theirs have one, the others add nothing."""
-    there, filled = biased_maps(theirs), dict(tensors)
+    """Add zeros where only some of their maps have a bias: ours all have one, or none."""
+    biased, filled = biased_maps(theirs), dict(tensors)
     for ours, tensor in model.state_dict().items():
-        if ours.endswith(".bias") and not any(f"{part}.bias" in ours for part in there):
+        if ours.endswith(".bias") and not any(f"{part}.bias" in ours for part in biased):
             filled[find_rule(ours, names(gpt.Config())).names[0]] = torch.zeros_like(tensor)
     return filled
 
 
+# --- folder ----------------------------------------------------------------------------------------------------------
+
+
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
+    """The model of a Llama, Mistral or Qwen2 folder with its Config."""
     ours = parse_config(path, config, from_config)
     model = gpt.Model(ours)
     load_weights(model, with_zero_biases(model, read_weights(path), config), names(ours), COMPUTED)
     return ours, model
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """The writer in a folder of Llama's kind."""
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "LanguagePredictor":
+    """The language predictor of a Llama, Mistral or Qwen2 folder."""
     return causal.language_predictor(path, config, overrides, *read(path, config))

@@ -1,67 +1,181 @@
-"""Marian's vocabularies: two sentencepiece models that cut, and vocab.json, which numbers the pieces.
+"""Hugging Face Marian folders: the tables of config.json and weight names, the tokenizers, and their reader.
 
-A folder that we wrote has our own tokenizer.json instead, and target/tokenizer.json where the sides have one each.
+Marian is the published Transformer under other names, with its sinusoid in halves and a bias on the output. It has two
+sentencepiece models and vocab.json, which numbers their pieces. A folder that regard exported has our tokenizer.json
+instead, and target/tokenizer.json where source and target have separate vocabularies.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import transformer
 from ...files import read_json
-from ...processors import tokenizers as own
 from ...processors.external import MarianTokenizer, sentencepiece_processor
-from ...processors.tokenizers import Tokenizer, TrainedTokenizer
-from .folder import (
-    GENERATION_FILE,
-    decode_from_generation,
-    logit_filters,
-    parse_config,
-    read_generation_config,
-    read_weights,
-    saved_decode,
-)
-from .weight_names import load_weights
+from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
+from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
+from .folder import parse_config, read_weights
+from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
+from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
+
+if TYPE_CHECKING:
+    from ...tasks.translate import TranslatePredictor
 
 TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.json", "target/tokenizer.json"
 
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu", "gelu_new": "gelu_tanh"}
+
+
+def both_sides(ours: str, theirs: str) -> Joint:
+    """A setting that Marian has once for the encoder and once for the decoder; ours is one for both."""
+    encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
+
+    def read(config: Mapping[str, Any]) -> dict[str, Any]:
+        if config[encoder] != config[decoder]:
+            raise ValueError(
+                f"{encoder} {config[encoder]} and {decoder} {config[decoder]} differ; regard needs them equal"
+            )
+        return {ours: config[encoder]}
+
+    return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
+
+
+def read_depth(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Our decoder_layers is 0 where encoder and decoder are equally deep."""
+    layers, decoder = theirs["encoder_layers"], theirs["decoder_layers"]
+    return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
+
+
+def write_depth(c: transformer.Config) -> dict[str, Any]:
+    return {"encoder_layers": c.layers, "decoder_layers": c.decoder_layers or c.layers}
+
+
+def read_target_vocab(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    shared = present(theirs, "share_encoder_decoder_embeddings", True)
+    return {"target_vocab": 0 if shared else theirs["decoder_vocab_size"]}
+
+
+def write_target_vocab(c: transformer.Config) -> dict[str, Any]:
+    return {
+        "decoder_vocab_size": c.target_vocab or c.vocab,
+        "share_encoder_decoder_embeddings": not c.target_vocab,
+    }
+
+
+def refuse_stretched_sinusoid(c: transformer.Config) -> str | None:
+    if getattr(c.positions, "layout", None) != "whisper":
+        return None
+    return "model.positions.layout=whisper (expected interleaved or halves)"
+
+
+WITHOUT = "regard reads Marian folders without it"
+CONFIG = ConfigTable(
+    (
+        Only("normalize_before", False, WITHOUT, written=False),
+        Only("normalize_embedding", False, WITHOUT, written=False),
+        Only("add_final_layer_norm", False, WITHOUT, written=False),
+        Field("vocab", "vocab_size"),
+        Joint(read_target_vocab, write_target_vocab),
+        Field("width", "d_model"),
+        both_sides("heads", "attention_heads"),
+        Joint(read_depth, write_depth),
+        both_sides("inner", "ffn_dim"),
+        Field("dropout", "dropout", 0.1),
+        Fixed("prenorm", False, "expected false: Marian normalizes after each sublayer"),
+        Field("tied", "tie_word_embeddings", True),
+        Field("scaled", "scale_embedding", False),
+        Fixed("biased", True),  # the export adds a bias of zeros
+        Fixed("attention.kind", "dense", "expected dense"),
+        Fixed("attention.scaled", True, "expected true: Marian scales attention scores"),
+        Field("attention.dropout", "attention_dropout", 0.0),
+        Fixed("positions.kind", "sinusoid", "expected sinusoid"),
+        Fixed("positions.layout", "halves"),  # the export reorders an interleaved one
+        Limit(refuse_stretched_sinusoid),
+        Fixed("feed.kind", "plain", "expected plain"),
+        Field("feed.act", "activation_function", "gelu", **choice("activation_function", ACTIVATIONS)),
+        Field("feed.dropout", "activation_dropout", 0.0),
+        Fixed("norm.kind", "layer", "expected layer"),
+        Fixed("norm.eps", 1e-5, "expected 1e-05"),
+    )
+)
+
+
+def from_config(theirs: Mapping[str, Any]) -> transformer.Config:
+    """Their config.json as our Config; ValueError names what regard cannot represent."""
+    return transformer.Config(size="marian", **CONFIG.read(theirs))
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, which some files hold
+
+
+def _attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
+    maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+    return prefixed(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
+
+
+def names(c: transformer.Config) -> dict[str, str | WeightRule]:
+    """Our weight names to theirs."""
+    layer = _attention_names("attention", "self_attn") | {
+        "feed.into": "fc1",
+        "feed.out": "fc2",
+        "feed_residual.norm": "final_layer_norm",
+    }
+    source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    shared = () if c.target_vocab else ("model.shared.weight",)
+    return (
+        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
+        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | _attention_names("cross", "encoder_attn"))
+        | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
+        | {
+            "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),
+            "head.bias": as_row("final_logits_bias"),
+        }
+    )
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------------
+
 
 def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    """(source, target) of a Marian folder."""
+    """Source and target tokenizer of a Marian folder."""
     if "regard" in config or ((path / TOKENIZER_FILE).is_file() and not (path / "source.spm").is_file()):
         return _regard_tokenizers(path, config)
-
-    def cutter(name: str) -> Any:
-        if not (path / name).is_file():
-            raise UserError(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
-        try:
-            return sentencepiece_processor(model_file=str(path / name))
-        except (RuntimeError, OSError) as error:
-            raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
-
     if not (path / "vocab.json").is_file():
         raise UserError(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
-    return _marian_tokenizers(path, config, cutter("source.spm"), cutter("target.spm"))
+    return _marian_tokenizers(path, config, _sentencepiece(path, "source.spm"), _sentencepiece(path, "target.spm"))
+
+
+def _sentencepiece(path: Path, name: str) -> Any:
+    if not (path / name).is_file():
+        raise UserError(f"{path} has no {name}; a Marian folder needs source.spm, target.spm and vocab.json")
+    try:
+        return sentencepiece_processor(model_file=str(path / name))
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 
 
 def _regard_tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
-    source = own.load_tokenizer(path / TOKENIZER_FILE)
-    target = (
-        source
-        if config.get("share_encoder_decoder_embeddings", True)
-        else own.load_tokenizer(path / TARGET_TOKENIZER_FILE)
-    )
-    numbers = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
-    for key, number in numbers.items():
-        if config[key] != number:
+    source = load_tokenizer(path / TOKENIZER_FILE)
+    shared = config.get("share_encoder_decoder_embeddings", True)
+    target = source if shared else load_tokenizer(path / TARGET_TOKENIZER_FILE)
+    ids = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
+    for key, token in ids.items():
+        if config[key] != token:
             raise UserError(
-                f"{path / 'config.json'}: {key} is {config[key]} and {number} in {TOKENIZER_FILE}; they must agree"
+                f"{path / 'config.json'}: {key} is {config[key]} and {token} in {TOKENIZER_FILE}; they must agree"
             )
     for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
         if config.get(key, side.size) != side.size:
-            raise UserError(f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries")
+            raise UserError(
+                f"{path / 'config.json'}: {key} is {config[key]} and its tokenizer has {side.size} entries; "
+                "fetch the folder again"
+            )
     return source, target
 
 
@@ -71,22 +185,24 @@ def _marian_tokenizers(
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
     target_vocab = read_json(path / "target_vocab.json") if separate else vocab
-    numbers = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
+    ids = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
     joiner = target if separate else source  # as transformers does
     return (
-        MarianTokenizer(source, source, vocab, numbers | {"unk": vocab["<unk>"]}),
-        MarianTokenizer(target, joiner, target_vocab, numbers | {"unk": target_vocab["<unk>"]}),
+        MarianTokenizer(source, source, vocab, ids | {"unk": vocab["<unk>"]}),
+        MarianTokenizer(target, joiner, target_vocab, ids | {"unk": target_vocab["<unk>"]}),
     )
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """The translator in a Marian folder."""
+# --- folder ----------------------------------------------------------------------------------------------------------
+
+
+def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "TranslatePredictor":
+    """The translation predictor of a Marian folder."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
 
-    ours = parse_config(path, config, transformer.from_marian)
-    model = transformer.Model(ours)
-    load_weights(model, read_weights(path), transformer.marian(ours), transformer.MARIAN_COMPUTED)
+    ours = parse_config(path, config, from_config)
+    model = load_weights(transformer.Model(ours), read_weights(path), names(ours), COMPUTED)
     generation = read_generation_config(path, config)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)

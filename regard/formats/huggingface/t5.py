@@ -12,15 +12,8 @@ from ...families import t5
 from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
-from .folder import (
-    GENERATION_FILE,
-    decode_from_generation,
-    logit_filters,
-    parse_config,
-    read_generation_config,
-    read_weights,
-    saved_decode,
-)
+from .folder import parse_config, read_weights
+from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
 from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, load_weights, one_of, prefixed
 

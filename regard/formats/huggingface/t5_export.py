@@ -10,8 +10,9 @@ from ...config.run import Run
 from ...families import t5
 from ...files import write_json
 from ...processors.tokenizers import TrainedTokenizer
-from .marian_export import decode_entry, generation_config, max_positions, write_tokenizer_files
+from .generation import decode_entry, generation_config, max_positions
 from .t5 import CONFIG, names
+from .tokenizer_export import write_tokenizer_files
 from .weight_names import export_weights
 
 unsupported = CONFIG.unsupported

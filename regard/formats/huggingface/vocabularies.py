@@ -1,4 +1,4 @@
-"""Other people's vocabularies as ours: their numbers, and our names for control, so that a run can store them."""
+"""Imported vocabularies as trained tokenizers, which a run can save: their ids, with our names for control tokens."""
 
 import json
 import re
@@ -20,88 +20,89 @@ CONTROL_ROLES = {
     MASK: "mask_token",
 }  # fmt: skip
 WORDPIECE_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-COMPLETE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
+COMPLETE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json is complete
 
 
-def adopt_tokenizer(where: Path, whole: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
-    """A tokenizer.json as one of ours; `roles` has their names for our control. What else is kept whole is a symbol."""
-    model, added = whole["model"], whole["added_tokens"]
+def adopt_tokenizer(file: Path, content: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
+    """A tokenizer.json as one of ours. `roles` maps our control names to theirs; other added tokens become symbols."""
+    model, added = content["model"], content["added_tokens"]
     vocab: dict[str, Any] | list[Any] = model["vocab"]
     names = vocab if isinstance(vocab, dict) else [piece for piece, _ in vocab]
-    numbers = dict(vocab) if isinstance(vocab, dict) else {piece: number for number, piece in enumerate(names)}
-    numbers |= {token["content"]: token["id"] for token in added}
+    ids = dict(vocab) if isinstance(vocab, dict) else {piece: number for number, piece in enumerate(names)}
+    ids |= {token["content"]: token["id"] for token in added}
     for name, theirs in roles.items():
-        if theirs not in numbers and name != MASK:
+        if theirs not in ids and name != MASK:
+            raise UserError(f"{file} has no {theirs!r} in its vocabulary; use the tokenizer of this model")
+        if name != theirs and name in ids:
             raise UserError(
-                f"{where} has no {theirs!r} in its vocabulary; the tokenizer of another model may lie there"
+                f"{file} has an entry {name!r}, which is regard's name for its {theirs!r}; rename that entry"
             )
-        if name != theirs and name in numbers:
-            raise UserError(f"{where} has an entry {name!r}, by which regard calls its {theirs!r}; rename that entry")
-    ours = {theirs: name for name, theirs in roles.items() if theirs in numbers}
+    ours = {theirs: name for name, theirs in roles.items() if theirs in ids}
     renamed = [ours.get(name, name) for name in names]
-    rest = vocab.values() if isinstance(vocab, dict) else [score for _, score in vocab]
-    pairs = zip(renamed, rest, strict=True)
-    model["vocab"] = dict(pairs) if isinstance(vocab, dict) else list(pairs)
+    values = vocab.values() if isinstance(vocab, dict) else [score for _, score in vocab]
+    entries = zip(renamed, values, strict=True)
+    model["vocab"] = dict(entries) if isinstance(vocab, dict) else list(entries)
     if "unk_token" in model:
         model["unk_token"] = ours.get(model["unk_token"], model["unk_token"])
-    kept = [token | {"special": False} for token in added if token["content"] not in ours]
-    kept += [control_token(ours[theirs], numbers[theirs]) for theirs in ours]
-    whole["added_tokens"] = sorted(kept, key=lambda token: token["id"])
-    whole |= {"truncation": None, "padding": None, "post_processor": None}
+    tokens = [token | {"special": False} for token in added if token["content"] not in ours]
+    tokens += [control_token(ours[theirs], ids[theirs]) for theirs in ours]
+    content["added_tokens"] = sorted(tokens, key=lambda token: token["id"])
+    content |= {"truncation": None, "padding": None, "post_processor": None}
     try:
-        backend = Backend.from_str(json.dumps(whole))
-    except Exception as error:  # the library raises nothing more special
-        raise UserError(f"{where} is no whole tokenizer ({error}); fetch the folder again") from error
+        backend = Backend.from_str(json.dumps(content))
+    except Exception as error:  # the library raises nothing more specific
+        raise UserError(f"{file} is no complete tokenizer ({error}); fetch the folder again") from error
     return TrainedTokenizer(split_control_names(backend, list(ours.values())))
 
 
 def split_control_names(backend: Backend, names: list[str]) -> Backend:
-    """No text is control: a vocabulary that could find `</s>` in a text, as any other entry, is shown it cut."""
+    """Split control names in a text, such as `</s>`, so that the vocabulary cannot match them as entries."""
     if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.BertPreTokenizer):
-        return backend  # these cut it anyway
-    begins = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+        return backend  # these split them anyway
+    pattern = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
     steps = [
         *([backend.pre_tokenizer] if backend.pre_tokenizer else []),
-        pre_tokenizers.Split(Regex(begins), "isolated"),
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
     ]
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return backend
 
 
 def control_token(name: str, number: int) -> dict[str, Any]:
+    """The added_tokens entry of a control token."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": number, "content": name, **plain, "special": True}
 
 
 def tokenizer_settings(path: Path) -> dict[str, Any]:
-    """What a folder says of its tokenizer beside the vocabulary itself."""
-    said: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        said |= read_optional_json(path / name)
+    """The settings of a folder's tokenizer beside the vocabulary itself."""
+    settings: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        settings |= read_optional_json(path / file)
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
-        for key, value in said.items()
+        for key, value in settings.items()
     }
 
 
 def read_tokenizer_json(path: Path) -> dict[str, Any]:
-    whole: dict[str, Any] = read_json(path / "tokenizer.json")
-    model, added = whole.get("model"), whole.get("added_tokens")
+    content: dict[str, Any] = read_json(path / "tokenizer.json")
+    model, added = content.get("model"), content.get("added_tokens")
     if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
         raise UserError(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
-    return whole
+    return content
 
 
-# --- BERT's wordpieces -----------------------------------------------------------------------------------------------
+# --- BERT's WordPiece ------------------------------------------------------------------------------------------------
 
 
 def load_wordpiece(path: Path) -> TrainedTokenizer:
-    """The tokenizer of a BERT folder: vocab.txt or tokenizer.json, cut up as transformers does it.
+    """The tokenizer of a BERT folder: vocab.txt or tokenizer.json, split into words as transformers does.
 
-    That is as tokenizer_config.json says, whatever tokenizer.json has, unless its class leaves all to tokenizer.json.
+    tokenizer_config.json decides how, over tokenizer.json, unless its class takes everything from tokenizer.json.
     """
-    said = tokenizer_settings(path)
-    kind = said.get("tokenizer_class") or "BertTokenizer"
+    settings = tokenizer_settings(path)
+    kind = settings.get("tokenizer_class") or "BertTokenizer"
     if kind not in (*WORDPIECE_CLASSES, *COMPLETE_CLASSES):
         raise UserError(
             f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*WORDPIECE_CLASSES, *COMPLETE_CLASSES))}"
@@ -110,23 +111,23 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
     if file is None or (kind in COMPLETE_CLASSES and file.name != "tokenizer.json"):
         wanted = "tokenizer.json" if kind in COMPLETE_CLASSES else "vocab.txt"
         raise UserError(f"{path} has no {wanted}; a BERT folder needs its tokenizer")
-    listed = file.name == "vocab.txt"
-    whole: dict[str, Any] = (
-        {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if listed else read_tokenizer_json(path)
+    from_list = file.name == "vocab.txt"
+    content: dict[str, Any] = (
+        {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if from_list else read_tokenizer_json(path)
     )
-    roles = {name: said.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
+    roles = {name: settings.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
     if kind in COMPLETE_CLASSES:
-        return adopt_tokenizer(file, whole, roles)
-    if whole["model"].get("type", "WordPiece") != "WordPiece":
-        raise UserError(f"{file} is of type {whole['model']['type']}; a {kind} has WordPiece")
-    backend = Backend(models.WordPiece(whole["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
+        return adopt_tokenizer(file, content, roles)
+    if content["model"].get("type", "WordPiece") != "WordPiece":
+        raise UserError(f"{file} is of type {content['model']['type']}; a {kind} has WordPiece")
+    backend = Backend(models.WordPiece(content["model"]["vocab"], unk_token=roles[SPECIALS[UNK]]))
     backend.normalizer = normalizers.BertNormalizer(
-        handle_chinese_chars=said.get("tokenize_chinese_chars", True),
-        strip_accents=said.get("strip_accents"),
-        lowercase=said.get("do_lower_case", True),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
     )
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    return adopt_tokenizer(file, json.loads(backend.to_str()) | {"added_tokens": whole["added_tokens"]}, roles)
+    return adopt_tokenizer(file, json.loads(backend.to_str()) | {"added_tokens": content["added_tokens"]}, roles)
 
 
 def _read_vocab_lines(file: Path) -> dict[str, int]:
@@ -137,21 +138,21 @@ def _read_vocab_lines(file: Path) -> dict[str, int]:
     return {line.rstrip("\r"): number for number, line in enumerate(lines)}
 
 
-# --- RoBERTa's byte pairs --------------------------------------------------------------------------------------------
+# --- RoBERTa's byte-level BPE ----------------------------------------------------------------------------------------
 
 BYTE_BPE_CLASSES = ("RobertaTokenizer", "RobertaTokenizerFast", "LongformerTokenizer", "LongformerTokenizerFast")
 
 
 def load_byte_bpe(path: Path) -> TrainedTokenizer:
     """The tokenizer of a Longformer folder, which is RoBERTa's: tokenizer.json, or vocab.json and merges.txt."""
-    said = tokenizer_settings(path)
-    kind = said.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
+    settings = tokenizer_settings(path)
+    kind = settings.get("tokenizer_class") or BYTE_BPE_CLASSES[0]
     if kind not in (*BYTE_BPE_CLASSES, *COMPLETE_CLASSES):
         raise UserError(
             f"{path} has a {kind} (tokenizer_class); regard reads {', '.join((*BYTE_BPE_CLASSES, *COMPLETE_CLASSES))}"
         )
-    usual = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
-    roles = {name: said.get(key) or usual.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
+    defaults = {SPECIALS[PAD]: "<pad>", SPECIALS[UNK]: "<unk>", SPECIALS[START]: "<s>", SPECIALS[END]: "</s>"}
+    roles = {name: settings.get(key) or defaults.get(name, "<mask>") for name, key in CONTROL_ROLES.items()}
     if (path / "tokenizer.json").is_file():
         return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     vocab, merges = path / "vocab.json", path / "merges.txt"
@@ -159,41 +160,41 @@ def load_byte_bpe(path: Path) -> TrainedTokenizer:
         raise UserError(f"{path} has neither tokenizer.json nor vocab.json and merges.txt; its model needs a tokenizer")
     try:
         backend = Backend(models.BPE.from_file(str(vocab), str(merges)))
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises nothing more specific
         raise UserError(
             f"{vocab} and {merges.name} are no byte-level vocabulary ({error}); fetch them again"
         ) from error
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=said.get("add_prefix_space", False))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
     backend.decoder = decoders.ByteLevel()
     return adopt_tokenizer(vocab, json.loads(backend.to_str()), roles)
 
 
-# --- T5's sentencepieces ---------------------------------------------------------------------------------------------
+# --- T5's unigram model ----------------------------------------------------------------------------------------------
 
 
 def load_t5_unigram(path: Path) -> TrainedTokenizer:
-    """The tokenizer of a T5 folder: tokenizer.json, or made from spiece.model."""
-    said = tokenizer_settings(path)
+    """The tokenizer of a T5 folder: tokenizer.json, or one built from spiece.model."""
+    settings = tokenizer_settings(path)
     roles = {
-        SPECIALS[PAD]: said.get("pad_token") or "<pad>",
-        SPECIALS[END]: said.get("eos_token") or "</s>",
-        SPECIALS[UNK]: said.get("unk_token") or "<unk>",
+        SPECIALS[PAD]: settings.get("pad_token") or "<pad>",
+        SPECIALS[END]: settings.get("eos_token") or "</s>",
+        SPECIALS[UNK]: settings.get("unk_token") or "<unk>",
     }
-    if said.get("bos_token"):  # the first T5 has none
-        roles[SPECIALS[START]] = said["bos_token"]
+    if settings.get("bos_token"):  # the first T5 has none
+        roles[SPECIALS[START]] = settings["bos_token"]
     if (path / "tokenizer.json").is_file():
         return adopt_tokenizer(path / "tokenizer.json", read_tokenizer_json(path), roles)
     file = path / "spiece.model"
     if not file.is_file():
         raise UserError(f"{path} has neither tokenizer.json nor spiece.model; a T5 folder needs its tokenizer")
-    return adopt_tokenizer(file, t5_tokenizer_json(file, said.get("extra_ids", 100)), roles)
+    return adopt_tokenizer(file, t5_tokenizer_json(file, settings.get("extra_ids", 100)), roles)
 
 
 def t5_tokenizer_json(file: Path, extra: int) -> dict[str, Any]:
-    """A sentencepiece model as T5's tokenizer.json, with `extra` sentinels behind it, the first one last."""
+    """tokenizer.json of a T5 sentencepiece model, with `extra` sentinels appended in reverse order."""
     pieces, charsmap = _read_sentencepiece(file)
-    marks = [sentinel(number) for number in reversed(range(extra))]
-    backend = _unigram_backend(pieces, [(mark, 0.0) for mark in marks])
+    sentinels = [sentinel(number) for number in reversed(range(extra))]
+    backend = _unigram_backend(pieces, [(name, 0.0) for name in sentinels])
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
     space = {"replacement": "▁", "prepend_scheme": "always"}
@@ -201,9 +202,9 @@ def t5_tokenizer_json(file: Path, extra: int) -> dict[str, Any]:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]  # type: ignore[arg-type]
     )
     backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
-    backend.add_tokens(marks)
-    whole: dict[str, Any] = json.loads(backend.to_str())
-    return whole
+    backend.add_tokens(sentinels)
+    content: dict[str, Any] = json.loads(backend.to_str())
+    return content
 
 
 Pieces = list[tuple[str, float, int]]
@@ -215,7 +216,7 @@ def _read_sentencepiece(file: Path) -> tuple[Pieces, bytes]:
     except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{file} is no sentencepiece model ({error}); fetch the folder again") from error
     if not pieces or kind != 1:
-        raise UserError(f"{file} is no unigram model of sentencepiece, which its model has; fetch the folder again")
+        raise UserError(f"{file} is no unigram model of sentencepiece; fetch the folder again")
     return pieces, charsmap
 
 
@@ -225,46 +226,46 @@ def _unigram_backend(pieces: Pieces, more: list[tuple[str, float]]) -> Backend:
     return Backend(models.Unigram(vocab, unk_id=unk, byte_fallback=False))
 
 
-# --- BigBird's sentencepieces ----------------------------------------------------------------------------------------
+# --- BigBird's unigram model -----------------------------------------------------------------------------------------
 
 
 def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
-    """The tokenizer of a BigBird folder: tokenizer.json, or made from spiece.model.
+    """The tokenizer of a BigBird folder: tokenizer.json, or one built from spiece.model.
 
-    START and END are its [CLS] and [SEP]. Its own <s> and </s>, which no text of it has, get other names here.
+    START and END are its [CLS] and [SEP]. Its own unused <s> and </s> get other names here.
     """
-    said = tokenizer_settings(path)
-    usual = {
+    settings = tokenizer_settings(path)
+    defaults = {
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "cls_token": "[CLS]",
         "sep_token": "[SEP]",
         "mask_token": "[MASK]",
     }
-    roles = {name: said.get(key) or usual[key] for name, key in CONTROL_ROLES.items()}
+    roles = {name: settings.get(key) or defaults[key] for name, key in CONTROL_ROLES.items()}
     file = next((path / name for name in ("tokenizer.json", "spiece.model") if (path / name).is_file()), None)
     if file is None:
         raise UserError(f"{path} has neither tokenizer.json nor spiece.model; its model needs a tokenizer")
-    whole = (
+    content = (
         read_tokenizer_json(path)
         if file.name == "tokenizer.json"
-        else bigbird_tokenizer_json(file, said.get("add_prefix_space", True))
+        else bigbird_tokenizer_json(file, settings.get("add_prefix_space", True))
     )
-    aside = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
-    model = whole["model"]
-    model["vocab"] = [[aside.get(piece, piece), score] for piece, score in model["vocab"]]
-    whole["added_tokens"] = [
-        token | {"content": aside.get(token["content"], token["content"])} for token in whole["added_tokens"]
+    renamed = {ours: f"[{ours[1:-1]}]" for ours in (SPECIALS[START], SPECIALS[END]) if ours not in roles.values()}
+    model = content["model"]
+    model["vocab"] = [[renamed.get(piece, piece), score] for piece, score in model["vocab"]]
+    content["added_tokens"] = [
+        token | {"content": renamed.get(token["content"], token["content"])} for token in content["added_tokens"]
     ]
-    return adopt_tokenizer(file, whole, roles)
+    return adopt_tokenizer(file, content, roles)
 
 
-def bigbird_tokenizer_json(file: Path, prefixed: bool) -> dict[str, Any]:
+def bigbird_tokenizer_json(file: Path, add_prefix_space: bool) -> dict[str, Any]:
     pieces, _ = _read_sentencepiece(file)
     backend = _unigram_backend(pieces, [])
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
-    space = {"replacement": "▁", "prepend_scheme": "always" if prefixed else "never", "split": True}
+    space = {"replacement": "▁", "prepend_scheme": "always" if add_prefix_space else "never", "split": True}
     backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]
     backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
-    whole: dict[str, Any] = json.loads(backend.to_str())
-    return whole
+    content: dict[str, Any] = json.loads(backend.to_str())
+    return content
