@@ -1,7 +1,7 @@
 """A run as a CTranslate2 model, by that library's own specification: fast translation without torch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ def build_spec(predictor: "TranslatePredictor") -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
     run: Run = predictor.run
-    c, model = run.model, predictor.model
+    c, model = run.model, cast(transformer.Model, predictor.model)
     spec = TransformerSpec.from_config(
         (c.layers, c.decoder_layers or c.layers),
         c.heads,

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class CausalSample:
     """Tokens, logits and continuations of the run for a few texts of random tokens, which are hard to tokenize."""
 
     def __init__(self, predictor: "LanguagePredictor") -> None:
-        self.model, self.tokenizer = predictor.model, predictor.tokenizer
+        self.model, self.tokenizer = cast(gpt.Model, predictor.model), predictor.tokenizer
         generator = torch.Generator().manual_seed(1)
         rows = torch.randint(4, self.tokenizer.size, (SAMPLE_COUNT, 12), generator=generator).tolist()
         texts = self.tokenizer.decode([row[: 5 + i] for i, row in enumerate(rows)])

@@ -74,8 +74,8 @@ def tensors(model: gpt.Model, c: gpt.Config) -> dict[str, Tensor]:
 def write(predictor: "LanguagePredictor", draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
     run: Run = predictor.run
-    c, tokenizer = run.model, predictor.tokenizer
-    context: int | None = predictor.model.context
+    c, tokenizer, model = run.model, predictor.tokenizer, cast(gpt.Model, predictor.model)
+    context = model.context
     max_length = context or max(2048, run.data.max_tokens)
     positions = {} if context else {"max_position_embeddings": max_length}  # a table of positions has its own number
     ids = {"pad_token_id": tokenizer.pad, "bos_token_id": tokenizer.start, "eos_token_id": tokenizer.end}
@@ -85,7 +85,7 @@ def write(predictor: "LanguagePredictor", draft: Path, precision: str) -> None:
     never = [each for each in (tokenizer.pad, tokenizer.start) if each != tokenizer.end]
     generation = causal.generation_settings(run.decode) | ids | ({"suppress_tokens": never} if never else {})
     write_json(draft / GENERATION_FILE, generation)
-    (draft / "model.safetensors").write_bytes(save(tensors(predictor.model, c), {"format": "pt"}))
+    (draft / "model.safetensors").write_bytes(save(tensors(model, c), {"format": "pt"}))
     if isinstance(tokenizer, FolderTokenizer):
         backend, names = tokenizer.backend, control_token_names(tokenizer)
     else:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import save
@@ -34,7 +34,7 @@ def unsupported(c: transformer.Config) -> list[str]:
 def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
     run: Run = predictor.run
-    twin, c = as_marian(predictor.model, run.model)
+    twin, c = as_marian(cast(transformer.Model, predictor.model), run.model)
     max_length = max_positions(run)
     draft.mkdir()
     write_json(draft / "config.json", config(c, predictor.source, max_length) | decode_entry(run))
