@@ -143,7 +143,7 @@ def test_tokenizer_that_adds_start(tmp_path):
     assert [[ours.start, *ids] for ids in ours.encode(TEXTS)] == theirs(TEXTS, split_special_tokens=True).input_ids
     assert (ours.start, ours.end, ours.pad, ours.adds_start) == (0, 1, 1, True)
     assert ours.decode([[0, *ours.encode(["the cat"])[0], 1, 1], [1]]) == ["the cat", ""]
-    other = tokenizer(causal.llama(tmp_path / "other", opens=False)[0], {})
+    other = tokenizer(causal.llama(tmp_path / "other", adds_start=False)[0], {})
     assert not other.adds_start
     with pytest.raises(UserError, match="half a surrogate pair"):
         ours.encode(["a", "\ud800"])
