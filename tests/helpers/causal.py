@@ -1,4 +1,4 @@
-"""Small folders of causal language models made from nothing, and greedy text from a model alone."""
+"""Small random folders of causal language models, and greedy search over a model."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def byte_level(vocab: int, *control: str) -> Tokenizer:
 
 
 def loud(model: nn.Module, spread: float = 20.0) -> nn.Module:
-    """Weights larger than at birth, so that attention is not flat and texts differ."""
+    """Enlarge the initial weights, so that attention is not uniform and texts differ."""
     torch.manual_seed(0)
     tables = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
     for each in model.parameters():
@@ -46,7 +46,7 @@ def loud(model: nn.Module, spread: float = 20.0) -> nn.Module:
 
 
 def gpt2(path: Path, **changes: Any) -> tuple[Path, Any]:
-    """A folder with tokenizer.json, and transformers' model in it."""
+    """A folder with tokenizer.json, and the transformers model saved in it."""
     path.mkdir(parents=True)
     backend = byte_level(300, END)
     backend.save(str(path / "tokenizer.json"))
@@ -86,7 +86,7 @@ def llama(path: Path, kind: str = "llama", adds_start: bool = True, **changes: A
 
 
 def ragged(rows: list[list[int]], left: bool = False) -> tuple[Tensor, Tensor]:
-    """(tokens, real)"""
+    """(tokens, valid)"""
     most = max(map(len, rows))
     pads = [[0] * (most - len(row)) for row in rows]
     tokens = [pad + row if left else row + pad for row, pad in zip(rows, pads, strict=True)]

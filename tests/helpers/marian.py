@@ -1,4 +1,4 @@
-"""A small Marian folder made from nothing: sentencepiece models learnt from a few made sentences, random weights."""
+"""A small Marian folder: sentencepiece models of a few synthetic sentences, and briefly trained weights."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 
 
 def cutter(path: Path, texts: list[str], vocab: int) -> list[str]:
-    """A sentencepiece model at `path`; its pieces."""
+    """Train a sentencepiece model at `path`; return its pieces."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_prefix=str(path.with_suffix("")), vocab_size=vocab, minloglevel=2,
         hard_vocab_limit=False,
@@ -50,7 +50,7 @@ def cutter(path: Path, texts: list[str], vocab: int) -> list[str]:
 
 
 def teach(model: torch.nn.Module, tokenizer: Any, steps: int = 100) -> None:
-    """A little copying in capitals, so that texts differ and end: random weights say the same whatever they read."""
+    """Train briefly to copy in capitals, so that texts differ and end; random weights ignore their input."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     texts = sentences(400, seed=2)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Out to the ecosystem: Hugging Face and CTranslate2 folders give what the run gives; averages; what is refused."""
+"""Conversion: Hugging Face and CTranslate2 folders give the outputs of the run; averages; refusals."""
 
 import json
 import os
@@ -25,14 +25,14 @@ TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩�
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """Learnt halfway, so that its texts are its own."""
+    """A half-trained run, whose texts differ from the references."""
     return small.train_translator(
         tmp_path_factory.mktemp("convert"), 160, train__metric="bleu", train__eval_every=80, train__save_every=40
     )
 
 
 def short(folder: Path, **settings) -> Path:
-    """Hardly learnt: it has the form that is asked for, and says something."""
+    """A barely trained run with the given settings."""
     size = {"model__width": 32, "model__inner": 48, "model__heads": 2}
     return small.train_translator(folder, 40, train__eval_every=1000, train__save_every=1000, **size | settings)
 
@@ -51,7 +51,7 @@ def refused(words: str, *arguments, **named) -> None:
 
 
 def generated(folder: Path, texts: list[str], **words) -> list[str]:
-    """As the README says."""
+    """Generate as the README example does."""
     model, source = hf.MarianMTModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
     target = hf.AutoTokenizer.from_pretrained(folder, subfolder="target") if (folder / "target").is_dir() else source
     batch = source(texts, return_tensors="pt", padding=True)
@@ -59,7 +59,7 @@ def generated(folder: Path, texts: list[str], **words) -> list[str]:
 
 
 def executed(readme: Path, text: str) -> str:
-    """What the README's own example prints."""
+    """The output of the README's own example."""
     code = readme.read_text().split("```python\n")[1].split("```")[0].replace("a sentence", text)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=readme.parent, capture_output=True, text=True, timeout=120,
@@ -115,7 +115,7 @@ def test_huggingface(run, tmp_path, capsys):
     ],
     ids=["separate", "untied", "both"],
 )  # fmt: skip
-def test_every_form_that_fits(settings, tmp_path):
+def test_every_supported_form(settings, tmp_path):
     run = short(tmp_path, **settings)
     out = tmp_path / "out"
     told = regard.convert(run, to="huggingface", out=out)
@@ -138,8 +138,8 @@ def test_every_form_that_fits(settings, tmp_path):
         assert (theirs(**batch, decoder_input_ids=target).logits - wanted).abs().max() <= 1e-4
 
 
-def test_the_weights_are_those_of_save_pretrained(run, tmp_path):
-    """Whichever tables are shared: nothing is missing and nothing is new when transformers reads the file."""
+def test_weights_equal_save_pretrained(run, tmp_path):
+    """Whichever tables are shared, transformers finds no missing and no unexpected tensor in the file."""
     for number, settings in enumerate(({}, {"model.tied": False}, {"tokenizer.joint": False}, {"tokenizer.joint": False, "model.tied": False})):  # fmt: skip
         model = regard.build("translate", {"model.size": "tiny", "tokenizer.vocab": 40, **settings}).eval()
         c = regard.resolve("translate", {"model.size": "tiny", **settings}).run.model
@@ -167,7 +167,7 @@ def test_interleaved_becomes_halves_exactly():
     assert apart.abs().max() < 1e-5  # the sinusoid itself is float32
 
 
-def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
+def test_changed_generation_settings_apply(run, tmp_path):
     out = tmp_path / "out"
     regard.convert(run, to="huggingface", out=out)
     assert regard.load(out).run.decode.max_tokens == 0  # by the length of each source, as in the run
@@ -199,7 +199,7 @@ def test_decode_settings_of_older_exports(run, tmp_path):
         assert regard.load(out).run.decode.max_tokens > 0  # as generation_config.json says
 
 
-def test_folders_of_ours_that_lost_something(run, tmp_path):
+def test_incomplete_exported_folders(run, tmp_path):
     out = tmp_path / "out"
     regard.convert(run, to="huggingface", out=out)
 
@@ -278,7 +278,7 @@ def test_ctranslate2(run, tmp_path, capsys):
     ],
     ids=["prenorm", "unscaled", "whisper"],
 )  # fmt: skip
-def test_every_form_that_fits_ctranslate2(settings, tmp_path):
+def test_every_supported_form_of_ctranslate2(settings, tmp_path):
     run = short(tmp_path, **settings)
     told = regard.convert(run, to="ctranslate2", out=tmp_path / "out")["checked"]
     assert "texts equal" in told and float(told.rpartition(" ")[2]) < 1e-5  # texts may tie: it has learnt nothing
@@ -312,7 +312,7 @@ def test_average(run, tmp_path, capsys):
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused(run, tmp_path, capsys, monkeypatch):
+def test_refused_arguments(run, tmp_path, capsys, monkeypatch):
     new = tmp_path / "new"
     refused("--to onnx is no format; expected huggingface, ctranslate2 or peft", run, to="onnx", out=new)
     refused("nothing to convert to", run, out=new)
@@ -336,7 +336,7 @@ def test_what_is_refused(run, tmp_path, capsys, monkeypatch):
     assert not new.exists()
 
 
-def test_every_misfit_is_named(tmp_path):
+def test_every_unsupported_setting_is_named(tmp_path):
     run = short(
         tmp_path, model__prenorm=True, model__positions__kind="buckets", model__attention__kind="additive",
         model__feed__kind="gated", model__norm__kind="rms",
@@ -347,8 +347,8 @@ def test_every_misfit_is_named(tmp_path):
     refused("model.positions.kind=buckets (expected sinusoid or learned)", run, to="ctranslate2", out=tmp_path / "new")
 
 
-def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
-    """The check is real: other weights in the file are found out, by our own reader and by transformers."""
+def test_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
+    """The self-check finds wrong weights with our own reader, and wrong tokens with transformers."""
     tensors = marian_export.tensors
 
     def damaged(twin, c):
@@ -366,7 +366,7 @@ def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_sentences_are_made_where_the_data_are_gone(run, tmp_path):
+def test_random_sentences_replace_missing_data(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     about = json.loads((copy / "run.json").read_text())

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama: the family equals transformers' models at odd sizes, both ways; their folders, and what is refused."""
+"""GPT-2 and Llama: parity with transformers at odd sizes in both directions, their folders, and refusals."""
 
 import json
 
@@ -22,7 +22,7 @@ ROWS = [[5, 9, 31, 77, 3, 250, 12], [40, 41], [7, 7, 200, 18], [99]]
 
 
 def same(ours, theirs, rows=ROWS, exact=1e-4):
-    """Logits on every real token, whichever side the padding is on, and the greedy texts of a ragged batch."""
+    """Equal logits on every valid token, for padding on either side, and equal greedy texts of a ragged batch."""
     tokens, real = causal.ragged(rows)
     with torch.no_grad():
         wanted = theirs(tokens, attention_mask=real.long()).logits
@@ -57,7 +57,7 @@ def test_gpt2_folder(changes, tmp_path):
     assert set(state) - set(back) == set() and all(back[name].equal(state[name]) for name in back)
 
 
-def test_files_of_older_kinds(tmp_path):
+def test_older_weight_files(tmp_path):
     """Without the prefix, with the causal mask among the weights, the head left out or there as a copy."""
     path, theirs = causal.gpt2(tmp_path / "gpt2")
     config, state = read_json(path / "config.json"), theirs.state_dict()
@@ -115,7 +115,7 @@ def test_older_llama_configs(tmp_path):
 # --- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_those_of_transformers(tmp_path):
+def test_tokens_equal_transformers(tmp_path):
     path, _ = causal.gpt2(tmp_path / "gpt2")
     ours = tokenizer(path, read_json(path / "config.json"))
     theirs = hf.AutoTokenizer.from_pretrained(path)
@@ -152,7 +152,7 @@ def test_tokenizer_that_adds_start(tmp_path):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_configs_that_are_refused(tmp_path):
+def test_refused_configs(tmp_path):
     path, _ = causal.gpt2(tmp_path / "gpt2")
     config = read_json(path / "config.json")
     for change, words in (
@@ -186,7 +186,7 @@ def test_configs_that_are_refused(tmp_path):
         assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_folders_that_lost_something(tmp_path):
+def test_incomplete_folders(tmp_path):
     path, _ = causal.gpt2(tmp_path / "gpt2")
     config, whole = read_json(path / "config.json"), (path / "tokenizer.json").read_text()
 
@@ -244,7 +244,7 @@ def test_generation_settings(theirs, ours):
         ("config.json", [], "does not hold an object"),
     ],
 )  # fmt: skip
-def test_files_that_say_what_cannot_be(file, said, words, tmp_path):
+def test_files_with_invalid_values(file, said, words, tmp_path):
     path, _ = causal.gpt2(tmp_path / "folder")
     before = json.loads((path / file).read_text())
     (path / file).write_text(json.dumps(before | said if isinstance(said, dict) else said))
@@ -256,7 +256,7 @@ def test_files_that_say_what_cannot_be(file, said, words, tmp_path):
 # --- the family itself -----------------------------------------------------------------------------------------------
 
 
-def test_sizes_are_those_of_the_report():
+def test_parameter_counts_of_sizes():
     """Parameters as transformers counts them, at GPT-2's vocabulary."""
     counts = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
     for size, count in counts.items():
@@ -274,7 +274,7 @@ def test_initial_values():
     assert all((each == ("norm.weight" in name)).all() for name, each in rest.items())
 
 
-def test_dropout_is_where_gpt2_has_it():
+def test_dropout_positions():
     """Of the embedded tokens after positions, of each residual, and of attention weights; nothing else."""
     model = gpt.Model(
         gpt.Config(
@@ -345,7 +345,7 @@ def test_grouped_heads_are_heads_with_the_same_keys(attention):
 
 
 @torch.no_grad()
-def test_learned_positions_refuse_what_is_longer():
+def test_learned_positions_refuse_longer_texts():
     model = gpt.Model(
         gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], "positions": {"kind": "learned", "tokens": 9}})
     )
@@ -391,7 +391,7 @@ def test_learned_positions_refuse_what_is_longer():
         ({"width": 33, "heads": 3, "positions": "sinusoid"}, "need an even width, not 33; use 34 (model.width)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be(change, words):
+def test_refused_settings(change, words):
     with pytest.raises(ValueError, match="Value error") as error:
         gpt.Config.model_validate({"vocab": 50, **gpt.SIZES["tiny"], **change})
     assert words in str(error.value)
@@ -402,7 +402,7 @@ def test_what_cannot_be(change, words):
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @torch.no_grad()
-def test_a_folder_writes_as_transformers_does(kind, tmp_path):
+def test_folder_generates_as_transformers(kind, tmp_path):
     """From its own tokenizer, with START where the folder puts it; batches are padded on the left there."""
     path, theirs = getattr(causal, kind)(tmp_path / kind)
     ours = regard.load(path, device="cpu", decode={"max_tokens": 8})

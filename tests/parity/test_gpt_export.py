@@ -1,4 +1,4 @@
-"""Runs of the family gpt as folders of GPT-2 and Llama: transformers and regard give what the run gives."""
+"""Runs of the family gpt as GPT-2 and Llama folders: regard and transformers give the outputs of the run."""
 
 import json
 import os
@@ -106,7 +106,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_that_fits(name, tmp_path):
+def test_every_supported_form(name, tmp_path):
     run = trained(tmp_path / "run", train__steps=12, **FORMS[name])
     told = regard.convert(run, to="huggingface", out=tmp_path / "out")
     assert "texts equal" in told["checked"]
@@ -118,7 +118,7 @@ def test_every_form_that_fits(name, tmp_path):
     assert {key: each.shape for key, each in saved.items()} == {key: each.shape for key, each in mine.items()}
 
 
-def test_generation_settings_that_were_changed_are_obeyed(run, tmp_path):
+def test_changed_generation_settings_apply(run, tmp_path):
     out = tmp_path / "out"
     regard.convert(run, to="huggingface", out=out)
     path = out / "generation_config.json"
@@ -144,7 +144,7 @@ def test_decode_settings_of_older_exports(run, tmp_path):
     assert again.max_tokens == 10
 
 
-def test_what_does_not_fit(run, tmp_path):
+def test_unsupported_settings(run, tmp_path):
     from regard.families import gpt
 
     def words(**changes):
@@ -171,7 +171,7 @@ def test_what_does_not_fit(run, tmp_path):
         regard.convert(window, to="huggingface", out=tmp_path / "out")
 
 
-def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
+def test_wrong_export_is_not_kept(run, tmp_path, monkeypatch):
     whole = gpt2_export.gpt2_config
     monkeypatch.setattr(gpt2_export, "gpt2_config", lambda c: whole(c) | {"layer_norm_epsilon": 0.1})
     with pytest.raises(RuntimeError, match="logits that are apart by"):
@@ -187,7 +187,7 @@ def test_an_export_that_is_wrong_is_not_kept(run, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_whose_tokenizer_is_another_s(run, tmp_path):
+def test_tokenizer_of_another_model(run, tmp_path):
     out = tmp_path / "out"
     regard.convert(run, to="huggingface", out=out)
     text = json.loads((out / "tokenizer.json").read_text())

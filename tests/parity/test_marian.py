@@ -46,7 +46,7 @@ def test_tokens_and_logits(both):
     assert (found - wanted).abs().max() <= 1e-4
 
 
-def test_texts_by_its_own_generation_config(both):
+def test_texts_with_the_folders_generation_config(both):
     _, theirs, tokenizer, ours = both
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     for how, words in (({}, {}), ({"kind": "greedy"}, {"num_beams": 1})):
@@ -58,7 +58,7 @@ def test_texts_by_its_own_generation_config(both):
     assert all(isinstance(each, float) and each < 0 for each in found)
 
 
-def test_weights_go_back_as_they_came(both):
+def test_weights_round_trip(both):
     _, theirs, _, ours = both
     back, state = export_weights(ours.model, names(ours.run.model)), theirs.state_dict()
     assert all(tensor.equal(state[name]) for name, tensor in back.items())
@@ -71,7 +71,7 @@ def refused(path, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_is_refused(both, tmp_path):
+def test_refused_folders(both, tmp_path):
     whole, *_ = both
     path = tmp_path / "copy"
     shutil.copytree(whole, path)
@@ -103,7 +103,7 @@ def test_what_is_refused(both, tmp_path):
     refused(path, "not valid JSON")
 
 
-def test_weights_that_do_not_fit(both, tmp_path):
+def test_refused_weights(both, tmp_path):
     from safetensors.torch import load_file, save_file
 
     whole, *_ = both
@@ -145,7 +145,7 @@ def test_bad_words_of_several_tokens(both, tmp_path):
     assert words and obeyed.predict(TEXTS) != ours.predict(TEXTS)
 
 
-def test_what_may_be_asked_of_a_marian_folder(both):
+def test_decode_settings_of_a_marian_folder(both):
     *_, ours = both
     some = TEXTS[:6]
     assert all(text.startswith("THE OLD ") for text in ours.predict(some, prefix="THE OLD "))
@@ -159,7 +159,7 @@ def test_what_may_be_asked_of_a_marian_folder(both):
     assert both_of_them.predict(some) == plain
 
 
-def test_generation_settings_that_are_refused(both, tmp_path):
+def test_refused_generation_settings(both, tmp_path):
     whole, *_ = both
     path = tmp_path / "copy"
     shutil.copytree(whole, path)

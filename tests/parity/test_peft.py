@@ -1,4 +1,4 @@
-"""PEFT's folders: theirs load onto our models with equal logits, ours load with peft onto theirs; what is refused."""
+"""PEFT folders: theirs load over our models with equal logits, ours load with peft over theirs; refusals."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_lora_of_theirs_loads_and_goes_back(bases, home, name, tmp_path):
+def test_lora_of_peft_round_trips(bases, home, name, tmp_path):
     kind = THEIRS[name][1]
     config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=7, target_modules=TARGETS[name])
     model = theirs(bases[name], name, config, tmp_path / "lora")
@@ -99,7 +99,7 @@ def test_lora_of_theirs_loads_and_goes_back(bases, home, name, tmp_path):
 
 @pytest.mark.parametrize("pattern", [r"\.(query|value)$", "attention|feed", r"layers\.1\.(attention.key|feed.out)$"])
 @pytest.mark.parametrize("name", TARGETS)
-def test_lora_of_ours_loads_with_peft(bases, name, pattern, tmp_path):
+def test_our_lora_loads_with_peft(bases, name, pattern, tmp_path):
     """GPT-2's three maps in one: paths of their own stand in blocks."""
     from regard.config.schema import Lora
     from regard.formats import peft as ours
@@ -123,7 +123,7 @@ def test_lora_of_ours_loads_with_peft(bases, name, pattern, tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind"), [("gpt", "prompt"), ("gpt", "prefix"), ("llama", "prompt"), ("t5", "prompt")]
 )
-def test_what_stands_before_a_text(bases, name, kind, tmp_path):
+def test_prompts_and_prefixes(bases, name, kind, tmp_path):
     from regard.formats import peft as ours
 
     kinds = {"prompt": peft.PromptTuningConfig, "prefix": peft.PrefixTuningConfig}
@@ -140,7 +140,7 @@ def test_what_stands_before_a_text(bases, name, kind, tmp_path):
         assert said["logprob"] == pytest.approx(said["score"] * max(len(said["logprobs"]), 1), abs=1e-2)
 
 
-def test_a_run_of_ours_becomes_a_folder_for_peft(home, tmp_path, monkeypatch):
+def test_run_converts_to_peft(home, tmp_path, monkeypatch):
     from helpers import reads
 
     base = reads.train_run("classify", home / "reads", train__steps=5)
@@ -216,7 +216,7 @@ def good(bases, home) -> Path:
     ({"peft_type": ["LORA"]}, "is no PEFT configuration"),
     ({"r": 3}, "lora_A of encoder.layer.0.attention.self.query is (4, 36) and this base needs (3, 36)"),
 ])  # fmt: skip
-def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
+def test_refused_fields(bases, good, tmp_path, change, words):
     config = json.loads((good / "adapter_config.json").read_text()) | change
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").write_bytes((good / "adapter_model.safetensors").read_bytes())
@@ -225,7 +225,7 @@ def test_fields_that_are_not_read(bases, good, tmp_path, change, words):
     assert words in str(error.value)
 
 
-def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
+def test_refused_tensors(bases, good, home, tmp_path):
     (tmp_path / "adapter_config.json").write_bytes((good / "adapter_config.json").read_bytes())
     tensors = load_file(good / "adapter_model.safetensors")
     key = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
@@ -250,7 +250,7 @@ def test_tensors_that_do_not_fit(bases, good, home, tmp_path):
         regard.load(bases["gpt"], tune=good)
 
 
-def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
+def test_own_table_over_a_tied_one(bases, tmp_path):
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], modules_to_save=["wte"])
     theirs(bases["gpt"], "gpt", config, tmp_path / "theirs")
     with pytest.raises(
@@ -259,7 +259,7 @@ def test_a_table_of_its_own_over_one_that_is_shared(bases, tmp_path):
         regard.load(bases["gpt"], tune=tmp_path / "theirs")
 
 
-def test_a_prompt_that_does_not_fit(bases, tmp_path):
+def test_refused_prompts(bases, tmp_path):
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     theirs(bases["gpt"], "gpt", config, tmp_path)
     save_file({"prompt_embeddings": torch.zeros(5, 35)}, tmp_path / "adapter_model.safetensors")
@@ -272,7 +272,7 @@ def test_a_prompt_that_does_not_fit(bases, tmp_path):
         regard.load(bases["gpt"], tune=tmp_path)
 
 
-def test_what_has_no_form_there(tmp_path, home):
+def test_kinds_without_an_equivalent(tmp_path, home):
     from helpers import reads
 
     base = reads.train_run("classify", tmp_path / "reads", train__steps=2)
