@@ -134,7 +134,7 @@ def check_arguments(path: Path, out: Path, to: str | None, average: int, precisi
     if out.exists():
         raise UserError(f"{out} exists; choose another --out, so that nothing there is lost")
     if not is_run(path):
-        raise UserError(f"{path} is no run folder: it has no run.json; give one that `regard train` wrote")
+        raise UserError(f"{path} is not a run folder: it has no run.json; give one that `regard train` wrote")
     if to == "ctranslate2":
         ctranslate2.import_ctranslate2()
 

@@ -446,10 +446,10 @@ def test_a_stored_run_is_not_filled_from_its_size():
 
 def test_a_damaged_run_is_an_error():
     dumped = resolve("translate").run.dump()
-    with pytest.raises(UserError, match=r"train\.colour is not a key; .* \(in x/run\.json\)"):
-        load_config({**dumped, "train": {**dumped["train"], "colour": 1}}, "x/run.json")
-    with pytest.raises(UserError, match="model.positions.colour is not a key"):
-        load_config({**dumped, "model": {**dumped["model"], "positions": {"kind": "learned", "colour": 1}}})
+    with pytest.raises(UserError, match=r"train\.color is not a key; .* \(in x/run\.json\)"):
+        load_config({**dumped, "train": {**dumped["train"], "color": 1}}, "x/run.json")
+    with pytest.raises(UserError, match="model.positions.color is not a key"):
+        load_config({**dumped, "model": {**dumped["model"], "positions": {"kind": "learned", "color": 1}}})
     with pytest.raises(UserError, match="model.family is missing"):
         load_config({**dumped, "model": {}})
     with pytest.raises(UserError, match="train is a group"):

@@ -454,8 +454,8 @@ def test_tokenizer_sample_is_bounded(tmp_path, monkeypatch):
     assert 700 < sum(map(len, sample)) <= 1000 and sample[1] != "word1 " and sample[-1] in whole
     assert int(sample[-1][4:]) > 950  # up to the end of the file
     assert not isinstance(some.sample(), list)
-    learnt = train_tokenizer(config.TokenizerConfig(kind="space", vocab=5000, symbols=("word0",)), some.sample())
-    assert learnt.size == 4 + len(sample) and learnt.encode(["word0"]) == [[learnt.size - 1]]
+    learned = train_tokenizer(config.TokenizerConfig(kind="space", vocab=5000, symbols=("word0",)), some.sample())
+    assert learned.size == 4 + len(sample) and learned.encode(["word0"]) == [[learned.size - 1]]
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------

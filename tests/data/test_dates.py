@@ -133,9 +133,9 @@ def test_ambiguous_formats_are_left_out(monkeypatch):
     moment = datetime.datetime(2021, 3, 5, 15, 4)
     monkeypatch.setattr(synthetic_dates, "OWN_DATES", ("dd/MM/y", "MM/dd/y", "d MMM yy", "d MMMMM y", "d MMMM y"))
     place = locale("en")
-    spelt = [form(moment) for form, _ in SourceFormats(place).dates]
-    assert "05/03/2021" in spelt and "5 March 2021" in spelt
-    assert not {"03/05/2021", "5 Mar 21", "5 M 2021"} & set(spelt)
+    spelled = [form(moment) for form, _ in SourceFormats(place).dates]
+    assert "05/03/2021" in spelled and "5 March 2021" in spelled
+    assert not {"03/05/2021", "5 Mar 21", "5 M 2021"} & set(spelled)
     no_period = synthetic_dates.unambiguous([dates.parse_pattern("h:mm")], place, synthetic_dates.time_probes())
     assert no_period == []
 

@@ -416,8 +416,8 @@ def test_confusion_matrix_picture(tmp_path, labels):
     names = [f"label {number}" for number in range(labels)]
     draw_confusion(tmp_path / "a.png", ConfusionMatrix(names, names))
     with Image.open(tmp_path / "a.png") as picture:
-        grey = np.asarray(picture.convert("L"))
-    assert max(grey.shape) < 5000 and (grey[:, :4] > 250).all() and (grey[:, -4:] > 250).all()
+        gray = np.asarray(picture.convert("L"))
+    assert max(gray.shape) < 5000 and (gray[:, :4] > 250).all() and (gray[:, -4:] > 250).all()
 
 
 def test_span_metrics():

@@ -97,12 +97,12 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
 
 def test_texts_too_long_for_lowrank_are_truncated(tmp_path) -> None:
     run = resolve("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
-    lesson, _, _ = classify.prepare(run, None, torch.device("cpu"))
-    assert lesson.model.context == 60
-    next(iter(lesson.steps(0, 0)))
-    assert any("texts have more than 58 tokens and were cut there" in fact for fact in lesson.describe_data())
+    objective, _, _ = classify.prepare(run, None, torch.device("cpu"))
+    assert objective.model.context == 60
+    next(iter(objective.steps(0, 0)))
+    assert any("texts have more than 58 tokens and were cut there" in fact for fact in objective.describe_data())
     with pytest.raises(ValueError, match="a text of 61 tokens is longer than the 60 positions of lowrank attention"):
-        lesson.model.encode(torch.zeros(1, 61, dtype=torch.long))
+        objective.model.encode(torch.zeros(1, 61, dtype=torch.long))
 
 
 def test_benchmark_trains_each_kind(capsys) -> None:
@@ -120,11 +120,11 @@ def test_benchmark_trains_each_kind(capsys) -> None:
 def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
     seen = []
 
-    def fit(lesson, model, folder, **others):
+    def fit(objective, model, folder, **others):
         weights = [{name: each.clone() for name, each in model.state_dict().items()}]
-        outcome = bench_fit(lesson, model, folder, **others)
+        outcome = bench_fit(objective, model, folder, **others)
         weights.append({name: each.clone() for name, each in model.state_dict().items()})
-        seen.append((lesson.run.data.max_tokens, lesson.predictor.tokenizer.backend.to_str(), *weights))
+        seen.append((objective.run.data.max_tokens, objective.predictor.tokenizer.backend.to_str(), *weights))
         return outcome
 
     bench_fit = bench.fit
@@ -132,10 +132,10 @@ def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
     few = ["model.width=32", "model.heads=4", "model.inner=64", "train.steps=2", "train.batch=8", "data.examples=100"]
     assert bench.main(["--only=lowrank", "--tokens=68", "--short=34", "device=cpu", *few]) == 0
     assert "68 tokens after 34, 1,000 texts" in capsys.readouterr().out
-    (short, words, first, learnt), (long, same, begun, _) = seen
+    (short, words, first, learned), (long, same, begun, _) = seen
     assert (short, long) == (34, 68) and words == same
-    assert all(begun[name].equal(learnt[name]) for name in learnt) and not all(
-        first[name].equal(learnt[name]) for name in learnt
+    assert all(begun[name].equal(learned[name]) for name in learned) and not all(
+        first[name].equal(learned[name]) for name in learned
     )
 
 

@@ -165,7 +165,7 @@ def test_recording_keeps_padding():
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward, ConvFeedForward])
 def test_in_place_activation_equals_out_of_place(kind, act):
     feed, x = kind(WIDTH, 40, act=act), torch.randn(2, 5, WIDTH)
-    before, learnt = x.clone(), feed(x)
+    before, expected = x.clone(), feed(x)
     with torch.no_grad():
         found = feed(x)
-    assert found.equal(learnt) and x.equal(before) and learnt.requires_grad
+    assert found.equal(expected) and x.equal(before) and expected.requires_grad

@@ -281,7 +281,7 @@ def test_ctranslate2(run, tmp_path, capsys):
 def test_every_supported_form_of_ctranslate2(settings, tmp_path):
     run = short(tmp_path, **settings)
     told = regard.convert(run, to="ctranslate2", out=tmp_path / "out")["checked"]
-    assert "texts equal" in told and float(told.rpartition(" ")[2]) < 1e-5  # texts may tie: it has learnt nothing
+    assert "texts equal" in told and float(told.rpartition(" ")[2]) < 1e-5  # texts may tie: the run has learned nothing
     refused("cannot become a Marian folder", run, to="huggingface", out=tmp_path / "other")
 
 
@@ -321,7 +321,7 @@ def test_refused_arguments(run, tmp_path, capsys, monkeypatch):
     refused("--precision int4 is unknown", run, to="ctranslate2", precision="int4", out=new)
     refused("--precision int8 is for --to ctranslate2", run, to="huggingface", precision="int8", out=new)
     refused("exists; choose another --out", run, to="huggingface", out=tmp_path)
-    refused("is no run folder: it has no run.json", tmp_path, to="huggingface", out=new)
+    refused("is not a run folder: it has no run.json", tmp_path, to="huggingface", out=new)
     code, _, err = said(capsys, "convert", run, "--to", "huggingface")
     assert code == 2 and "missing option '--out'" in err
     copy = tmp_path / "copy"

@@ -230,7 +230,7 @@ def facts_of(train: str, own: dict[str, Any]) -> list[str]:
 WRONG = {
     "an unknown cell": ({"model.family": "rnn", "model.cell": "ltsm"}, 'model.cell is "ltsm"; expected one of lstm, gru, rnn; did you mean lstm?'),
     "no middle": ({"model.family": "cnn", "model.kernel_size": 4}, "model.kernel_size is 4; expected an odd number, so that both sides have as many neighbors"),
-    "no neighbours": ({"model.family": "cnn", "model.kernel_size": 0}, "model.kernel_size is 0; expected at least 1"),
+    "no neighbors": ({"model.family": "cnn", "model.kernel_size": 0}, "model.kernel_size is 0; expected at least 1"),
     "an odd width": ({"model.family": "rnn", "model.width": 33, "model.heads": 3}, "width 33 cannot be halved between two directions; use 32 or 34 (model.width)"),
     "uneven heads": ({"model.family": "rnn", "model.width": 34, "model.heads": 4}, "width 34 does not divide into 4 heads; use 32 or 36 (model.width)"),
     "odd places": ({"model.family": "cnn", "model.width": 33, "model.heads": 3}, "sinusoidal positions need an even width, not 33; use 34 (model.width)"),
