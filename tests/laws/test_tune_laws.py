@@ -162,28 +162,28 @@ def test_merged_equals_unmerged_and_unmerge_restores_the_bytes(case):
 
 
 @virtual
-def test_padding_and_batch_mates_change_nothing(pair):
-    laws.test_padding_and_batch_mates_change_nothing(wrapped(pair))
+def test_rows_are_batch_invariant(pair):
+    laws.test_rows_are_batch_invariant(wrapped(pair))
 
 
 @pytest.mark.parametrize("pair", [each for each in VIRTUAL if "packed" not in LOOSE.get(each[0], ())], ids=pair_id)
-def test_packed_is_separate(pair):
+def test_packed_equals_separate(pair):
     it = wrapped(pair)
     if pair[1] == "prompt" and hasattr(it.model, "encode"):
         with pytest.raises(ValueError, match="a prompt precedes one text and packed rows hold several"):
             it.packed(some(6, 3, 8))
     else:
-        laws.test_packed_is_separate(it, pair[0])
+        laws.test_packed_equals_separate(it, pair[0])
 
 
 @generators
-def test_the_future_changes_nothing(pair):
-    laws.test_the_future_changes_nothing(wrapped(pair))
+def test_later_tokens_change_nothing(pair):
+    laws.test_later_tokens_change_nothing(wrapped(pair))
 
 
 @generators
-def test_cached_is_uncached(pair):
-    laws.test_cached_is_uncached(wrapped(pair), None if pair[0][1] in ("rotary", "additive", "prenorm") else 24)
+def test_cached_equals_uncached(pair):
+    laws.test_cached_equals_uncached(wrapped(pair), None if pair[0][1] in ("rotary", "additive", "prenorm") else 24)
 
 
 @torch.no_grad()
