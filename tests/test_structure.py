@@ -21,6 +21,7 @@ LEVELS = [
     ["run_folder"],
     ["config.merge"],
     ["config.schema"],
+    ["config.tasks"],
     ["device", "parts"],
     ["adapt", "metrics"],
     ["look"],

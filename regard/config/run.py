@@ -10,7 +10,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from ..errors import UserError
 from .merge import SettingsDraft, flatten, format_value, one_of, settings_of, to_toml
-from .schema import TASKS, Base, Data, TokenizerConfig, Train, Tune, Untuned
+from .schema import Base, Data, TokenizerConfig, Train, Tune, Untuned
+from .tasks import TASKS
 
 Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
 ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
@@ -47,10 +48,8 @@ class Run(Base):
 
     @model_validator(mode="after")
     def _check_metric(self) -> "Run":
-        if self.train.metric not in (metrics := TASKS[self.task].metrics):
-            raise ValueError(
-                f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, list(metrics))}"
-            )
+        if self.train.metric not in (metrics := [metric.name for metric in TASKS[self.task].metrics]):
+            raise ValueError(f"train.metric is {format_value(self.train.metric)}; {one_of(self.train.metric, metrics)}")
         return self
 
     @model_validator(mode="after")

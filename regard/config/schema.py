@@ -1,8 +1,8 @@
-"""The settings of data, tokenizer, training, tuning and decoding, and which of them each task has."""
+"""The settings of data, tokenizer, training, tuning and decoding."""
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -374,22 +374,3 @@ class LanguageDecode(DecodeBase):
         if not all(value):
             raise ValueError('decode.stop has an empty string; expected text, such as ["\\n"]')
         return value
-
-
-class TaskSchema(NamedTuple):
-    """The data and decode settings of a task, and the metrics that train.metric may name."""
-
-    data: type[Data]
-    decode: type[Base]
-    metrics: tuple[str, ...]
-
-
-TASKS = {
-    "language": TaskSchema(TextData, LanguageDecode, ("loss", "perplexity", "bits_per_byte", "word_perplexity")),
-    "translate": TaskSchema(PairData, Seq2SeqDecode, ("loss", "perplexity", "bleu", "chrf", "exact")),
-    "classify": TaskSchema(LabelData, EncoderDecode, ("loss", "accuracy", "f1")),
-    "tag": TaskSchema(TagData, EncoderDecode, ("loss", "accuracy", "f1", "spans")),
-    "masked": TaskSchema(MaskData, EncoderDecode, ("loss", "perplexity", "accuracy")),
-    "text2text": TaskSchema(MixData, Seq2SeqDecode, ("loss", "perplexity", "bleu", "chrf", "exact")),
-    "spans": TaskSchema(SpanData, Seq2SeqDecode, ("loss", "perplexity")),
-}

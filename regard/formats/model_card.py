@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..config.merge import flatten
 from ..config.run import Run
-from ..config.schema import TASKS
+from ..config.tasks import TASKS
 from ..errors import UserError
 from ..metrics.text import signature
 from ..run_folder import read_run
@@ -128,7 +128,8 @@ def evaluation_metrics(run: Run, metrics: Mapping[str, Any] | None) -> list[str]
 
 
 def metric_table(run: Run, metrics: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
-    names = [name for name in dict.fromkeys((*METRICS, *TASKS[run.task].metrics)) if name in metrics]
+    known = (*METRICS, *(metric.name for metric in TASKS[run.task].metrics))
+    names = [name for name in dict.fromkeys(known) if name in metrics]
     escaped = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
     rows = [f"| {name} | {metrics[name]:.4g} | {escaped.get(name, '')} |" for name in names]
     return ["| metric | value | signature |", "|---|---|---|", *rows]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import run_folder
 from ..adapt.injection import injection_of
+from ..config.tasks import TASKS
 from ..device import resolve_device
 from ..errors import UserError
 from . import average, checkpoint, curves, optim, schedules
@@ -20,7 +21,6 @@ from .checkpoint import TrainingState
 from .progress import EventLog, Record, StopSignal, make_display
 from .protocols import Outcome, Resampled, Stateful, StepLike, StepStats, TrainingObjective
 
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "word_perplexity")
 MAX_UNCHECKED = 50  # steps between two checks for non-finite values, where a check waits for the device
 
 
@@ -302,8 +302,7 @@ class Trainer:
             state.waited += 1
 
     def is_better(self, value: float) -> bool:
-        sign, best = -1 if self.settings.metric in LOWER_IS_BETTER else 1, self.state.best
-        return math.isfinite(value) and (best is None or sign * value > sign * best)
+        return TASKS[self.task.run.task].metric(self.settings.metric).is_better(value, self.state.best)
 
     def publish(self) -> None:
         """Write the run's model.safetensors. It stores its own step, so a crash before run.json is harmless."""

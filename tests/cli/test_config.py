@@ -21,7 +21,6 @@ from regard.config.merge import flatten, split_commas
 from regard.config.renamed import RENAMED, renamed_key
 from regard.config.run import change_settings, changed_keys, load_config, resolve
 from regard.config.schema import (
-    TASKS,
     Adam,
     AdamW,
     Cosine,
@@ -32,6 +31,7 @@ from regard.config.schema import (
     WarmupStableDecay,
 )
 from regard.config.schema import PairData as Data
+from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.families import FAMILIES
 
@@ -484,3 +484,12 @@ def test_start_needs_a_reader():
 def test_config_does_not_import_torch():
     code = "import sys, regard.config.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_metrics_have_a_direction() -> None:
+    accuracy, loss = TASKS["classify"].metric("accuracy"), TASKS["classify"].metric("loss")
+    assert accuracy.is_better(0.6, 0.5) and not accuracy.is_better(0.5, 0.6)
+    assert loss.is_better(0.5, 0.6) and not loss.is_better(0.6, 0.5)
+    for metric in (accuracy, loss):
+        assert metric.is_better(0.0, None)
+        assert not metric.is_better(float("nan"), None) and not metric.is_better(float("inf"), 1.0)

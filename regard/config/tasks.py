@@ -1,0 +1,62 @@
+"""The settings and metrics of every task. The code of a task is in `regard.tasks`."""
+
+import math
+from dataclasses import dataclass
+
+from .schema import (
+    Base,
+    Data,
+    EncoderDecode,
+    LabelData,
+    LanguageDecode,
+    MaskData,
+    MixData,
+    PairData,
+    Seq2SeqDecode,
+    SpanData,
+    TagData,
+    TextData,
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that an evaluation gives. It knows its direction, so that the best weights are kept."""
+
+    name: str
+    higher_is_better: bool
+
+    def is_better(self, new: float, best: float | None) -> bool:
+        """True if `new` is better than `best`, the best value so far; never true of a value that is not finite."""
+        if not math.isfinite(new):
+            return False
+        return best is None or (new > best if self.higher_is_better else new < best)
+
+
+LOSS, PERPLEXITY = Metric("loss", False), Metric("perplexity", False)
+BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_perplexity", False)
+BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
+ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """The types of data.* and decode.* of a task, and the metrics that train.metric may name."""
+
+    data: type[Data]
+    decode: type[Base]
+    metrics: tuple[Metric, ...]
+
+    def metric(self, name: str) -> Metric:
+        return {metric.name: metric for metric in self.metrics}[name]
+
+
+TASKS = {
+    "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
+    "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
+    "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1)),
+    "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS)),
+    "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY)),
+    "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
+    "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
+}

@@ -1,0 +1,45 @@
+"""Objectives: the modules that the training loop runs, and that compile, DDP and FSDP wrap."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from ..data.batch import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class LossSum:
+    """Sums over a micro-batch."""
+
+    sum: Tensor
+    count: int
+    logs: Mapping[str, Tensor] = field(default_factory=dict)  # more sums over the same count, detached
+
+
+class Objective(nn.Module, ABC):
+    """A loss that adds up over micro-batches. The loop divides by the count of the whole step, over all processes."""
+
+    model: nn.Module
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> LossSum: ...
+
+
+class StepObjective(nn.Module, ABC):
+    """A loss of all examples of a step together, such as a contrastive one.
+
+    The loop gathers the features of all micro-batches and processes, computes `loss`, and runs `forward` again with the
+    gradients of the features (GradCache, 2101.06983). So `forward` uses every parameter and `loss` none. What is one
+    number for all examples, such as a temperature, is returned once per example.
+    """
+
+    model: nn.Module
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Features by name, each (batch, …)."""
+
+    @abstractmethod
+    def loss(self, features: Mapping[str, Tensor]) -> LossSum: ...
