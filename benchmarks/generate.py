@@ -26,7 +26,7 @@ from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import gpt
 from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
-from regard.tasks.language import LanguageObjective, MemoryBatch
+from regard.tasks.language import LanguageJob, MemoryBatch
 from regard.training import optim
 
 from .report import Report, Section
@@ -212,7 +212,7 @@ def trainers(
     every = torch.ones(workload.batch, workload.context, dtype=torch.bool, device=device)
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return LanguageObjective.loss(task, net, MemoryBatch(TextWindow(tokens, targets, every))) / targets.numel()
+        return LanguageJob.loss(task, net, MemoryBatch(TextWindow(tokens, targets, every))) / targets.numel()
 
     found: dict[str, tuple[nn.Module, Loss]] = {"regard": (own, our_loss)}
     if installed("transformers", notes):

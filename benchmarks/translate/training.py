@@ -15,7 +15,7 @@ from regard.config.schema import Adam, PairData, Train
 from regard.data.collate import PairBatch
 from regard.data.sampler import Step
 from regard.errors import UserError
-from regard.tasks.translate import TranslateObjective, TranslatePredictor
+from regard.tasks.translate import TranslateJob, TranslatePredictor
 from regard.training import optim
 
 from ..report import Section
@@ -90,7 +90,7 @@ def build_objective(
     encoded: EncodedPairs,
     device: torch.device,
     packed: bool = False,
-) -> TranslateObjective:
+) -> TranslateJob:
     """Our side as `regard train` has it, with updates as large as the peers' on average."""
     train = Train(
         tokens=round(sum(encoded.longer) / workload.corpus * workload.sentences), precision=workload.precision
@@ -100,7 +100,7 @@ def build_objective(
     )
     torch.manual_seed(run.train.seed)
     translator = TranslatePredictor(run, workload.family.Model(run.model), encoded.text, encoded.text, device)
-    return TranslateObjective(translator, {"train": examples})
+    return TranslateJob(translator, {"train": examples})
 
 
 def move_step(step: Step, device: torch.device) -> Step:

@@ -17,7 +17,7 @@ Metrics = dict[str, Any]  # by name: numbers, names and tables
 Record = dict[str, Any]  # JSON values
 
 
-class Objective:
+class TrainingJob:
     """A training objective whose steps come from a sampler."""
 
     static_shapes = False  # True if almost all micro-batches share one shape (CUDA graphs pay off)

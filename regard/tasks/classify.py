@@ -22,7 +22,7 @@ from ..processors.labels import collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
-from .base import Metrics, Objective, Record, build_model, open_split, open_splits
+from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LABELS, TOKENIZER, LabelFiles, LabelPredictor, hidden_states, load_or_train_tokenizer, with_vocab
 from .protocols import LabelModel
 
@@ -97,7 +97,7 @@ def _record(ranked: list[tuple[str, float]]) -> Record:
     return {"label": label, "probability": probability, "top": best}
 
 
-class ClassifyObjective(Objective):
+class ClassifyJob(TrainingJob):
     """Batches of labeled texts, their loss, and metrics on the validation split."""
 
     def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
@@ -126,7 +126,7 @@ class ClassifyObjective(Objective):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyObjective, LabelFiles, Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyJob, LabelFiles, Run]:
     """Open the data, collect the labels and train the tokenizer or load that of `folder`; writes no file."""
     splits = open_splits(run, data_split)
     labels = collect_labels(splits["train"])
@@ -135,7 +135,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Classi
     tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))
     predictor = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
-    return ClassifyObjective(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
+    return ClassifyJob(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
 restore = ClassifyPredictor.from_run_folder

@@ -178,7 +178,7 @@ class MemoryBatch:
         return replace(self, batch=self.batch.to(device))
 
 
-class LanguageObjective:
+class LanguageJob:
     """Windows of the texts, their loss, and metrics on the validation split."""
 
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
@@ -246,7 +246,7 @@ class LanguageObjective:
 
 def prepare(
     run: Run, folder: Path | None, device: torch.device
-) -> tuple[LanguageObjective, dict[str, TrainedTokenizer], Run]:
+) -> tuple[LanguageJob, dict[str, TrainedTokenizer], Run]:
     """Open the data and train the tokenizer or load that of `folder`; writes no file except the token cache."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise UserError("train.metric=word_perplexity needs data.document=stream; use perplexity or bits_per_byte")
@@ -262,7 +262,7 @@ def prepare(
     splits = {"train": data_split(run, "train", tokenizer, folder)}
     if run.data.valid or run.data.holdout or not run.data.train:
         splits["valid"] = data_split(run, "valid", tokenizer, folder)
-    return LanguageObjective(predictor, splits), {TOKENIZER: tokenizer}, run
+    return LanguageJob(predictor, splits), {TOKENIZER: tokenizer}, run
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:

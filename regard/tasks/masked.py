@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import TrainedTokenizer, load_tokenizer
 from . import encoder
-from .base import Metrics, Objective, build_model, open_lines, open_splits
+from .base import Metrics, TrainingJob, build_model, open_lines, open_splits
 from .encoder import (
     TOKENIZER,
     EncoderPredictor,
@@ -115,7 +115,7 @@ class MaskedPredictor(EncoderPredictor):
         return {"text": text, "masks": masks} if details else [each for candidates in masks for each in candidates]
 
 
-class MaskedObjective(Objective):
+class MaskedJob(TrainingJob):
     """Batches of masked lines, their loss, and metrics on the validation split."""
 
     def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
@@ -148,9 +148,7 @@ class MaskedObjective(Objective):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(
-    run: Run, folder: Path | None, device: torch.device
-) -> tuple[MaskedObjective, dict[str, TrainedTokenizer], Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[MaskedJob, dict[str, TrainedTokenizer], Run]:
     """Open the data and train the tokenizer or load that of `folder`; writes no file."""
     if run.data.next_sentence and run.model.token_types < 2:
         raise UserError(
@@ -161,7 +159,7 @@ def prepare(
     tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
     run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
     predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
-    return MaskedObjective(predictor, splits), {TOKENIZER: tokenizer}, run
+    return MaskedJob(predictor, splits), {TOKENIZER: tokenizer}, run
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:

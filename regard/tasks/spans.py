@@ -17,7 +17,7 @@ from .base import Metrics, build_model, open_lines, open_splits
 from .protocols import Seq2SeqModel
 from .translate import JOINT, REQUIRED_METHODS, TranslatePredictor, with_max_vocab, with_vocab
 
-__all__ = ["REQUIRED_METHODS", "SpanObjective", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
+__all__ = ["REQUIRED_METHODS", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
 
 
 class SpanPredictor(TranslatePredictor):
@@ -49,7 +49,7 @@ class SpanPredictor(TranslatePredictor):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 
 
-class SpanObjective(translate.TranslateObjective):
+class SpanJob(translate.TranslateJob):
     """Lines with new corrupted spans in every epoch."""
 
     predictor: SpanPredictor
@@ -64,9 +64,7 @@ class SpanObjective(translate.TranslateObjective):
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 
-def prepare(
-    run: Run, folder: Path | None, device: torch.device
-) -> tuple[SpanObjective, dict[str, TrainedTokenizer], Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[SpanJob, dict[str, TrainedTokenizer], Run]:
     """Open the data and train the tokenizer or load that of `folder`; writes no file."""
     splits = open_splits(run, SpanPredictor.data_split)
     sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
@@ -77,7 +75,7 @@ def prepare(
     )
     run = with_vocab(run, tokenizer, tokenizer)
     predictor = SpanPredictor(run, build_model(run), tokenizer, tokenizer, device)
-    return SpanObjective(predictor, splits), {JOINT: tokenizer}, run
+    return SpanJob(predictor, splits), {JOINT: tokenizer}, run
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

@@ -23,7 +23,7 @@ from ..parts.losses import smoothed_cross_entropy
 from ..processors.labels import collect_tags
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
-from .base import Metrics, Objective, Record, build_model, open_split, open_splits
+from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LABELS, TOKENIZER, LabelFiles, LabelPredictor, hidden_states, load_or_train_tokenizer, with_vocab
 from .protocols import LabelModel
 
@@ -168,7 +168,7 @@ class MostFrequentTag:
         return self.known.get(word, self.unknown)
 
 
-class TagObjective(Objective):
+class TagJob(TrainingJob):
     """Batches of tagged sentences, their loss, and metrics on the validation split."""
 
     def __init__(self, predictor: TagPredictor, splits: dict[str, Examples]) -> None:
@@ -198,7 +198,7 @@ class TagObjective(Objective):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagObjective, LabelFiles, Run]:
+def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagJob, LabelFiles, Run]:
     """Open the data, collect the tags and train the tokenizer or load that of `folder`; writes no file."""
     splits = open_splits(run, data_split)
     labels = collect_tags(splits["train"])
@@ -212,7 +212,7 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagObj
     tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
     run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
     predictor = TagPredictor(run, build_model(run), tokenizer, labels, device)
-    return TagObjective(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
+    return TagJob(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
 
 
 restore = TagPredictor.from_run_folder

@@ -13,7 +13,7 @@ from ..processors.tokenizers import TrainedTokenizer
 from ..synthetic.mixture import make_mixture
 from . import translate
 from .base import Metrics, open_split
-from .translate import REQUIRED_METHODS, TranslateObjective, TranslatePredictor, with_max_vocab
+from .translate import REQUIRED_METHODS, TranslateJob, TranslatePredictor, with_max_vocab
 
 __all__ = ["REQUIRED_METHODS", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
 
@@ -50,7 +50,7 @@ class MetricsByTask(dict[str, dict[str, float]]):
 
 def prepare(
     run: Run, folder: Path | None, device: torch.device
-) -> tuple[TranslateObjective, dict[str, TrainedTokenizer], Run]:
+) -> tuple[TranslateJob, dict[str, TrainedTokenizer], Run]:
     return translate.prepare(run, folder, device, Text2TextPredictor)
 
 

@@ -26,7 +26,7 @@ from ..parts import Cross, Mask
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
-from .base import Metrics, Objective, Record, build_model, open_split, open_splits, with_head, with_model_settings
+from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits, with_head, with_model_settings
 from .protocols import Seq2SeqModel, as_module
 from .records import Trace, join_records, translation_record
 from .seq2seq_generator import Seq2SeqGenerator
@@ -273,7 +273,7 @@ def decoder_states(model: Seq2SeqModel, batch: PairBatch) -> Tensor:
 VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 
 
-class TranslateObjective(Objective):
+class TranslateJob(TrainingJob):
     """Batches of pairs, their loss, and metrics on the validation split."""
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
@@ -313,13 +313,13 @@ class TranslateObjective(Objective):
 
 def prepare(
     run: Run, folder: Path | None, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
-) -> tuple[TranslateObjective, dict[str, TrainedTokenizer], Run]:
+) -> tuple[TranslateJob, dict[str, TrainedTokenizer], Run]:
     """Open the data and train the tokenizers or load those of `folder`; writes no file."""
     splits = open_splits(run, kind.data_split)
     tokenizers = _load_tokenizers(run, folder) if folder else _train_tokenizers(run, splits["train"])
     run = with_vocab(run, *source_and_target(tokenizers))
     predictor = kind(run, build_model(run), *source_and_target(tokenizers), device)
-    return TranslateObjective(predictor, splits), tokenizers, run
+    return TranslateJob(predictor, splits), tokenizers, run
 
 
 def restore(

@@ -13,7 +13,7 @@ from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.processors.tokenizers import TrainedTokenizer
-from regard.tasks.translate import TranslateObjective, decoder_states
+from regard.tasks.translate import TranslateJob, decoder_states
 from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -182,7 +182,7 @@ def test_compiled_packed_training_equals_plain():
         predictor=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
     )
     model, found = a_model().cuda(), []
-    for loss_of in (TranslateObjective.loss, torch.compile(TranslateObjective.loss, dynamic=False)):
+    for loss_of in (TranslateJob.loss, torch.compile(TranslateJob.loss, dynamic=False)):
         model.zero_grad()
         loss = loss_of(task, model, batch)
         loss.backward()

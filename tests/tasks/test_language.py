@@ -16,7 +16,7 @@ import regard
 from regard.config.run import change_settings, resolve
 from regard.data.corpus import Corpus, evaluation_windows
 from regard.errors import UserError
-from regard.tasks.language import LanguageObjective, LanguagePredictor, data_split, prepare
+from regard.tasks.language import LanguageJob, LanguagePredictor, data_split, prepare
 from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
 
 SMALL: dict[str, Any] = {
@@ -52,9 +52,9 @@ def cache(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def objectives(files, cache):
     """Objectives by family and settings, built once, with slightly trained models."""
-    built: dict[Any, LanguageObjective] = {}
+    built: dict[Any, LanguageJob] = {}
 
-    def objective(family: str = "learned", **changes: Any) -> LanguageObjective:
+    def objective(family: str = "learned", **changes: Any) -> LanguageJob:
         key = family, tuple(sorted(changes.items()))
         if key not in built:
             own = {name.replace("__", "."): value for name, value in changes.items()}
@@ -67,7 +67,7 @@ def objectives(files, cache):
     return objective
 
 
-def train_briefly(objective: LanguageObjective, epochs: int = 6) -> None:
+def train_briefly(objective: LanguageJob, epochs: int = 6) -> None:
     """So that generated texts are words and depend on the prompt."""
     optimizer = torch.optim.Adam(objective.model.parameters(), 5e-3)
     for step in chain(*(objective.steps(100 + epoch, 0) for epoch in range(epochs))):
@@ -322,7 +322,7 @@ def test_metrics_over_documents_equal_their_scores(objectives, files):
     assert metrics["policy"] == "non-overlapping 200" and "word_perplexity" not in metrics
 
 
-def texts(objective: LanguageObjective, name: str = "valid", **changes: Any) -> Corpus:
+def texts(objective: LanguageJob, name: str = "valid", **changes: Any) -> Corpus:
     run = objective.run.model_copy(update={"data": objective.run.data.model_copy(update=changes)})
     return data_split(run, name, objective.predictor.tokenizer, None)
 
@@ -393,7 +393,7 @@ def test_memory_is_used_unless_a_stride_is_set(objectives):
 # --- objectives ---------------------------------------------------------------------------------------------------------
 
 
-def gradients(objective: LanguageObjective) -> tuple[float, dict[str, torch.Tensor]]:
+def gradients(objective: LanguageJob) -> tuple[float, dict[str, torch.Tensor]]:
     """Of the first two steps together."""
     total, steps = 0.0, objective.steps(0, 0)
     objective.model.zero_grad()
@@ -474,18 +474,18 @@ def test_resuming_is_bit_exact(family, files, cache, tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    original = LanguageObjective.loss
+    original = LanguageJob.loss
     for life, at in enumerate((7, 5, 14)):
         calls = [0]
 
-        def breaking(self: LanguageObjective, model: Any, micro_batch: Any, calls: Any = calls, at: int = at) -> Any:
+        def breaking(self: LanguageJob, model: Any, micro_batch: Any, calls: Any = calls, at: int = at) -> Any:
             calls[0] += 1
             if calls[0] > 2 * at:
                 raise Stop
             return original(self, model, micro_batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr(LanguageObjective, "loss", breaking)
+            patch.setattr(LanguageJob, "loss", breaking)
             with pytest.raises(Stop):
                 regard.train("language", changes, out=tmp_path / "broken", resume=life > 0)
     regard.train("language", changes, out=tmp_path / "broken", resume=True)

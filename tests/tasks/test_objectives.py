@@ -5,7 +5,7 @@ import torch
 import torch._dynamo.testing
 
 from regard.config.run import resolve
-from regard.tasks.translate import TranslateObjective, prepare
+from regard.tasks.translate import TranslateJob, prepare
 
 SMALL = {
     "data.examples": 400, "model.width": 32, "model.heads": 2, "model.layers": 1, "model.inner": 64, "model.dropout": 0.0,
@@ -13,12 +13,12 @@ SMALL = {
 }  # fmt: skip
 
 
-def build_objective(**changes: object) -> TranslateObjective:
+def build_objective(**changes: object) -> TranslateJob:
     run = resolve("dates", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}).run
     return prepare(run, None, torch.device("cpu"))[0]
 
 
-def gradients(objective: TranslateObjective) -> tuple[float, dict[str, torch.Tensor], int]:
+def gradients(objective: TranslateJob) -> tuple[float, dict[str, torch.Tensor], int]:
     """The loss and the gradients of the first step, summed as in the training loop."""
     step, total = next(objective.steps(0, 0)), 0.0
     objective.model.train()
