@@ -17,7 +17,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 LEVELS = [
     ["errors"],
     ["files"],
-    ["config.renamed"],
+    ["config.renamed", "config.registry"],
     ["run_folder"],
     ["config.merge"],
     ["config.schema"],
@@ -33,6 +33,7 @@ LEVELS = [
     ["decode"],
     ["training"],
     ["tasks"],
+    ["plugins"],
     ["formats"],
     ["pretrained", "adapt.tuned_run"],
     ["api"],
@@ -44,7 +45,7 @@ LEVEL = {f"regard.{name}": number for number, names in enumerate(LEVELS) for nam
 FILE, FUNCTION, PARAMETERS = 400, 50, 8
 SAME_IN_EVERY_FAMILY = {"Config", "Model"}
 TOP_LEVEL = {
-    "__init__", "__main__", "api", "demo", "errors", "files", "device", "pretrained", "run_folder", "testing", "sklearn",
+    "__init__", "__main__", "api", "demo", "errors", "files", "device", "plugins", "pretrained", "run_folder", "testing", "sklearn",
 }  # fmt: skip
 
 BRITISH = (

@@ -46,13 +46,23 @@ Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has
 Details = Annotated[bool, typer.Option("--details", help="Print one JSON record per line.")]
 
 
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE", help="Load a .py file or module that registers a family or a task."),
+]
+
+
 @app.callback(invoke_without_command=True)
-def show_version(version: Version = False) -> None:
+def before_command(version: Version = False, plugin: Plugins = None) -> None:
     if version:
         from .. import __version__
 
         print(f"regard {__version__}")
         raise typer.Exit
+    for source in plugin or ():
+        from ..plugins import load_plugin
+
+        load_plugin(source)
 
 
 @app.command()

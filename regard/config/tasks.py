@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from .registry import Registry
 from .schema import (
     Base,
     Data,
@@ -51,7 +52,7 @@ class TaskSettings:
         return {metric.name: metric for metric in self.metrics}[name]
 
 
-TASKS = {
+BUILTIN = {
     "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
     "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
     "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1)),
@@ -60,3 +61,4 @@ TASKS = {
     "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
 }
+TASKS = Registry("task", BUILTIN)

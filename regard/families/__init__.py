@@ -6,7 +6,9 @@ A family whose models differ by task has HEADS: its Model builds the one that Co
 from importlib import import_module
 from types import ModuleType
 
-FAMILIES = {
+from ..config.registry import Registry
+
+BUILTIN: dict[str, str | ModuleType] = {
     "transformer": "regard.families.transformer",
     "bert": "regard.families.bert",
     "longformer": "regard.families.longformer",
@@ -18,7 +20,9 @@ FAMILIES = {
     "rnn": "regard.families.rnn",
     "cnn": "regard.families.cnn",
 }
+FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 
 
 def family(name: str) -> ModuleType:
-    return import_module(FAMILIES[name])
+    found = FAMILIES[name]
+    return import_module(found) if isinstance(found, str) else found

@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from ..config.registry import Registry
 from ..parts.inputs import Inputs, Modality
 
 Array: TypeAlias = np.ndarray
@@ -34,3 +35,6 @@ class Processor(Protocol):
 
     @classmethod
     def load(cls, path: Path) -> Self: ...
+
+
+PROCESSORS: Registry[type[Any]] = Registry("processor", {})

@@ -6,17 +6,25 @@ REQUIRED_METHODS name the methods that a family's model must have.
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ..config.merge import one_of
+from ..config.registry import Registry
 from ..config.run import Run
 from ..errors import UserError
 from ..families import FAMILIES, family
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
-TASKS = {name: f"regard.tasks.{name}" for name in NAMES}
+BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name}" for name in NAMES}
+TASKS = Registry("task", BUILTIN)  # a module, or its import name
+
+
+def task_module(name: str) -> ModuleType:
+    found = TASKS[name]
+    return import_module(found) if isinstance(found, str) else found
 
 
 def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Any, dict[str, Any], Run]:
@@ -25,17 +33,17 @@ def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Any, d
     `folder` is a run folder to resume.
     """
     _require_methods(run)
-    prepared: tuple[Any, dict[str, Any], Run] = import_module(TASKS[run.task]).prepare(run, folder, device)
+    prepared: tuple[Any, dict[str, Any], Run] = task_module(run.task).prepare(run, folder, device)
     return prepared
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> Any:
     """The predictor of a run folder, without the weights."""
-    return import_module(TASKS[run.task]).restore(run, folder, device)
+    return task_module(run.task).restore(run, folder, device)
 
 
 def _require_methods(run: Run) -> None:
-    methods: tuple[str, ...] = getattr(import_module(TASKS[run.task]), "REQUIRED_METHODS", ())
+    methods: tuple[str, ...] = getattr(task_module(run.task), "REQUIRED_METHODS", ())
 
     def supports(name: str) -> bool:
         heads = getattr(family(name), "HEADS", {"": family(name).Model})
@@ -51,5 +59,5 @@ def _require_methods(run: Run) -> None:
 def with_max_vocab(run: Run) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
     _require_methods(run)
-    sized: Run = import_module(TASKS[run.task]).with_max_vocab(run)
+    sized: Run = task_module(run.task).with_max_vocab(run)
     return sized

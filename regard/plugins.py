@@ -1,0 +1,101 @@
+"""Plugins: a user's families, tasks and processors, added without editing the package."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from .config.tasks import TASKS as TASK_SETTINGS
+from .errors import UserError
+from .families import FAMILIES
+from .processors.base import PROCESSORS
+from .tasks import TASKS
+
+FAMILY_PARTS = {
+    "Config": "its settings, a subclass of regard.config.schema.Base with a default for `family`",
+    "SIZES": "its sizes by name; `tiny` is required",
+    "Model": "the model, built from a Config",
+    "SPEC": "a ModelSpec: what it reads and writes",
+}
+TASK_PARTS = {
+    "TASK": "a Task: its name, what it reads and writes",
+    "SETTINGS": "TaskSettings: the types of data.* and decode.*, and its metrics",
+    "prepare": "a function that returns the TrainingJob",
+    "restore": "a function that returns the predictor of a run folder",
+    "with_max_vocab": "a function that completes the model settings without data",
+}
+
+
+def register(
+    *, family: ModuleType | str | None = None, task: ModuleType | str | None = None, processor: type | None = None
+) -> None:
+    """Add a family or a task, which are modules (or their import names), or a processor class.
+
+    Config, command line, training, resuming and prediction then know it by its name. An installed package does this in
+    its entry point `regard.plugins`, a single file is given as `regard --plugin FILE`.
+    """
+    if family is None and task is None and processor is None:
+        raise UserError("register got nothing to add; give family=, task= or processor=")
+    if family is not None:
+        module = _import(family)
+        _require(module, "family", FAMILY_PARTS)
+        FAMILIES.add(_family_name(module), module)
+    if task is not None:
+        module = _import(task)
+        _require(module, "task", TASK_PARTS)
+        TASKS.add(module.TASK.name, module)
+        TASK_SETTINGS.add(module.TASK.name, module.SETTINGS)
+    if processor is not None:
+        if not isinstance(name := getattr(processor, "kind", None), str):
+            raise UserError(f"the processor {processor.__name__} has no name; give it a class attribute `kind`")
+        PROCESSORS.add(name, processor)
+
+
+def load_plugin(source: str) -> None:
+    """Import a plugin: the path of a .py file, or the name of a module. It registers its parts."""
+    path = Path(source)
+    if path.suffix != ".py":
+        _import(source)
+        return
+    if not path.is_file():
+        raise UserError(f"--plugin {source} is not a file; give the path of a .py file or the name of a module")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # `register(family=__name__)` and pickling find it there
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise UserError(
+            f"the plugin {source} cannot be loaded ({type(error).__name__}: {error}); correct it"
+        ) from error
+
+
+def _import(module: ModuleType | str) -> ModuleType:
+    if isinstance(module, ModuleType):
+        return module
+    try:
+        return sys.modules.get(module) or importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"the plugin module {module} cannot be imported ({error}); install it, or correct its name"
+        ) from error
+
+
+def _require(module: ModuleType, kind: str, parts: dict[str, str]) -> None:
+    for name, what in parts.items():
+        if not hasattr(module, name):
+            raise UserError(f"the {kind} module {module.__name__} has no {name}: {what}; see docs/extend.md")
+    if kind == "family" and "tiny" not in module.SIZES:
+        raise UserError(f"SIZES of the family module {module.__name__} has no size tiny, which its tests use; add it")
+
+
+def _family_name(module: ModuleType) -> str:
+    name = module.Config.model_fields["family"].default if "family" in module.Config.model_fields else None
+    if not isinstance(name, str) or not name:
+        raise UserError(f"Config of the family module {module.__name__} has no default for `family`; give its name")
+    return name
