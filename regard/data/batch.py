@@ -20,6 +20,7 @@ class Batch:
     count: int
     number: int = 0  # of the micro-batch in its step, over all processes
     examples: tuple[int, ...] = ()  # indices in the data set
+    counted: bool = True  # False: a process without a micro-batch of its own repeats one, times zero
 
     def __getitem__(self, name: str) -> Inputs:
         return self.inputs[name]

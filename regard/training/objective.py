@@ -11,20 +11,26 @@ from ..data.batch import Batch
 
 @dataclass(frozen=True, eq=False)
 class LossSum:
-    """Sums over a micro-batch."""
+    """Sums over a micro-batch, which the loop divides by the `Batch.count` of the whole step, over all processes.
+
+    The count is not repeated here: it changes with every batch, and a compiled objective would be compiled again.
+    """
 
     sum: Tensor
-    count: int
     logs: Mapping[str, Tensor] = field(default_factory=dict)  # more sums over the same count, detached
 
 
 class Objective(nn.Module, ABC):
-    """A loss that adds up over micro-batches. The loop divides by the count of the whole step, over all processes."""
+    """A loss that adds up over micro-batches."""
 
     model: nn.Module
 
     @abstractmethod
     def forward(self, batch: Batch) -> LossSum: ...
+
+    def bind(self, batch: Batch) -> Batch:
+        """The batch with what the objective carries from step to step; called outside the compiled `forward`."""
+        return batch
 
 
 class StepObjective(nn.Module, ABC):

@@ -1,0 +1,179 @@
+"""The gradients of one optimizer step: any objective, any number of micro-batches and processes."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..data.batch import Batch
+from .objective import LossSum, Objective, StepObjective
+from .optim import autocast
+
+AnyObjective: TypeAlias = Objective | StepObjective
+Features: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One process, or several that share every step."""
+
+    rank: int = 0
+    world: int = 1
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        """The sums over all processes; the device is not involved."""
+        if self.world == 1:
+            return list(numbers)
+        summed = torch.tensor(numbers, dtype=torch.long)
+        dist.all_reduce(summed)
+        totals: list[int] = summed.tolist()
+        return totals
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+
+ALONE = Ranks()
+
+
+class CompiledObjective(nn.Module):
+    """The objective as the loop calls it: compiled while `enabled`."""
+
+    def __init__(self, objective: AnyObjective, compiled: Callable[[Batch], LossSum | dict[str, Tensor]]) -> None:
+        super().__init__()
+        self.objective, self.compiled, self.enabled = objective, compiled, True
+
+    def forward(self, batch: Batch) -> LossSum | dict[str, Tensor]:
+        found: LossSum | dict[str, Tensor] = self.compiled(batch) if self.enabled else self.objective(batch)
+        return found
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The mean loss of a step over all processes, still on the device, and what it is the mean of."""
+
+    loss: Tensor
+    count: int
+
+
+class GradientStep:
+    """Adds the gradient of a step's mean loss to every parameter.
+
+    Dropout is seeded by (seed, step, micro-batch number): it depends neither on the process that runs a micro-batch
+    nor on what ran there before. Seeding does not wait for the device.
+    """
+
+    def __init__(
+        self,
+        objective: AnyObjective,
+        device: torch.device,
+        seed: int = 0,
+        precision: str = "fp32",
+        ranks: Ranks = ALONE,
+        compiled: Callable[[Batch], LossSum | dict[str, Tensor]] | None = None,
+    ) -> None:
+        self.objective, self.device, self.seed, self.precision, self.ranks = objective, device, seed, precision, ranks
+        self.switch = CompiledObjective(objective, compiled) if compiled else None
+        self.module: nn.Module = self.switch or objective
+        if ranks.world > 1:  # a task may leave some parameters without gradient, such as another task's head
+            self.module = DistributedDataParallel(self.module, broadcast_buffers=False, find_unused_parameters=True)
+
+    def compile(self, enabled: bool) -> None:
+        """Run the compiled objective from now on, or the plain one."""
+        if self.switch:
+            self.switch.enabled = enabled
+
+    def run(self, step: int, micro_batches: Sequence[Batch]) -> StepLoss:
+        """`micro_batches` are this process's share of the step; all processes have equally many."""
+        own = sum(batch.count for batch in micro_batches if batch.counted)
+        (count,) = self.ranks.total([own])
+        if isinstance(self.objective, StepObjective):
+            return StepLoss(self._whole_step(self.objective, step, micro_batches, max(count, 1)), count)
+        return StepLoss(self._sum(self.objective, step, micro_batches, max(count, 1)), count)
+
+    def _sum(self, objective: Objective, step: int, micro_batches: Sequence[Batch], count: int) -> Tensor:
+        """Divide before backward, so that the number of micro-batches and of processes changes nothing."""
+        total, last = torch.zeros((), device=self.device), len(micro_batches) - 1
+        divisor = count / self.ranks.world  # DDP takes the mean over the processes
+        for place, batch in enumerate(micro_batches):
+            with self._reduced(place == last):
+                with self._forward(step, batch):
+                    loss = self.module(objective.bind(self._to_device(batch))).sum / divisor
+                loss = loss if batch.counted else loss * 0.0
+                loss.backward()
+            total += loss.detach()
+        return self.ranks.add(total / self.ranks.world) if self.ranks.world > 1 else total
+
+    def _whole_step(self, objective: StepObjective, step: int, micro_batches: Sequence[Batch], count: int) -> Tensor:
+        """GradCache (2101.06983): features without a graph, the loss of all of them, and each micro-batch again."""
+        if len(micro_batches) == self.ranks.world == 1:
+            with self._forward(step, micro_batches[0]):
+                loss = objective.loss(self.module(self._to_device(micro_batches[0]))).sum / count
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        batches = [self._to_device(batch) for batch in micro_batches]
+        with torch.no_grad():
+            parts = [self._features(step, batch) for batch in batches]
+        tables, rows = self._gather(batches, parts)
+        with autocast(self.device, self.precision):
+            loss = objective.loss(tables).sum / count
+        loss.backward()  # type: ignore[no-untyped-call]
+        for place, (batch, own) in enumerate(zip(batches, rows, strict=True)):
+            with self._reduced(place == len(batches) - 1):
+                features = self._features(step, batch)
+                slopes = [
+                    _gradient(tables[name])[own] * self.ranks.world if batch.counted else torch.zeros_like(feature)
+                    for name, feature in features.items()
+                ]
+                torch.autograd.backward(list(features.values()), slopes)
+        return loss.detach()
+
+    def _features(self, step: int, batch: Batch) -> dict[str, Tensor]:
+        with self._forward(step, batch):
+            features: dict[str, Tensor] = self.module(batch)
+        return features
+
+    def _gather(self, batches: Sequence[Batch], parts: Sequence[Features]) -> tuple[dict[str, Tensor], list[slice]]:
+        """The features of the whole step by name, in the order of micro-batch numbers, and the rows of each batch.
+
+        Each process fills in its own rows. A batch that does not count has none.
+        """
+        sizes = [0] * (len(batches) * self.ranks.world)
+        for batch, part in zip(batches, parts, strict=True):
+            sizes[batch.number] = len(next(iter(part.values()))) if batch.counted else 0
+        ends = torch.tensor(self.ranks.total(sizes)).cumsum(0).tolist()
+        rows = [slice(ends[batch.number] - sizes[batch.number], ends[batch.number]) for batch in batches]
+        tables = {}
+        for name, first in parts[0].items():
+            table = first.new_zeros(ends[-1], *first.shape[1:])
+            for batch, part, own in zip(batches, parts, rows, strict=True):
+                if batch.counted:
+                    table[own] = part[name]
+            tables[name] = self.ranks.add(table).requires_grad_()
+        return tables, rows
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return batch.to(self.device, non_blocking=self.device.type == "cuda")
+
+    def _forward(self, step: int, batch: Batch) -> AbstractContextManager[object]:
+        torch.manual_seed(random.Random(f"{self.seed} {step} {batch.number}").getrandbits(63))
+        return autocast(self.device, self.precision)
+
+    def _reduced(self, last: bool) -> AbstractContextManager[object]:
+        """DDP reduces the gradients once per step, with the last micro-batch."""
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()
+        return nullcontext()
+
+
+def _gradient(features: Tensor) -> Tensor:
+    return torch.zeros_like(features) if features.grad is None else features.grad
