@@ -6,7 +6,7 @@ every row has its own limit, and finished rows are dropped from the batch while 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,12 @@ class SearchCache(Protocol):
     def select(self, rows: Tensor) -> object: ...
 
 
+class OpenCache(SearchCache, Protocol):
+    """A cache whose rows come and go: the cache of an open batch."""
+
+    def put(self, rows: Tensor, other: Any, origin: Tensor) -> None: ...
+
+
 @dataclass(frozen=True)
 class SearchSettings:
     end: int
@@ -63,17 +69,24 @@ class SearchState(ABC):
 
     rule_graph_safe = True  # a step of this rule depends on earlier steps through tensors only
     replicates_prompt = False  # all beams may start as copies of the prompt, of which only the first counts
+    per_row: ClassVar[tuple[str, ...]] = "logprobs", "tokens", "active", "device_step"  # tensors of the active rows
+    per_input: ClassVar[tuple[str, ...]] = ("limits",)  # tensors of the input rows
 
-    def __init__(self, settings: SearchSettings, width: int, cache: SearchCache, limits: Tensor) -> None:
+    def __init__(
+        self, settings: SearchSettings, width: int, cache: SearchCache, limits: Tensor, capacity: int = 0
+    ) -> None:
+        """`capacity`: the most tokens that any row may have; 0: the largest limit."""
         self.settings, self.width, self.cache, self.limits = settings, width, cache, limits
         rows, device = len(limits), limits.device
-        self.capacity = -(-int(limits.max()) // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that `tokens` can hold
+        most = max(capacity, int(limits.max()))
+        self.capacity = -(-most // SHAPE_MULTIPLE) * SHAPE_MULTIPLE  # tokens that `tokens` can hold
         self.input_row = torch.arange(rows, device=device)  # the input row of each active row
         self.logprobs = torch.zeros(rows, 1, device=device)  # Σ log p of every open hypothesis
         self.tokens = torch.zeros(rows, 1, self.capacity, dtype=torch.long, device=device)  # the first `step` are set
         self.active = torch.ones(rows, dtype=torch.bool, device=device)
-        self.step = 0
-        self.device_step = torch.zeros((), dtype=torch.long, device=device)  # `step`, for use in a CUDA graph
+        self.step = 0  # of the row that has the most
+        self.device_step = torch.zeros(rows, dtype=torch.long, device=device)  # of each row, for use in a CUDA graph
+        self.ragged = False  # True if rows joined later, so that steps differ
         self.finished = False
 
     @property
@@ -110,7 +123,8 @@ class SearchState(ABC):
         """(rows,) bool: True if the row needs no further step."""
 
     @abstractmethod
-    def results(self) -> list[list[Hypothesis]]: ...
+    def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
+        """The hypotheses of all input rows; or of these active rows."""
 
     def step_and_drop(self, logits: Tensor) -> Tensor | None:
         """Advance by one token and drop finished rows; None when every row has finished."""
@@ -147,9 +161,22 @@ class SearchState(ABC):
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
-        self.input_row, self.logprobs, self.tokens, self.active = (
-            each[rows] for each in (self.input_row, self.logprobs, self.tokens, self.active)
-        )
+        for name in ("input_row", *self.per_row):
+            setattr(self, name, getattr(self, name)[rows])
+
+    def retain(self, rows: Tensor) -> None:
+        """Keep only these rows and forget the results of all others, as in an open batch."""
+        self.select(rows)
+        for name in self.per_input:
+            setattr(self, name, getattr(self, name)[self.input_row])
+        self.input_row = torch.arange(len(rows), device=rows.device)
+
+    def join(self, other: Self) -> None:
+        """Append the rows of another search with the same settings and capacity, wherever each of them is."""
+        for name in (*self.per_row, *self.per_input):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+        self.input_row = torch.arange(len(self.limits), device=self.limits.device)
+        self.ragged, self.step = True, max(self.step, other.step)
 
     def _log_probabilities(self, logits: Tensor, context: StepContext) -> Tensor:
         scores = logits.float()
@@ -165,11 +192,15 @@ class SearchState(ABC):
         stops = self.settings.stop_strings
         if stops is None:
             return torch.zeros_like(candidates)
-        return stops(tokens[:, :, : self.step], self.input_row, candidates)
+        context = StepContext(self.step, candidates, tokens[:, :, : self.step], self.input_row, self._row_steps())
+        return stops(context.history(), self.input_row, candidates)
 
     def step_context(self) -> StepContext:
         remaining = self.limits[self.input_row] - self.device_step
-        return StepContext(self.step, remaining, self.tokens[:, :, : self.step], self.input_row)
+        return StepContext(self.step, remaining, self.tokens[:, :, : self.step], self.input_row, self._row_steps())
+
+    def _row_steps(self) -> Tensor | None:
+        return self.device_step if self.ragged else None
 
 
 class BeamSearch(SearchState):
@@ -177,8 +208,10 @@ class BeamSearch(SearchState):
 
     replicates_prompt = True
 
-    def __init__(self, settings: SearchSettings, cache: SearchCache, limits: Tensor, width: int | None = None) -> None:
-        super().__init__(settings, width or settings.beam, cache, limits)
+    def __init__(
+        self, settings: SearchSettings, cache: SearchCache, limits: Tensor, capacity: int = 0, width: int | None = None
+    ) -> None:
+        super().__init__(settings, width or settings.beam, cache, limits, capacity)
         kept = settings.nbest if settings.early_stopping == "exact" else settings.beam
         self.pool = HypothesisPool(len(limits), kept, self.capacity, settings.length_penalty, limits.device)
 
@@ -218,7 +251,7 @@ class BeamSearch(SearchState):
         """Add hypotheses that end with END, and those that end without it, in one call. Each is (tokens, Σ log p)."""
         tokens, logprobs = (torch.cat(both, 1) for both in zip(ending, truncated, strict=True))
         ended = torch.arange(tokens.size(1), device=tokens.device) < ending[0].size(1)
-        self.pool.add(self.input_row, tokens, self.device_step - ended.long(), logprobs, ended)
+        self.pool.add(self.input_row, tokens, self.device_step[:, None] - ended.long(), logprobs, ended)
 
     def finished_rows(self) -> Tensor:
         """(rows,) bool: True if no open hypothesis can enter the row's pool any more."""
@@ -230,22 +263,30 @@ class BeamSearch(SearchState):
             length = self.limits[self.input_row].to(worst) if alpha > 0 else length + 1
         return self.logprobs.amax(1) / length**alpha <= worst
 
-    def results(self) -> list[list[Hypothesis]]:
-        rows = zip(*self.pool.best(self.settings.nbest), strict=True)
+    def retain(self, rows: Tensor) -> None:
+        self.pool.select(self.input_row[rows])
+        super().retain(rows)
+
+    def join(self, other: Self) -> None:
+        self.pool.join(other.pool)
+        super().join(other)
+
+    def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
+        found = self.pool.best(self.settings.nbest, None if rows is None else self.input_row[rows])
         return [
             [
                 Hypothesis(tokens[:length], score, logprob, ended)
                 for tokens, length, score, logprob, ended in zip(*row, strict=True)
                 if score > -torch.inf
             ]
-            for row in rows
+            for row in zip(*found, strict=True)
         ]
 
 
 def extend(tokens: Tensor, step: Tensor, origin: Tensor, token: Tensor) -> Tensor:
-    """Gather tokens (rows, beams, capacity) by `origin` and write `token` (rows, new) as token number `step`."""
+    """Gather tokens (rows, beams, capacity) by `origin`; write `token` (rows, new) as number `step` (rows,)."""
     past = tokens.gather(1, origin[:, :, None].expand(-1, -1, tokens.size(2)))
-    return past.scatter(2, (step - 1).expand(*token.shape, 1), token[:, :, None])
+    return past.scatter(2, (step - 1)[:, None, None].expand(*token.shape, 1), token[:, :, None])
 
 
 def update_in_place(old: Tensor, new: Tensor) -> Tensor:

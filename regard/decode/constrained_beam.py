@@ -158,9 +158,16 @@ class ConstrainedBeamSearch(BeamSearch):
 
     rule_graph_safe = replicates_prompt = False
 
-    def __init__(self, settings: SearchSettings, required: RequiredPhrases, cache: SearchCache, limits: Tensor) -> None:
+    def __init__(
+        self,
+        settings: SearchSettings,
+        required: RequiredPhrases,
+        cache: SearchCache,
+        limits: Tensor,
+        capacity: int = 0,
+    ) -> None:
         self.widths = settings.beam + required.min_tokens  # (rows,) the beam width of each row
-        super().__init__(settings, cache, limits, int(self.widths.max()))
+        super().__init__(settings, cache, limits, capacity, int(self.widths.max()))
         self.required, self.progress = required, required.initial_progress()
 
     def select(self, rows: Tensor) -> None:
@@ -179,10 +186,11 @@ class ConstrainedBeamSearch(BeamSearch):
         ended, rank = token == end, torch.arange(token.size(1), device=token.device)
         step = self.device_step
         if exact:  # every hypothesis that contains all phrases may end, however unlikely
-            self.pool.add(self.input_row, before, step - 1, ending.masked_fill(missing > 0, -torch.inf), True)
+            ending_now = ending.masked_fill(missing > 0, -torch.inf)
+            self.pool.add(self.input_row, before, step[:, None] - 1, ending_now, True)
         else:  # as in plain beam search: twice as many candidates; ended ones in the better half enter the pool
             better, tokens = ended & (rank < self.widths[:, None]), extend(before, step, origin, token)
-            self.pool.add(self.input_row, tokens, step - 1, best.masked_fill(~better, -torch.inf), True)
+            self.pool.add(self.input_row, tokens, step[:, None] - 1, best.masked_fill(~better, -torch.inf), True)
         best, order = best.masked_fill(ended, -torch.inf), ended.long().argsort(dim=1, stable=True)[:, : self.width]
         self.logprobs, token, origin = (each.gather(1, order) for each in (best, token, origin))
         self.logprobs = self.logprobs.masked_fill(rank[: self.width] >= self.widths[:, None], -torch.inf)
@@ -195,7 +203,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _add_truncated(self, before: Tensor, ending: Tensor, missing_before: Tensor, last: Tensor) -> None:
         """At the limit, add hypotheses that contain all phrases; where none does, those that contain the most."""
-        step, truncated = self.device_step, self.logprobs.masked_fill(~last[:, None], -torch.inf)
+        step, truncated = self.device_step[:, None], self.logprobs.masked_fill(~last[:, None], -torch.inf)
         missing = self._missing_phrases()
         self.pool.add(self.input_row, self.tokens, step, truncated.masked_fill(missing > 0, -torch.inf), False)
         empty = last & (self.pool.scores[self.input_row].amax(1) == -torch.inf)

@@ -16,10 +16,25 @@ ANY_TOKEN, NO_TOKEN = -1, -2  # in a table of tokens: matches every token; match
 class StepContext:
     """The state of a search that a filter may use."""
 
-    step: int  # tokens generated so far by every hypothesis
+    step: int  # tokens generated so far by every hypothesis, or by the longest one if `steps` says how many
     remaining: Tensor  # (rows,) how many more tokens each row may generate, this one included
-    tokens: Tensor  # (rows, beams, step) the tokens so far
+    tokens: Tensor  # (rows, beams, step) the tokens so far; of a row in `steps` only the first ones
     input_row: Tensor  # (rows,) the input row of each active row
+    steps: Tensor | None = None  # (rows,) tokens generated so far by each row, if rows differ
+
+    def history(self, before: Tensor | None = None) -> Tensor:
+        """(rows, beams, tokens): `before` (input rows, tokens) and the tokens so far, ending in the last column.
+
+        Shorter rows have NO_TOKEN on the left.
+        """
+        tokens = self.tokens
+        if before is not None:
+            tokens = torch.cat([before[self.input_row][:, None].expand(-1, tokens.size(1), -1), tokens], 2)
+        if self.steps is None:
+            return tokens
+        index = torch.arange(tokens.size(2), device=tokens.device) - (self.step - self.steps)[:, None, None]
+        moved = tokens.gather(2, index.clamp(min=0).expand_as(tokens))
+        return moved.masked_fill(index < 0, NO_TOKEN)
 
 
 class Filter(Protocol):
@@ -77,10 +92,7 @@ class Forbid:
 
     def _recent_tokens(self, context: StepContext) -> Tensor:
         """(rows, beams, longest - 1): the last tokens."""
-        size, tokens = self.before.size(2), context.tokens
-        if self.prefix is not None:
-            prefix = self.prefix[context.input_row][:, None].expand(-1, tokens.size(1), -1)
-            tokens = torch.cat([prefix, tokens], 2)
+        size, tokens = self.before.size(2), context.history(self.prefix)
         missing = max(size - tokens.size(2), 0)
         return F.pad(tokens, (missing, 0), value=NO_TOKEN)[:, :, tokens.size(2) + missing - size :]
 
@@ -94,7 +106,7 @@ class FirstToken:
         self.rows, self.forbidden = rows, ~allowed
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        if context.step:
+        if context.step:  # a row that joins others has its first step alone
             return scores
         return scores.masked_fill(self.rows[context.input_row][:, None, None] & self.forbidden, -torch.inf)
 
@@ -135,8 +147,7 @@ class RepetitionPenalty:
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
         rows, beams, vocab = scores.shape
-        prompt = self.prompt[context.input_row][:, None].expand(-1, beams, -1)
-        past = torch.cat([prompt, context.tokens], 2)
+        past = context.history(self.prompt)
         index = past.masked_fill(past < 0, vocab)
         used = past.new_zeros(rows, beams, vocab + 1, dtype=torch.bool).scatter(2, index, True)[:, :, :vocab]
         penalized = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)

@@ -61,7 +61,7 @@ class HypothesisPool:
     def add(self, rows: Tensor, tokens: Tensor, length: Tensor, logprobs: Tensor, ended: Tensor | bool) -> None:
         """Add the first `length` of tokens (rows, new, capacity), without END, with their Σ log p (rows, new).
 
-        A Σ log p of minus infinity adds nothing. `length` and `ended` hold a value for each (new,) or one for all.
+        A Σ log p of minus infinity adds nothing. `length` is (rows, new) or (rows, 1); `ended` (new,) or one for all.
         """
         offered = logprobs / (length + ended).to(logprobs) ** self.length_penalty  # END counts
         if not tokens.is_cuda and not (offered > self.scores[rows].amin(1, keepdim=True)).any():
@@ -83,7 +83,18 @@ class HypothesisPool:
     def worst(self, rows: Tensor) -> Tensor:
         return self.scores[rows].amin(1)
 
-    def best(self, count: int) -> list[list[list[Any]]]:
-        """tokens, lengths, scores, logprobs and ended of the best `count` hypotheses of every row."""
-        parts = (self.tokens, self.lengths, self.scores, self.logprobs, self.ended)
-        return [part[:, :count].tolist() for part in parts]
+    def best(self, count: int, rows: Tensor | None = None) -> list[list[list[Any]]]:
+        """tokens, lengths, scores, logprobs and ended of the best `count` hypotheses of every row, or of `rows`."""
+        parts = (getattr(self, name) for name in PARTS)
+        return [(part if rows is None else part[rows])[:, :count].tolist() for part in parts]
+
+    def select(self, rows: Tensor) -> None:
+        for name in PARTS:
+            setattr(self, name, getattr(self, name)[rows])
+
+    def join(self, other: "HypothesisPool") -> None:
+        for name in PARTS:
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+
+
+PARTS = "tokens", "lengths", "scores", "logprobs", "ended"  # of a pool: tensors with one row per input

@@ -58,18 +58,30 @@ def sample_keys(texts: list[str], samples: int, seed: int, device: torch.device)
 class SampleSearch(SearchState):
     """Samples from p by the maximum of log p + Gumbel noise (1611.01144)."""
 
+    per_input = (*SearchState.per_input, "finished_tokens", "lengths", "finished_logprobs", "done", "ended")
+
     def __init__(
-        self, settings: SearchSettings, sampling: SamplingSettings, cache: SearchCache, limits: Tensor
+        self,
+        settings: SearchSettings,
+        sampling: SamplingSettings,
+        cache: SearchCache,
+        limits: Tensor,
+        capacity: int = 0,
     ) -> None:
         rows, samples = sampling.keys.shape
-        super().__init__(settings, samples, cache, limits)
-        self.sampling, device = sampling, limits.device
+        super().__init__(settings, samples, cache, limits, capacity)
+        device = limits.device
         self.beam_index = torch.arange(samples, device=device)
         self.finished_tokens = torch.zeros(rows, samples, self.capacity, dtype=torch.long, device=device)
         self.lengths = torch.zeros(rows, samples, dtype=torch.long, device=device)
         self.finished_logprobs = torch.full((rows, samples), -torch.inf, device=device)
         self.done = torch.zeros(rows, samples, dtype=torch.bool, device=device)
         self.ended = torch.zeros(rows, samples, dtype=torch.bool, device=device)
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        assert self.settings.sampling is not None
+        return self.settings.sampling
 
     @property
     def graph_safe(self) -> bool:
@@ -80,7 +92,7 @@ class SampleSearch(SearchState):
         shaped = scores
         for filter in self.sampling.filters:
             shaped = filter(shaped, context)
-        noise = gumbel(self.sampling.keys[self.input_row], self.device_step, scores.size(2))
+        noise = gumbel(self.sampling.keys[self.input_row], self.device_step[:, None], scores.size(2))
         token = (shaped + noise).argmax(-1)
         self.logprobs = scores.gather(2, token[:, :, None])[:, :, 0]
         own = self.beam_index[: self.tokens.size(1)].expand_as(token)
@@ -105,12 +117,14 @@ class SampleSearch(SearchState):
     def finished_rows(self) -> Tensor:
         return self.done[self.input_row].all(1)
 
-    def results(self) -> list[list[Hypothesis]]:
+    def results(self, rows: Tensor | None = None) -> list[list[Hypothesis]]:
         """In the order of the samples: the first is the same for any number of samples."""
         lengths = self.lengths + self.ended
         scores = self.finished_logprobs / lengths.clamp(min=1) ** self.settings.length_penalty
+        wanted = slice(None) if rows is None else self.input_row[rows]
         parts = [
-            part.tolist() for part in (self.finished_tokens, self.lengths, scores, self.finished_logprobs, self.ended)
+            part[wanted].tolist()
+            for part in (self.finished_tokens, self.lengths, scores, self.finished_logprobs, self.ended)
         ]
         return [
             [

@@ -70,14 +70,15 @@ def read_prompt(stepper: EagerStep, prompt: Tensor, valid: Tensor | None) -> Ten
     return stepper.step(state.replicate_prompt(prompt)) if as_step else state.step_and_drop(scores)
 
 
-def build_search(settings: SearchSettings, cache: SearchCache, limits: Tensor) -> SearchState:
+def build_search(settings: SearchSettings, cache: SearchCache, limits: Tensor, capacity: int = 0) -> SearchState:
+    """The state of a search; with `capacity` its rows may have that many tokens, so that others can join."""
     if settings.sampling is not None:
-        return SampleSearch(settings, settings.sampling, cache, limits)
+        return SampleSearch(settings, settings.sampling, cache, limits, capacity)
     if settings.required is not None:
-        return ConstrainedBeamSearch(settings, settings.required, cache, limits)
+        return ConstrainedBeamSearch(settings, settings.required, cache, limits, capacity)
     if settings.beam == settings.nbest == 1 and settings.early_stopping == "first":
-        return GreedySearch(settings, cache, limits)
-    return BeamSearch(settings, cache, limits)
+        return GreedySearch(settings, cache, limits, capacity)
+    return BeamSearch(settings, cache, limits, capacity)
 
 
 def last_logits(logits: Tensor, valid: Tensor | None) -> Tensor:

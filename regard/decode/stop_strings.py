@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from .filters import NO_TOKEN
 from .texts import added_text
 
 SPARE_TOKENS = 4  # beyond those that can hold a stop string: a character may begin in them
@@ -26,13 +27,17 @@ class StopStrings:
         self.window = max(len(string.encode()) for string in strings) + SPARE_TOKENS  # a token has at least one byte
 
     def __call__(self, tokens: Tensor, input_row: Tensor, candidates: Tensor) -> Tensor:
-        """(rows, new) bool: which `candidates` among tokens (rows, new, length) now contain a stop string."""
+        """(rows, new) bool: which `candidates` among tokens (rows, new, length) now contain a stop string.
+
+        The tokens end in the last column; shorter rows have NO_TOKEN on the left.
+        """
         matches = torch.zeros_like(candidates, device="cpu")
         positions = candidates.nonzero().tolist()
-        recent, rows = tokens[:, :, -self.window :].tolist(), input_row.tolist()
+        recent, rows = tokens[:, :, -self.window - 1 :].tolist(), input_row.tolist()
         for i, j in positions:
-            prompt = self.prompts[rows[i]] if tokens.size(2) <= self.window else None
-            matches[i, j] = self._matches(recent[i][j], prompt)
+            own = [token for token in recent[i][j] if token != NO_TOKEN]
+            prompt = self.prompts[rows[i]] if len(own) <= self.window else None
+            matches[i, j] = self._matches(own[-self.window :], prompt)
         return matches.to(candidates.device)
 
     def _matches(self, tokens: list[int], prompt: list[int] | None) -> bool:

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from . import unpadded
 from .attention import Attention
-from .cache.base import Cache, CacheLayout, LayerCache, LayoutSpec
+from .cache.base import Cache, CacheLayout, CrossCache, LayerCache, LayoutSpec, put_rows
 from .dropout import Dropout
 from .feed import FeedForward
 from .masks import Mask
@@ -38,15 +40,38 @@ class Cross:
     source: Tensor | None  # (batch, keys, width); None if `layer_caches` hold its keys and values
     mask: Mask
     position_terms: PositionTerms | None = None
-    layer_caches: tuple[LayerCache, ...] = ()  # one per layer, or none
+    layer_caches: tuple[CrossCache, ...] = ()  # one per layer, or none
+    owns_mask: bool = False  # no one else holds the mask, so that it can change in place
 
-    def layer_cache(self, index: int) -> LayerCache | None:
+    def layer_cache(self, index: int) -> CrossCache | None:
         return self.layer_caches[index] if self.layer_caches else None
 
     def select(self, rows: Tensor) -> "Cross":
         for layer_cache in self.layer_caches:
             layer_cache.select(rows)
         return replace(self, mask=self.mask.select(rows))
+
+    def put(self, rows: Tensor, other: "Cross", origin: Tensor) -> "Cross":
+        """Replace these rows, in place, by the rows `origin` of another source; the shorter one gets padding."""
+        keys = max(each.layer_caches[0].k.size(2) for each in (self, other))
+        own, theirs = self._padded(keys), other._padded(keys)
+        for mine, cache in zip(self.layer_caches, other.layer_caches, strict=True):
+            mine.put(rows, cache, origin)
+        own = own if self.owns_mask else own.clone()
+        put_rows(own, rows, theirs, origin)
+        return replace(self, mask=self.mask.replace(key_valid=own), owns_mask=True)
+
+    def _padded(self, keys: int) -> Tensor:
+        """Pad the source to that many keys; return which are valid, (rows, keys)."""
+        rows, _, size, _ = self.layer_caches[0].k.shape
+        valid = self.mask.key_valid
+        if valid is None:
+            valid = torch.ones(rows, size, dtype=torch.bool, device=self.layer_caches[0].k.device)
+        if len(valid) < rows:  # one row serves all
+            valid = valid.repeat(rows, 1)
+        for layer_cache in self.layer_caches:
+            layer_cache.pad(keys)
+        return valid if size == keys else F.pad(valid, (0, keys - size))
 
 
 class Layer(nn.Module):

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from prototypes.checks import STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
+from prototypes.checks import SMALL, STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
 from torch import Tensor
 
+from regard.families import transformer
 from regard.parts import Cache, Mask
 from regard.parts.cache import slots
 from regard.parts.efficient import RandomFeatureKernel
@@ -30,6 +31,12 @@ class Texts:
                 got = logits[row] if valid is None else logits[row][valid[row]]
                 close(got, self.it.full(torch.tensor([said]), self.origin[row])[0, -len(new) :])
         assert self.cache.lengths.tolist() == [len(said) for said in self.said]
+
+    def put(self, rows: list[int], others: "Texts", origin: list[int]) -> None:
+        self.cache.put(torch.tensor(rows), others.cache, torch.tensor(origin))
+        new = [(list(others.said[i]), others.origin[i]) for i in origin]
+        for row, (said, source) in zip(rows, new, strict=True):
+            self.said[row], self.origin[row] = said, source
 
     def select(self, rows: list[int]) -> None:
         self.cache.select(torch.tensor(rows))
@@ -89,6 +96,49 @@ def test_rows_are_reset_and_reused(name: str, capacity: int | None) -> None:
     texts.read(torch.randint(50, (3, 4)), ragged([1, 4, 1], 4))
     for _ in range(6):
         texts.read(torch.randint(50, (3, 1)))
+
+
+@EVERY
+@pytest.mark.parametrize("sizes", [(None, None), (40, 40), (40, 24), (40, None)], ids=str)
+@torch.no_grad()
+def test_rows_of_another_cache_join(name: str, sizes: tuple[int | None, int | None]) -> None:
+    """A text read elsewhere takes the place of a row, and a row is copied within its cache; the others continue."""
+    it = stepped(name)
+    texts, others = (Texts(it, capacity) for capacity in sizes)
+    texts.read(torch.randint(50, (3, 6)), ragged([6, 2, 5]))
+    others.read(torch.randint(50, (3, 9)), ragged([4, 9, 7]))
+    others.read(torch.randint(50, (3, 1)))
+    texts.put([1, 0], others, [2, 1])
+    for _ in range(3):
+        texts.read(torch.randint(50, (3, 1)))
+    texts.put([2, 1], texts, [1, 2])
+    texts.read(torch.randint(50, (3, 1)), torch.tensor([[True], [False], [True]]))
+    texts.put([0], others, [0])
+    for _ in range(4):
+        texts.read(torch.randint(50, (3, 1)))
+        others.read(torch.randint(50, (3, 1)))  # their cache is still their own
+
+
+@torch.no_grad()
+def test_sources_of_other_lengths_join() -> None:
+    """The shorter source gets padding, also where one mask serves all rows or none is given."""
+    torch.manual_seed(0)
+    model = loud(transformer.Model(transformer.Config(**SMALL)), spread=1.5)
+    sources = [torch.randint(50, (3, length)) for length in (6, 9, 4)]
+    cache, *others = (model.start(source, Mask(), 16) for source in sources)
+    start = torch.ones(3, 1, dtype=torch.long)
+    for each in (cache, *others):
+        model.step(start, each)
+    cache.put(torch.tensor([1]), others[0], torch.tensor([2]))
+    cache.put(torch.tensor([0, 2]), others[1], torch.tensor([1, 1]))
+    read = [sources[2][1], sources[1][2], sources[2][1]]
+    tokens = torch.randint(50, (3, 3))
+    for i in range(3):
+        logits = model.step(tokens[:, i : i + 1], cache)
+        for row, source in enumerate(read):
+            said = torch.cat([start[row], tokens[row, : i + 1]])[None]
+            close(logits[row], model(source[None], said)[0, -1:])
+    assert cache.cross.layer_caches[0].k.size(2) == 9 and cache.cross.mask.key_valid.sum(1).tolist() == [4, 9, 4]
 
 
 def test_layers_of_one_kind_share_a_layout() -> None:

@@ -3,7 +3,8 @@
 A `Cache` serves one stack. It gives the positions of the next tokens (`next_mask`), the masks of every layer
 (`advance`) and one `LayerCache` per layer. Layers with the same kind of cache share a `CacheLayout`.
 
-`select(rows)` reorders, repeats or drops rows. `branch(beams)` lets every row continue as several beams. The beams are
+`select(rows)` reorders, repeats or drops rows. `put(rows, other, origin)` replaces rows by those of another cache, so
+that texts join others that are under way. `branch(beams)` lets every row continue as several beams. The beams are
 queries of the same row, side by side, and `reorder(parents)` tells which beam each one continues. Neither past keys nor
 the source are copied: a mask limits each beam to its own ancestry.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..masks import ABSENT, Mask
 from ..positions import beyond_context_message
@@ -26,6 +28,11 @@ def select_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     """Rows of `tensor`; in place if their number stays the same, so that compiled code keeps its addresses."""
     picked = tensor.index_select(0, rows)
     return tensor.copy_(picked) if picked.shape == tensor.shape else picked
+
+
+def put_rows(tensor: Tensor, rows: Tensor, other: Tensor, origin: Tensor) -> None:
+    """Replace rows of `tensor` in place by the rows `origin` of `other`, which may be the same tensor."""
+    tensor.index_copy_(0, rows, other.index_select(0, origin).to(tensor.dtype))
 
 
 class LayerCache:
@@ -45,6 +52,12 @@ class LayerCache:
         for name, tensor in list(vars(self).items()):
             if isinstance(tensor, Tensor):
                 setattr(self, name, select_rows(tensor, rows))
+
+    def put(self, rows: Tensor, other: "LayerCache", origin: Tensor) -> None:
+        """Replace these rows by the rows `origin` of another cache of this kind."""
+        for name, tensor in vars(self).items():
+            if isinstance(tensor, Tensor):
+                put_rows(tensor, rows, getattr(other, name), origin)
 
     def reset(self, rows: Tensor) -> None:
         """Forget these rows (bool). Slot caches do nothing: the lengths alone decide what is visible."""
@@ -72,6 +85,8 @@ class CacheLayout:
         return mask, mask
 
     def select(self, rows: Tensor) -> None: ...
+
+    def put(self, rows: Tensor, other: "CacheLayout", origin: Tensor) -> None: ...
 
     def reset(self, rows: Tensor) -> None: ...
 
@@ -168,6 +183,23 @@ class Cache:
             self.cross = self.cross.select(rows)
         return self
 
+    def put(self, rows: Tensor, other: "Cache", origin: Tensor) -> None:
+        """Replace these rows by the rows `origin` of another cache of this model, or of this one; all others continue.
+
+        It happens in place; only a longer source makes the tensors of the source grow.
+        """
+        assert not self.beams and not other.beams, "beams share their past: give each a row of its own instead"
+        if self.tokens_read is not None:
+            read = int(other.lengths.max()) if other.tokens_read is None else other.tokens_read
+            self.tokens_read = max(self.tokens_read, read)
+        put_rows(self.lengths, rows, other.lengths, origin)
+        for layout, theirs in zip(self._distinct_layouts(), other._distinct_layouts(), strict=True):
+            layout.put(rows, theirs, origin)
+        for layer_cache, their_cache in zip(self.layers, other.layers, strict=True):
+            layer_cache.put(rows, their_cache, origin)
+        if self.cross is not None and other.cross is not None and other is not self:  # its own beams share a source
+            self.cross = self.cross.put(rows, other.cross, origin)
+
     def skip_prompt(self) -> None:
         """Expect no prompt: the first step is like all others."""
         for layout in self._distinct_layouts():
@@ -240,6 +272,11 @@ class CrossCache(LayerCache):
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
+
+    def pad(self, keys: int) -> None:
+        """Make room for a source of that many keys."""
+        if more := keys - self.k.size(2):
+            self.k, self.v = F.pad(self.k, (0, 0, 0, more)), F.pad(self.v, (0, 0, 0, more))
 
 
 class InputCache(LayerCache):

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..masks import ABSENT, Mask
-from .base import CacheLayout, LayerCache, select_rows
+from .base import CacheLayout, LayerCache, put_rows, select_rows
 
 COMPACT_EVERY = 8  # beam steps between two compactions, which drop the keys that no beam attends to any more
 
@@ -70,6 +70,14 @@ class SlotCache(LayerCache):
     def select(self, rows: Tensor) -> None:
         self.k, self.v = select_rows(self.k, rows), select_rows(self.v, rows)
 
+    def put(self, rows: Tensor, other: LayerCache, origin: Tensor) -> None:
+        """Copy the slots that both have. A text that fits into this cache has none beyond them."""
+        assert isinstance(other, SlotCache)
+        self.resize()
+        size = min(self.k.size(2), other.k.size(2))
+        put_rows(self.k[:, :, :size], rows, other.k[:, :, :size], origin)
+        put_rows(self.v[:, :, :size], rows, other.v[:, :, :size], origin)
+
     def branch(self, beams: int) -> None:
         self.resize()
 
@@ -133,6 +141,13 @@ class DenseLayout(SlotLayout):
 
     def skip_prompt(self) -> None:
         self.expects_prompt = False
+
+    def put(self, rows: Tensor, other: CacheLayout, origin: Tensor) -> None:
+        assert isinstance(other, DenseLayout)
+        self.expects_prompt = False
+        if self.capacity is None:
+            used = other.used if other.capacity is None else other.slots
+            self._grow(max(used - self.used, 0))
 
     def _grow(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that does not wait for the device
@@ -225,6 +240,16 @@ class RollingLayout(SlotLayout):
         self.positions.scatter_(1, self.target_slots, mask.positions)
         self.positions[:, 0] = ABSENT
         return mask, mask.replace(key_valid=None, key_positions=key_positions)
+
+    def put(self, rows: Tensor, other: CacheLayout, origin: Tensor) -> None:
+        assert isinstance(other, RollingLayout)
+        if self.capacity is None:
+            used = other.used if other.capacity is None else other.slots
+            self._grow(max(used - self.used, 0))
+        size = min(self.slots, other.slots)
+        positions = self.positions.new_full((len(origin), self.slots), ABSENT)
+        positions[:, :size] = other.positions[origin, :size]
+        self.positions.index_copy_(0, rows, positions)
 
     def _grow(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that does not wait for the device
