@@ -19,14 +19,15 @@ from torch.nn import functional as F
 
 from regard.adapt import precision
 from regard.config.schema import AdamW
-from regard.data.corpus import TextWindow
+from regard.data.batch import Batch
 from regard.decode import SearchSettings, Suppress, search
 from regard.decode.beam import SHAPE_MULTIPLE
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import gpt
 from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
-from regard.tasks.language import LanguageJob, MemoryBatch
+from regard.parts.inputs import Inputs
+from regard.tasks.language import LanguageJob
 from regard.training import optim
 
 from .report import Report, Section
@@ -209,10 +210,10 @@ def trainers(
     own = gpt.Model(without_dropout).to(device)
     own.load_state_dict(model.state_dict())
     task: Any = SimpleNamespace(run=SimpleNamespace(train=SimpleNamespace(smoothing=0.0)))
-    every = torch.ones(workload.batch, workload.context, dtype=torch.bool, device=device)
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-        return LanguageJob.loss(task, net, MemoryBatch(TextWindow(tokens, targets, every))) / targets.numel()
+        inputs = {"text": Inputs("tokens", tokens), "labels": Inputs("tokens", targets)}
+        return LanguageJob.loss(task, net, Batch(inputs, targets.numel())) / targets.numel()
 
     found: dict[str, tuple[nn.Module, Loss]] = {"regard": (own, our_loss)}
     if installed("transformers", notes):

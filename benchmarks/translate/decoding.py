@@ -153,13 +153,14 @@ def hugging_face(
 ) -> Decoder:
     theirs = peers.marian(predictor).eval()
     theirs = theirs.to(torch.bfloat16) if kind == "bf16" else theirs
-    batch = predictor.pair(ids, [[] for _ in ids])
+    source = predictor.pair(ids, [[] for _ in ids])["source"]
+    assert source.valid is not None
     options: dict[str, Any] = {"cache_implementation": "static"} if static else {}
 
     @torch.no_grad()
     def go(beam: int) -> list[list[int]]:
         generated = theirs.generate(
-            input_ids=batch.source, attention_mask=batch.source_valid.long(), num_beams=beam, do_sample=False,
+            input_ids=source.values, attention_mask=source.valid.long(), num_beams=beam, do_sample=False,
             min_new_tokens=workload.tokens, max_new_tokens=workload.tokens, length_penalty=1.0,
             early_stopping=False, **options,
         )  # fmt: skip

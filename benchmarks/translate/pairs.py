@@ -1,16 +1,18 @@
 """Random sentence pairs with the lengths of news translation, and their batches."""
 
+from dataclasses import replace
 from itertools import islice, product
 from string import ascii_lowercase
 
 import numpy as np
-import torch
 from torch.nn import functional as F
 
 from regard.config.schema import TokenizerConfig
-from regard.data.collate import PairBatch, collate_pairs
+from regard.data.batch import Batch
+from regard.data.collate import collate_pairs
 from regard.data.examples import Examples
 from regard.data.sampler import Step
+from regard.parts.inputs import Inputs
 from regard.processors.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
 MIDDLE, SPREAD = 3.2, 0.6  # mean and deviation of the log source length: about 29 tokens on average
@@ -73,7 +75,7 @@ class EncodedPairs:
             [self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text
         )
         batch = pad_to_multiple(batch, self.multiple, self.text.pad)
-        return Step([batch], 0, sum(self.longer[i] for i in chosen), int(batch.target_valid.sum()), chosen)
+        return Step([batch], 0, sum(self.longer[i] for i in chosen), chosen)
 
     def grouped(self, sentences: int) -> list[Step]:
         """Steps of `sentences` pairs, grouped by source length as the Trainer of Hugging Face does."""
@@ -85,13 +87,19 @@ class EncodedPairs:
         return steps
 
 
-def pad_to_multiple(batch: PairBatch, multiple: int, pad: int) -> PairBatch:
+def pad_to_multiple(batch: Batch, multiple: int, pad: int) -> Batch:
     """Pad both sides to a multiple."""
-    names = "source", "source_valid", "target_in", "target_out", "target_valid"
-    held = {name: getattr(batch, name) for name in names}
-    fill = {name: False if tensor.dtype == torch.bool else pad for name, tensor in held.items()}
-    wide = {name: F.pad(held[name], (0, -held[name].size(1) % multiple), value=fill[name]) for name in names}
-    return PairBatch(**wide, target_index=wide["target_valid"].flatten().nonzero()[:, 0])
+    source, target, labels = batch["source"], batch["target"], batch["labels"]
+    tokens = target.values.size(1)
+    wide = [F.pad(side.values, (0, -side.values.size(1) % multiple), value=pad) for side in (source, target)]
+    assert source.valid is not None and labels.positions is not None
+    positions = labels.positions // tokens * wide[1].size(1) + labels.positions % tokens
+    inputs = {
+        "source": replace(source, values=wide[0], valid=F.pad(source.valid, (0, -source.valid.size(1) % multiple))),
+        "target": replace(target, values=wide[1]),
+        "labels": replace(labels, positions=positions),
+    }
+    return replace(batch, inputs=inputs)
 
 
 def spread(steps: list[Step], count: int) -> list[Step]:
@@ -103,12 +111,19 @@ def spread(steps: list[Step], count: int) -> list[Step]:
 
 def valid_tokens(steps: list[Step]) -> int:
     """Tokens of both sides without padding."""
-    return sum(
-        int(batch.source_valid.sum() + batch.target_valid.sum()) for step in steps for batch in step.micro_batches
-    )
+    return sum(valid_sources(batch["source"]) + batch.count for step in steps for batch in step.micro_batches)
+
+
+def valid_sources(source: Inputs) -> int:
+    """Tokens without padding, in padded or packed rows."""
+    if source.segments is not None:
+        return int((source.segments >= 0).sum())
+    assert source.valid is not None
+    return int(source.valid.sum())
 
 
 def padding(steps: list[Step]) -> float:
     """The fraction of padding in both sides."""
-    total = sum(batch.source.numel() + batch.target_in.numel() for step in steps for batch in step.micro_batches)
+    batches = [batch for step in steps for batch in step.micro_batches]
+    total = sum(batch["source"].values.numel() + batch["target"].values.numel() for batch in batches)
     return 1 - valid_tokens(steps) / total

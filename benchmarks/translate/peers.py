@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.config.schema import Train
-from regard.data.collate import PairBatch
+from regard.data.batch import Batch
 from regard.families import transformer
 from regard.formats import ctranslate2
 from regard.formats.huggingface.generation import max_positions
@@ -44,17 +44,19 @@ def marian(predictor: TranslatePredictor) -> Any:
     return theirs.to(predictor.device)
 
 
-def marian_loss(model: Any, batch: PairBatch) -> Tensor:
+def marian_loss(model: Any, batch: Batch) -> Tensor:
     logits = model(
-        input_ids=batch.source, attention_mask=batch.source_valid.long(), decoder_input_ids=batch.target_in,
-        use_cache=False,
+        input_ids=batch["source"].values, attention_mask=batch["source"].valid.long(),
+        decoder_input_ids=batch["target"].values, use_cache=False,
     ).logits  # fmt: skip
     return summed_loss(logits, batch)
 
 
-def summed_loss(logits: Tensor, batch: PairBatch) -> Tensor:
-    labels = batch.target_out.masked_fill(~batch.target_valid, -100)
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING, reduction="sum")
+def summed_loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Over all positions, as the peers do: padding has the label -100."""
+    labels = torch.full(logits.shape[:2], -100, device=logits.device).flatten()
+    labels[batch["labels"].positions] = batch["labels"].values
+    return F.cross_entropy(logits.flatten(0, 1), labels, label_smoothing=SMOOTHING, reduction="sum")
 
 
 # --- torch.nn.Transformer ------------------------------------------------------------------------------------------
@@ -101,13 +103,15 @@ class TorchTransformer(nn.Module):
         x: Tensor = self.dropout(self.table(tokens) * self.scale + self.positions_table[: tokens.size(1)])
         return x
 
-    def forward(self, batch: PairBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Return the logits."""
-        padding, tokens = ~batch.source_valid, batch.target_in.size(1)
-        causal = nn.Transformer.generate_square_subsequent_mask(tokens, device=batch.source.device)
+        source, target = batch["source"], batch["target"].values
+        assert source.valid is not None
+        padding, tokens = ~source.valid, target.size(1)
+        causal = nn.Transformer.generate_square_subsequent_mask(tokens, device=target.device)
         states = self.inner(
-            self.embed(batch.source),
-            self.embed(batch.target_in),
+            self.embed(source.values),
+            self.embed(target),
             tgt_mask=causal,
             tgt_is_causal=True,
             src_key_padding_mask=padding,
@@ -124,7 +128,7 @@ def copy_attention(ours: Any, theirs: nn.MultiheadAttention) -> None:
     theirs.dropout = 0.0  # the others have no dropout of attention weights
 
 
-def torch_loss(model: nn.Module, batch: PairBatch) -> Tensor:
+def torch_loss(model: nn.Module, batch: Batch) -> Tensor:
     return summed_loss(model(batch), batch)
 
 

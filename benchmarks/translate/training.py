@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.config.run import Run
 from regard.config.schema import Adam, PairData, Train
-from regard.data.collate import PairBatch
+from regard.data.batch import Batch
 from regard.data.sampler import Step
 from regard.errors import UserError
 from regard.tasks.translate import TranslateJob, TranslatePredictor
@@ -27,7 +27,7 @@ from .workload import TranslateWorkload, model_config
 TOLERANCE = 1e-4  # nats per token between programs with the same weights
 SAME_BATCHES, TORCH_NN = "regard, same batches", "torch.nn.Transformer"
 
-Loss = Callable[[Any, PairBatch], Tensor]  # of a model and a batch, summed over the valid target tokens
+Loss = Callable[[Any, Batch], Tensor]  # of a model and a batch, summed over the valid target tokens
 
 
 class Program(NamedTuple):

@@ -1,74 +1,49 @@
-"""From encoded examples to tensors: padded rows, and pairs padded or packed."""
+"""From encoded examples to batches: padded rows, and pairs padded or packed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..parts.inputs import Inputs
 from ..processors.tokenizers import Tokenizer
+from .batch import Batch
 
 IGNORED = -1  # the label of positions that are not scored
 
-Ids = np.ndarray  # the token ids of one text, int32
+Ids: TypeAlias = np.ndarray  # the token ids of one text, int32
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TokenRows:
-    """A batch of rows of tokens."""
-
-    tokens: Tensor  # (batch, tokens)
-    valid: Tensor  # (batch, tokens): False on padding
-    labels: Tensor | None = None  # (batch,) of texts; (batch, tokens) of words, IGNORED where nothing is scored
-    token_types: Tensor | None = None  # (batch, tokens): 1 in the second text of a pair
-    next_sentence: Tensor | None = None  # (batch,): 0 if the second text of a pair follows the first, else 1
-
-    def to(self, device: torch.device | str) -> "TokenRows":
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
+def pad_tokens(rows: Sequence[Ids], padding: int, token_types: Sequence[Ids] | None = None) -> Inputs:
+    """Rows of tokens of different lengths as one field."""
+    types = None if token_types is None else pad_rows(token_types, 0)
+    return Inputs("tokens", pad_rows(rows, padding), valid_mask(rows), token_types=types)
 
 
-def pad_rows(rows: Sequence[Ids], padding: int) -> Tensor:
-    """Rows of different lengths as one table."""
+def pad_labels(rows: Sequence[Ids]) -> Inputs:
+    """The label of every token, IGNORED where nothing is scored."""
+    return Inputs("labels", pad_rows(rows, IGNORED))
+
+
+def pad_rows(rows: Sequence[np.ndarray], padding: int) -> Tensor:
+    """Rows of different lengths as one table. Integers become int64; other types stay."""
     lengths = np.array([len(row) for row in rows])
     zeros = np.zeros(len(rows), int)
     layout = RowLayout(lengths, np.arange(len(rows)), zeros, zeros)
-    return layout.scatter(np.concatenate(rows).astype(np.int64), padding)
+    return layout.scatter(np.concatenate(rows), padding)
 
 
-def valid_mask(rows: Sequence[Ids]) -> Tensor:
+def valid_mask(rows: Sequence[np.ndarray]) -> Tensor:
     lengths = torch.tensor([len(row) for row in rows])
     return torch.arange(int(lengths.max()))[None] < lengths[:, None]
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """Sources with END, and shifted targets: START y is the decoder input, y END is predicted.
-
-    The valid masks are False on padding.
-    """
-
-    source: Tensor  # (batch, source_tokens)
-    source_valid: Tensor
-    target_in: Tensor  # (batch, target_tokens)
-    target_out: Tensor
-    target_valid: Tensor
-    target_index: Tensor | None = None  # padded only: the indices of valid target tokens in the flattened table
-    source_segments: Tensor | None = None  # packed only: the example in the row that each token is of, -1 on padding
-    target_segments: Tensor | None = None
-    source_positions: Tensor | None = None  # packed only: the position of each token in its example
-    target_positions: Tensor | None = None
-
-    def to(self, device: torch.device | str) -> "PairBatch":
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
 
 
 def collate_pairs(
@@ -77,17 +52,22 @@ def collate_pairs(
     source: Tokenizer,
     target: Tokenizer,
     width: int = 0,
-) -> PairBatch:
+) -> Batch:
     """A batch of token ids without END: one example per row, or packed into rows of `width` tokens."""
     ended = [np.asarray([*text, source.end]) for text in sources]
     return collate_encoded(ended, [np.asarray([*text, target.end]) for text in targets], source, target, width)
 
 
 def collate_encoded(
-    sources: list[Ids], targets: list[Ids], source: Tokenizer, target: Tokenizer, width: int, min_rows: int = 0
-) -> PairBatch:
-    """A batch of token ids with END. Packed tables are `width` wide and have at least `min_rows` rows: shapes that
-    do not change are compiled once."""
+    sources: Sequence[Ids], targets: Sequence[Ids], source: Tokenizer, target: Tokenizer, width: int, min_rows: int = 0
+) -> Batch:
+    """A batch of token ids with END: `source`, `target` (START y, the decoder input) and `labels` (y END, predicted).
+
+    Of padded rows, `labels` has only the valid tokens, and their indices in the flattened table, so that padding gets
+    no logits. Packed tables are `width` wide and have at least `min_rows` rows: shapes that do not change are compiled
+    once. Fields say what is valid only where attention could not tell: not in a target, whose padding comes last, and
+    not in packed rows, where padding has a segment of its own.
+    """
     lengths = np.array([[len(x), len(y)] for x, y in zip(sources, targets, strict=True)])
     rows, starts, segments = pack(lengths, width) if width else one_per_row(len(lengths))
     source_layout = RowLayout(lengths[:, 0], rows, starts[:, 0], segments, (min_rows, width))
@@ -95,18 +75,17 @@ def collate_encoded(
     ended = np.concatenate(targets)
     shifted = np.roll(ended, 1)
     shifted[target_layout.positions == 0] = target.start  # np.roll left the END of the previous text there
-    packed = [table for layout in (source_layout, target_layout) for table in layout.tables()] if width else []
-    flat = None if width else torch.from_numpy(np.ravel_multi_index(target_layout.index, target_layout.shape))
-    return PairBatch(
-        source_layout.scatter(np.concatenate(sources), source.pad),
-        source_layout.scatter(np.ones(len(source_layout.positions), bool), False),
-        target_layout.scatter(shifted, target.pad),
-        target_layout.scatter(ended, target.pad),
-        target_layout.scatter(np.ones(len(target_layout.positions), bool), False),
-        flat,
-        *packed[::2],
-        *packed[1::2],
-    )
+    if width:
+        labels = Inputs("tokens", target_layout.scatter(ended, target.pad), target_layout.valid())
+    else:
+        flat = np.ravel_multi_index(target_layout.index, target_layout.shape)
+        labels = Inputs("tokens", torch.from_numpy(ended.astype(np.int64)), positions=torch.from_numpy(flat))
+    inputs = {
+        "source": source_layout.tokens(np.concatenate(sources), source.pad, packed=bool(width)),
+        "target": target_layout.tokens(shifted, target.pad, packed=bool(width), causal=True),
+        "labels": labels,
+    }
+    return Batch(inputs, len(ended))
 
 
 class RowLayout:
@@ -126,13 +105,21 @@ class RowLayout:
         self.shape = max(int(rows.max()) + 1, min_shape[0]), max(int((starts + lengths).max()), min_shape[1])
 
     def scatter(self, values: np.ndarray, padding: int) -> Tensor:
-        table = np.full(self.shape, padding, bool if values.dtype == bool else np.int64)
+        """The values in their places. Integers become int64; other types stay."""
+        integers = np.issubdtype(values.dtype, np.integer)
+        table = np.full((*self.shape, *values.shape[1:]), padding, np.int64 if integers else values.dtype)
         table[self.index] = values
         return torch.from_numpy(table)
 
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """Segments, and positions in them."""
-        return self.scatter(self.segments, -1), self.scatter(self.positions, 0)
+    def valid(self) -> Tensor:
+        return self.scatter(np.ones(len(self.positions), bool), False)
+
+    def tokens(self, ids: Ids, padding: int, packed: bool, causal: bool = False) -> Inputs:
+        """The concatenated texts as one field."""
+        table = self.scatter(ids, padding)
+        if packed:
+            return Inputs("tokens", table, None, self.scatter(self.positions, 0), self.scatter(self.segments, -1))
+        return Inputs("tokens", table, None if causal else self.valid())
 
 
 def one_per_row(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,17 +6,17 @@ data.document=stream, all lines are one text: END after each line is an ordinary
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..config.schema import TextData, Train
 from ..errors import UserError
+from ..parts.inputs import Inputs
 from ..processors.tokenizers import Tokenizer
+from .batch import Batch
 from .documents import Documents
 from .sampler import Step
 from .token_cache import cached_tokens
@@ -65,36 +65,13 @@ class Corpus:
         return report + self._tokens.messages
 
 
-@dataclass(frozen=True)
-class TextWindow:
-    """Rows of running text. `positions` and `segments` are set if a document begins within a row."""
-
-    tokens: Tensor  # (batch, context): inputs
-    targets: Tensor  # (batch, context): the token to predict at each position
-    valid: Tensor  # (batch, context): where the prediction counts
-    positions: Tensor | None = None  # (batch, context): the position in the part of a document that is in the row
-    segments: Tensor | None = None  # (batch, context): the number of that part
-    reset: Tensor | None = None  # (batch,): rows whose memory is reset; others continue. For models with memory only
-    first_row: int = 0  # of this micro-batch among the rows of the step, where rows continue
-    count: int = 0  # of the predictions
-
-    @property
-    def all_valid(self) -> bool:
-        """True if all predictions count; known without synchronizing with the device."""
-        return self.count == self.tokens.numel()
-
-    def to(self, device: torch.device | str) -> "TextWindow":
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: own.to(device) for name, own in values.items() if isinstance(own, Tensor)}
-        return replace(self, **moved)
-
-
 def build_window(
     corpus: Corpus, begins: np.ndarray, width: int, valid: np.ndarray | None = None, reset: np.ndarray | None = None
-) -> TextWindow:
-    """Rows of `width` tokens to predict, from these offsets on; only those in `valid` count.
+) -> Batch:
+    """Rows of `width` tokens to predict, from these offsets on: `text` and `labels`, of which only `valid` ones count.
 
-    With `reset`, the rows are for a model with memory: its memory crosses document borders within a row.
+    `text` has positions and segments if a document begins within a row. With `reset`, the rows are for a model with
+    memory: its memory crosses document borders within a row, and is reset in these rows.
     """
     offsets = begins[:, None] + np.arange(-1, width)
     rows = corpus.ids[offsets.clip(0, len(corpus) - 1)].astype(np.int64)
@@ -110,15 +87,13 @@ def build_window(
         columns = np.arange(width)
         positions = torch.from_numpy(columns - np.maximum.accumulate(np.where(heads, columns, 0), 1))
         segments = torch.from_numpy(np.where(inside, heads.cumsum(1), -1))
-    return TextWindow(
-        torch.from_numpy(tokens),
-        torch.from_numpy(targets),
-        torch.from_numpy(valid),
-        positions,
-        segments,
-        None if reset is None else torch.from_numpy(reset),
-        count=int(valid.sum()),
-    )
+    inputs = {
+        "text": Inputs("tokens", torch.from_numpy(tokens), None, positions, segments),
+        "labels": Inputs("tokens", torch.from_numpy(targets), None if valid.all() else torch.from_numpy(valid)),
+    }
+    if reset is not None:
+        inputs["reset"] = Inputs("labels", torch.from_numpy(reset))
+    return Batch(inputs, int(valid.sum()), examples=tuple(begins.tolist()))
 
 
 class CorpusSampler:
@@ -140,12 +115,12 @@ class CorpusSampler:
 
     def _make_step(self, begins: np.ndarray, index: int, reset: np.ndarray | None = None) -> Step:
         micro_batches = []
-        for rows in np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins))):
+        parts = np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins)))
+        for number, rows in enumerate(parts):
             own = None if reset is None else reset[rows]
             window = build_window(self.corpus, begins[rows], self.width, reset=own)
-            micro_batches.append(replace(window, first_row=int(rows[0])))
-        tokens = begins.size * self.width
-        return Step(micro_batches, index, tokens, tokens, begins.tolist())
+            micro_batches.append(replace(window, number=number))
+        return Step(micro_batches, index, begins.size * self.width, begins.tolist())
 
 
 class WindowSampler(CorpusSampler):
@@ -182,7 +157,7 @@ class ContiguousSampler(CorpusSampler):
             yield self._make_step(current, first + rows, reset=np.full(rows, not first))
 
 
-def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[TextWindow]:
+def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[Batch]:
     """Windows in which every token is predicted once.
 
     They are adjacent, or `stride` tokens apart: then all but the first `context` tokens are predicted from at least
@@ -199,7 +174,7 @@ def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int 
         yield build_window(corpus, some, width, new)
 
 
-def memory_windows(corpus: Corpus, context: int, rows: int = 1) -> Iterator[TextWindow]:
+def memory_windows(corpus: Corpus, context: int, rows: int = 1) -> Iterator[Batch]:
     """Windows for a model with memory, in text order; every token is predicted once.
 
     The memory is reset at every document; a stream is read in `rows` parallel parts.

@@ -8,8 +8,10 @@ import torch
 
 from ..config.schema import MaskData, SpanData, Train
 from ..errors import UserError
+from ..parts.inputs import Inputs
 from ..processors.tokenizers import TrainedTokenizer
-from .collate import IGNORED, Ids, TokenRows, pad_rows, valid_mask
+from .batch import Batch
+from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .examples import Examples
 from .pairs import PairExamples
 from .rows import encode_words, max_text_tokens
@@ -170,16 +172,14 @@ class MaskedSampler(StepSampler):
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return len(item[0]), len(item[0])
 
-    def collate(self, items: list[EncodedExample]) -> TokenRows:
+    def collate(self, items: list[EncodedExample]) -> Batch:
         tokens, labels, token_types, next_sentence = zip(*items, strict=True)
-        pair = {}
+        types = token_types if self.data.next_sentence else None
+        inputs = {"text": pad_tokens(tokens, self.tokenizer.pad, types), "labels": pad_labels(labels)}
         if self.data.next_sentence:
             classes = torch.from_numpy(np.concatenate(next_sentence).astype(np.int64))
-            pair = {"token_types": pad_rows(token_types, 0), "next_sentence": classes}
-        return TokenRows(pad_rows(tokens, self.tokenizer.pad), valid_mask(tokens), pad_rows(labels, IGNORED), **pair)
-
-    def count(self, item: EncodedExample) -> int:
-        return int(np.count_nonzero(item[1] != IGNORED))
+            inputs["next_sentence"] = Inputs("labels", classes)
+        return Batch(inputs, sum(int(np.count_nonzero(row != IGNORED)) for row in labels))
 
     def report(self) -> list[str]:
         what = f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"

@@ -8,9 +8,11 @@ import torch
 
 from ..config.schema import Data, LabelData, TagData, Train
 from ..errors import UserError
+from ..parts.inputs import Inputs
 from ..processors.labels import LabelSet
 from ..processors.tokenizers import Tokenizer
-from .collate import IGNORED, Ids, TokenRows, pad_rows, valid_mask
+from .batch import Batch
+from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .examples import Examples
 from .sampler import EncodedExample, StepSampler
 
@@ -61,7 +63,7 @@ class LabeledTextSampler(StepSampler):
         for i, ids, label in zip(indices, self.tokenizer.encode(texts), labels, strict=True):
             if len(ids) > self.max_tokens:
                 self.truncated.add(i)
-            yield add_start_end(self.tokenizer, ids[: self.max_tokens]), np.array([self.labels.ids[label]])
+            yield add_start_end(self.tokenizer, ids[: self.max_tokens]), np.array([self.labels.ids[label]], np.int32)
 
     def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
         """With data.token_masking, replace random tokens by <mask>; START and END stay."""
@@ -73,13 +75,9 @@ class LabeledTextSampler(StepSampler):
         flat[masked] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
-    def collate(self, items: list[EncodedExample]) -> TokenRows:
-        rows = [ids for ids, _ in items]
-        labels = torch.tensor([int(label[0]) for _, label in items])
-        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows), labels)
-
-    def count(self, item: EncodedExample) -> int:
-        return 1
+    def collate(self, items: list[EncodedExample]) -> Batch:
+        labels = Inputs("labels", torch.tensor([int(label[0]) for _, label in items]))
+        return Batch({"text": pad_tokens([ids for ids, _ in items], self.tokenizer.pad), "label": labels}, len(items))
 
     def report(self) -> list[str]:
         why = "data.max_tokens, and the positions of the model"
@@ -186,23 +184,19 @@ class TaggedSampler(StepSampler):
             sentence = encode_sentence(self.tokenizer, words, self.max_tokens, self.data.overlap)
             if len(sentence.rows) > 1:
                 self.windowed.add(i)
-            labels = [np.full(len(row), IGNORED) for row in sentence.rows]
+            labels = [np.full(len(row), IGNORED, np.int32) for row in sentence.rows]
             for (row, column), tag in zip(sentence.word_positions, tags, strict=True):
                 labels[row][column] = self.labels.ids[tag]
-            lengths = np.array([len(row) for row in sentence.rows])
+            lengths = np.array([len(row) for row in sentence.rows], np.int32)
             yield np.concatenate(sentence.rows), np.concatenate(labels), lengths
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
 
-    def collate(self, items: list[EncodedExample]) -> TokenRows:
-        rows, labels = (
-            [row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1)
-        )
-        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows), pad_rows(labels, IGNORED))
-
-    def count(self, item: EncodedExample) -> int:
-        return int(np.count_nonzero(item[1] != IGNORED))
+    def collate(self, items: list[EncodedExample]) -> Batch:
+        rows, tags = ([row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1))
+        inputs = {"text": pad_tokens(rows, self.tokenizer.pad), "tags": pad_labels(tags)}
+        return Batch(inputs, sum(int(np.count_nonzero(item[1] != IGNORED)) for item in items))
 
     def report(self) -> list[str]:
         how = f"are read in windows that overlap by {self.data.overlap} tokens (data.overlap)"

@@ -5,15 +5,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..config.schema import Data, PackedData, Train
 from ..errors import UserError
 from ..processors.tokenizers import Tokenizer
-from .collate import Ids, PairBatch, collate_encoded
+from .batch import Batch
+from .collate import collate_encoded
 from .examples import Examples
 
 CACHED_EXAMPLES = 2_000_000  # data sets of at most so many examples stay in memory once encoded
@@ -23,18 +24,24 @@ AUGMENT_STREAM = 1  # augmentation has its own random stream, apart from the ord
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-EncodedExample: TypeAlias = tuple[Ids, ...]  # token ids of both sides of a pair, or what else the task needs
+EncodedExample: TypeAlias = tuple[np.ndarray, ...]  # token ids of both sides of a pair, or what else the task needs
+
+CachedExample: TypeAlias = tuple[bytes | np.ndarray, ...]
 
 
 @dataclass(frozen=True)
 class Step:
-    """The data of one optimizer step, in micro-batches. The loss is divided by `count`, the predicted tokens."""
+    """The data of one optimizer step, in micro-batches."""
 
-    micro_batches: list[Any]  # PairBatch, TokenRows or another batch type of the task
+    micro_batches: list[Batch]
     index: int  # examples of the epoch consumed up to and including this step
     tokens: int  # of the longer side of each example
-    count: int
     examples: list[int]  # their indices in the data set
+
+    @property
+    def count(self) -> int:
+        """The predictions that the summed loss is divided by."""
+        return sum(batch.count for batch in self.micro_batches)
 
 
 def alternate_sort(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
@@ -81,6 +88,15 @@ def sorted_batches(lengths: Sequence[int], tokens: int = 0, rows: int = 0) -> li
     return batches
 
 
+def compact(array: np.ndarray) -> bytes | np.ndarray:
+    """Token ids as bytes, which take 80 bytes less than an array; other arrays stay."""
+    return array.tobytes() if array.dtype == np.int32 and array.ndim == 1 else array
+
+
+def restore(stored: bytes | np.ndarray) -> np.ndarray:
+    return np.frombuffer(stored, np.int32) if isinstance(stored, bytes) else stored
+
+
 class EncodedPool(NamedTuple):
     """Consecutive examples of an epoch, encoded and divided into one group per step."""
 
@@ -102,7 +118,7 @@ class StepSampler(ABC):
         per_step = train.batch or max(train.tokens // TYPICAL_TOKENS, 1)  # examples
         self.pool_size = max(POOL_SIZE, 4 * per_step)
         self.too_long: set[int] = set()  # examples found so far
-        self._cache: list[tuple[bytes, ...] | None] | None = None
+        self._cache: list[CachedExample | None] | None = None
         if len(examples) <= CACHED_EXAMPLES:
             self._cache = [None] * len(examples)
 
@@ -113,12 +129,8 @@ class StepSampler(ABC):
         """These examples as token ids, the same in every epoch."""
 
     @abstractmethod
-    def collate(self, items: list[EncodedExample]) -> Any:
+    def collate(self, items: list[EncodedExample]) -> Batch:
         """A batch of encoded examples."""
-
-    @abstractmethod
-    def count(self, item: EncodedExample) -> int:
-        """The number of predictions in an example."""
 
     def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
         """The items as this epoch uses them."""
@@ -194,17 +206,19 @@ class StepSampler(ABC):
         encoded = {i: self._cache[i] if self._cache else None for i in indices.tolist()}
         new = [i for i, item in encoded.items() if item is None]
         for i, item in zip(new, self.encode(new), strict=True):
-            encoded[i] = tuple(side.astype(np.int32).tobytes() for side in item)
+            encoded[i] = tuple(map(compact, item))
             if self._cache:
                 self._cache[i] = encoded[i]
-        return [tuple(np.frombuffer(side, np.int32) for side in encoded[i] or ()) for i in indices.tolist()]
+        return [tuple(map(restore, encoded[i] or ())) for i in indices.tolist()]
 
     def _make_step(self, pool: EncodedPool, group: np.ndarray, index: int) -> Step:
         lengths = pool.lengths[group]
         parts = split_evenly(lengths, self.train.accumulate)
-        micro_batches = [self.collate([pool.items[i] for i in group[part]]) for part in parts]
-        count = sum(self.count(pool.items[i]) for i in group)
-        return Step(micro_batches, index, int(lengths.sum()), count, pool.indices[group].tolist())
+        micro_batches = []
+        for number, part in enumerate(parts):
+            batch = self.collate([pool.items[i] for i in group[part]])
+            micro_batches.append(replace(batch, number=number, examples=tuple(pool.indices[group[part]].tolist())))
+        return Step(micro_batches, index, int(lengths.sum()), pool.indices[group].tolist())
 
 
 class PairSampler(StepSampler):
@@ -230,19 +244,16 @@ class PairSampler(StepSampler):
         sides, texts = [], [self.examples[i] for i in indices]
         for tokenizer, side in ((self.source, 0), (self.target, 1)):
             rows = tokenizer.encode([text[side] for text in texts])
-            sides.append([np.array([*row, tokenizer.end]) for row in rows])
+            sides.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
         return zip(*sides, strict=True)
 
     def sort_order(self, sizes: np.ndarray) -> np.ndarray:
         return np.arange(len(sizes)) if self.data.packed else super().sort_order(sizes)
 
-    def collate(self, items: list[EncodedExample]) -> PairBatch:
+    def collate(self, items: list[EncodedExample]) -> Batch:
         width = self.data.max_tokens if self.data.packed else 0
         min_rows = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
         return collate_encoded([x for x, _ in items], [y for _, y in items], self.source, self.target, width, min_rows)
-
-    def count(self, item: EncodedExample) -> int:
-        return len(item[1])
 
 
 def prefetch(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:

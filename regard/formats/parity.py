@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..config.run import change_settings
 from ..config.schema import NEUTRAL_SAMPLING
-from ..data.collate import PairBatch
+from ..data.batch import Batch
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Seq2SeqSample:
         self.ids = predictor.source.encode(self.texts)
         self.max_tokens = 2 * max(map(len, self.ids)) + 16
         outputs = predictor.predict(self.texts, **greedy(self.max_tokens))
-        self.batch: PairBatch = predictor.pair(self.ids, predictor.target.encode(outputs))
+        self.batch: Batch = predictor.pair(self.ids, predictor.target.encode(outputs))
         self.logits = self.logits_of(predictor)
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
         from ..tasks.translate import logits
 
-        return logits(predictor.model, self.batch)[self.batch.target_valid]
+        return logits(predictor.model, self.batch)
 
     def compare_logits(self, reader: str, theirs: Tensor) -> float:
         return check_close(reader, (theirs - self.logits).abs().max().item())
@@ -149,7 +149,7 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
     ids = [[*each, predictor.source.end] for each in sample.ids]
     sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)
     batch, inputs = sample.batch, source(sample.texts, return_tensors="pt", padding=True)
-    logits = model(**inputs, decoder_input_ids=batch.target_in).logits[batch.target_valid]
+    logits = model(**inputs, decoder_input_ids=batch["target"].values).logits.flatten(0, 1)[batch["labels"].positions]
     difference = sample.compare_logits("transformers", logits)
     penalty = {"length_penalty": predictor.run.decode.length_penalty}
     for theirs, ours in (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import TokenRows
+from ..data.batch import Batch
 from ..data.examples import Examples
 from ..data.labeled import labeled_texts
 from ..data.rows import LabeledTextSampler
@@ -23,7 +23,16 @@ from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
 from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LABELS, TOKENIZER, LabelFiles, LabelPredictor, hidden_states, load_or_train_tokenizer, with_vocab
+from .encoder import (
+    LABELS,
+    TOKENIZER,
+    LabelFiles,
+    LabelPredictor,
+    hidden_states,
+    load_or_train_tokenizer,
+    valid_tokens,
+    with_vocab,
+)
 from .protocols import LabelModel
 
 REQUIRED_METHODS = ("encode", "label_logits")
@@ -106,13 +115,12 @@ class ClassifyJob(TrainingJob):
             splits["train"], predictor.tokenizer, predictor.labels, self.run.data, self.run.train, self.model.context
         )
 
-    def loss(self, model: LabelModel, batch: TokenRows) -> Tensor:
+    def loss(self, model: LabelModel, batch: Batch) -> Tensor:
         """Summed over the texts; data.rdrop averages two passes and adds their divergence (R-Drop)."""
-        batch = batch.to(self.predictor.device)
-        assert batch.labels is not None
+        text, labels = batch["text"], batch["label"].values
         rdrop, smoothing = self.run.data.rdrop, self.run.train.smoothing
-        logits = [model.label_logits(hidden_states(model, batch), batch.valid) for _ in range(2 if rdrop else 1)]
-        loss = torch.stack([smoothed_cross_entropy(each, batch.labels, smoothing=smoothing) for each in logits]).mean()
+        logits = [model.label_logits(hidden_states(model, text), valid_tokens(text)) for _ in range(2 if rdrop else 1)]
+        loss = torch.stack([smoothed_cross_entropy(each, labels, smoothing=smoothing) for each in logits]).mean()
         return loss + rdrop * rdrop_divergence(*logits) if rdrop else loss
 
     def validate(self, model: LabelModel) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import Base, EncoderDecode
-from ..data.collate import Ids, TokenRows, pad_rows, valid_mask
+from ..data.collate import Ids, pad_tokens
 from ..data.examples import Examples
 from ..data.rows import add_start_end, max_text_tokens
 from ..data.sampler import sorted_batches
@@ -19,7 +19,7 @@ from ..device import resolve_device
 from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
-from ..parts import Mask
+from ..parts.inputs import Inputs
 from ..parts.pooling import Pooling, pool
 from ..processors.labels import LabelSet
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
@@ -55,8 +55,8 @@ class EncoderPredictor:
             return self.embed([texts], **decode)[0]
         settings = self.decode_settings(decode)
 
-        def pool_states(states: Tensor, rows: TokenRows) -> Tensor:
-            return pool(states.float(), rows.valid, settings.pooling, settings.normalize)
+        def pool_states(states: Tensor, valid: Tensor) -> Tensor:
+            return pool(states.float(), valid, settings.pooling, settings.normalize)
 
         found = self.map_states(self.encode_texts(texts), pool_states)
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
@@ -116,17 +116,20 @@ class EncoderPredictor:
             )
         return [add_start_end(self.tokenizer, ids[: self.room]) for ids in found]
 
-    def collate(self, rows: Sequence[Ids]) -> TokenRows:
-        return TokenRows(pad_rows(rows, self.tokenizer.pad), valid_mask(rows)).to(self.device)
+    def collate(self, rows: Sequence[Ids]) -> Inputs:
+        return pad_tokens(rows, self.tokenizer.pad).to(self.device)
 
     @torch.no_grad()
-    def map_states(self, rows: Sequence[Ids], function: Callable[[Tensor, TokenRows], Tensor]) -> list[Tensor]:
-        """Apply `function` to the hidden states of each row, in order. Rows of similar length share a batch."""
+    def map_states(self, rows: Sequence[Ids], function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """Apply `function` to the hidden states of each row and what is valid in it, in order.
+
+        Rows of similar length share a batch.
+        """
         found: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
         for indices in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
-            batch = self.collate([rows[i] for i in indices])
-            results = function(hidden_states(self.model, batch), batch).float().cpu()
+            text = self.collate([rows[i] for i in indices])
+            results = function(hidden_states(self.model, text), valid_tokens(text)).float().cpu()
             found |= dict(zip(indices, results, strict=True))
         return [found[i] for i in range(len(rows))]
 
@@ -168,8 +171,8 @@ class LabelPredictor(EncoderPredictor):
     def label_logprobs(self, rows: Sequence[Ids]) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
 
-        def logprobs(states: Tensor, rows: TokenRows) -> Tensor:
-            return self.model.label_logits(states, rows.valid).float().log_softmax(-1)
+        def logprobs(states: Tensor, valid: Tensor) -> Tensor:
+            return self.model.label_logits(states, valid).float().log_softmax(-1)
 
         return self.map_states(rows, logprobs)
 
@@ -198,12 +201,17 @@ class LabelPredictor(EncoderPredictor):
         return {"unseen labels": listed} if listed else {}
 
 
-def hidden_states(model: EncoderModel, rows: TokenRows) -> Tensor:
+def hidden_states(model: EncoderModel, text: Inputs) -> Tensor:
     """(batch, tokens, width)"""
-    mask = Mask(key_valid=rows.valid)
-    if rows.token_types is None:  # not every family has token types
-        return model.encode(rows.tokens, mask)
-    return model.encode(rows.tokens, mask, rows.token_types)
+    if text.token_types is None:  # not every family has token types
+        return model.encode(text.values, text.mask())
+    return model.encode(text.values, text.mask(), text.token_types)
+
+
+def valid_tokens(text: Inputs) -> Tensor:
+    """(batch, tokens)"""
+    assert text.valid is not None
+    return text.valid
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------

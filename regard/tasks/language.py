@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides, TextData
-from ..data.corpus import ContiguousSampler, Corpus, TextWindow, WindowSampler
+from ..data.batch import Batch
+from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.sampler import Step
 from ..decode import Ensemble, Filter, Suppress
@@ -167,17 +167,6 @@ def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MemoryBatch:
-    """A batch and the memory of the text before it."""
-
-    batch: TextWindow
-    memory: Cache | None = None
-
-    def to(self, device: torch.device | str) -> "MemoryBatch":
-        return replace(self, batch=self.batch.to(device))
-
-
 class LanguageJob:
     """Windows of the texts, their loss, and metrics on the validation split."""
 
@@ -188,7 +177,7 @@ class LanguageJob:
         sampler = ContiguousSampler if has_memory else WindowSampler
         self.sampler = sampler(splits["train"], self.run.data, self.run.train)
         self.static_shapes = not has_memory  # the memory must survive from one step to the next
-        self.memories: dict[int, Cache] = {}  # by the index of their first row
+        self.memories: dict[int, Cache] = {}  # of the text before each micro-batch, by its number
 
     def describe_data(self) -> list[str]:
         """Facts about the data, and what was left out."""
@@ -200,13 +189,16 @@ class LanguageJob:
 
     def steps(self, epoch: int, index: int) -> Iterator[Step]:
         for step in self.sampler.steps(epoch, index):
-            yield replace(step, micro_batches=[MemoryBatch(batch, self._memory(batch)) for batch in step.micro_batches])
+            for batch in step.micro_batches:
+                if "reset" in batch and batch.number not in self.memories:
+                    self.memories[batch.number] = self._new_memory(len(batch["text"]))
+            yield step
 
-    def loss(self, model: CausalModel, micro_batch: MemoryBatch) -> Tensor:
+    def loss(self, model: CausalModel, batch: Batch) -> Tensor:
         """Summed over the predicted tokens."""
-        batch = micro_batch.batch
-        logits = model.logits(hidden_states(model, batch, micro_batch.memory))  # (batch, tokens, vocab)
-        return smoothed_cross_entropy(logits, batch.targets, smoothing=self.run.train.smoothing)
+        memory = self.memories[batch.number] if "reset" in batch else None
+        logits, labels = model.logits(hidden_states(model, batch, memory)), batch["labels"]  # (batch, tokens, vocab)
+        return smoothed_cross_entropy(logits, labels.values, labels.valid, self.run.train.smoothing)
 
     def validate(self, model: CausalModel) -> dict[str, float]:
         if "valid" not in self.splits:
@@ -217,28 +209,22 @@ class LanguageJob:
 
     # The memories carry over from step to step, so checkpoints save them.
 
-    def _memory(self, batch: TextWindow) -> Cache | None:
-        if batch.reset is None:
-            return None
-        if batch.first_row not in self.memories:
-            self.memories[batch.first_row] = self._new_memory(len(batch.tokens))
-        return self.memories[batch.first_row]
-
     def _new_memory(self, rows: int) -> Cache:
         memory = self.model.new_memory(rows)
         assert memory is not None
         return memory
 
     def state(self) -> dict[str, Tensor]:
-        states = ((first, memory.state()) for first, memory in self.memories.items())
-        return {f"{first}.{name}": tensor for first, tensors in states for name, tensor in tensors.items()}
+        states = ((number, memory.state()) for number, memory in self.memories.items())
+        return {f"{number}.{name}": tensor for number, tensors in states for name, tensor in tensors.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        for first in {int(name.partition(".")[0]) for name in state}:
-            own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{first}.")}
-            if first not in self.memories:  # else current micro-batches refer to this memory already
-                self.memories[first] = self._new_memory(len(own["lengths"]))
-            self.memories[first].load_state(own)
+        """Checkpoints of before name a memory by its first row, which has the same order as the micro-batches."""
+        for number, saved in enumerate(sorted({int(name.partition(".")[0]) for name in state})):
+            own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{saved}.")}
+            if number not in self.memories:
+                self.memories[number] = self._new_memory(len(own["lengths"]))
+            self.memories[number].load_state(own)
 
 
 # --- construction ----------------------------------------------------------------------------------------------------

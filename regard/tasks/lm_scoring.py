@@ -9,33 +9,40 @@ import torch
 from torch import Tensor
 
 from ..config.schema import TextData
-from ..data.corpus import Corpus, TextWindow, evaluation_windows, memory_windows
+from ..data.batch import Batch
+from ..data.corpus import Corpus, evaluation_windows, memory_windows
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
-from ..parts import Cache, Mask
+from ..parts import Cache
+from ..parts.inputs import Inputs
 from .protocols import CausalModel, memory_layer
 
 MAX_LOGITS = 2**27  # values of one tensor of logits, unless a single row has more
 MAX_TOKENS = 2**14  # tokens of a batch
 
 
-def hidden_states(model: CausalModel, batch: TextWindow, memory: Cache | None = None) -> Tensor:
+def hidden_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
+    text = batch["text"]
     if memory is not None:
-        assert batch.reset is not None
-        memory.reset(batch.reset)
-        return model.decode(batch.tokens, memory.next_mask(batch.tokens), memory)
-    mask = Mask() if batch.segments is None else Mask(positions=batch.positions, segments=batch.segments)
-    return model.decode(batch.tokens, mask)
+        memory.reset(batch["reset"].values)
+        return model.decode(text.values, memory.next_mask(text.values), memory)
+    return model.decode(text.values, text.mask())
 
 
-def token_logprobs(model: CausalModel | Ensemble, batch: TextWindow, memory: Cache | None = None) -> Tensor:
+def token_logprobs(model: CausalModel | Ensemble, batch: Batch, memory: Cache | None = None) -> Tensor:
     """The log-probabilities of all valid targets in one dimension; an ensemble averages probabilities."""
     members = model.members if isinstance(model, Ensemble) else [model]
-    logits = [member.logits(hidden_states(member, batch, memory)[batch.valid]).float() for member in members]
+    labels = batch["labels"]
+    logits = [member.logits(valid_rows(hidden_states(member, batch, memory), labels)).float() for member in members]
     scores = logits[0] if len(logits) == 1 else mean_logprobs(logits)  # (targets, vocab)
-    return scores.gather(-1, batch.targets[batch.valid][:, None])[:, 0] - scores.logsumexp(-1)
+    return scores.gather(-1, valid_rows(labels.values, labels)[:, None])[:, 0] - scores.logsumexp(-1)
+
+
+def valid_rows(values: Tensor, labels: Inputs) -> Tensor:
+    """The values (batch, tokens, …) at the positions that are scored, (positions, …)."""
+    return values.flatten(0, 1) if labels.valid is None else values[labels.valid]
 
 
 # --- single texts ----------------------------------------------------------------------------------------------------
@@ -77,14 +84,15 @@ def logprobs(
     return rows
 
 
-def _collate(batch: list[Span], texts: list[list[int]]) -> TextWindow:
+def _collate(batch: list[Span], texts: list[list[int]]) -> Batch:
     longest = max(span.last - span.first for span in batch)
     tokens = torch.zeros(len(batch), longest + 1, dtype=torch.long)
     valid = torch.zeros(len(batch), longest, dtype=torch.bool)
     for row, span in enumerate(batch):
         tokens[row, : span.last - span.first + 1] = torch.tensor(texts[span.text][span.first : span.last + 1])
         valid[row, span.new - span.first : span.last - span.first] = True
-    return TextWindow(tokens[:, :-1], tokens[:, 1:], valid)
+    inputs = {"text": Inputs("tokens", tokens[:, :-1]), "labels": Inputs("tokens", tokens[:, 1:], valid)}
+    return Batch(inputs, int(valid.sum()))
 
 
 # --- a whole corpus --------------------------------------------------------------------------------------------------

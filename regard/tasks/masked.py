@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import IGNORED, Ids, TokenRows
+from ..data.batch import Batch
+from ..data.collate import IGNORED, Ids
 from ..data.examples import Examples
 from ..data.masking import MaskedSampler, Masker
 from ..data.rows import add_start_end
@@ -77,13 +78,14 @@ class MaskedPredictor(EncoderPredictor):
         nats, correct, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
             rows = sampler.collate([items[i] for i in batch]).to(self.device)
-            assert rows.labels is not None
-            states, masked = hidden_states(self.model, rows), rows.labels != IGNORED
-            logits, wanted = self.model.logits(states[masked]), rows.labels[masked]
+            states, labels = hidden_states(self.model, rows["text"]), rows["labels"].values
+            masked = labels != IGNORED
+            logits, wanted = self.model.logits(states[masked]), labels[masked]
             nats += float(smoothed_cross_entropy(logits, wanted))
             correct, count = correct + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
-            if rows.next_sentence is not None:
-                follows += int((self.model.next_sentence_logits(states).argmax(-1) == rows.next_sentence).sum())
+            if "next_sentence" in rows:
+                classes = self.model.next_sentence_logits(states).argmax(-1)
+                follows += int((classes == rows["next_sentence"].values).sum())
         loss = nats / max(count, 1)
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": correct / max(count, 1)}
         return metrics | ({"follows": follows / len(items)} if data.next_sentence else {})
@@ -123,23 +125,19 @@ class MaskedJob(TrainingJob):
         masker = Masker(predictor.tokenizer, self.run.data)
         self.sampler = MaskedSampler(splits["train"], masker, self.run.data, self.run.train, self.model.context)
 
-    def loss(self, model: MaskedModel, batch: TokenRows) -> Tensor:
+    def loss(self, model: MaskedModel, batch: Batch) -> Tensor:
         """Summed over the masked tokens.
 
         The mean loss of the pairs is added once per masked token. Divided by the masked tokens of a step, both are
         means, as in the paper.
         """
-        batch = batch.to(self.predictor.device)
-        assert batch.labels is not None
-        states, masked = hidden_states(model, batch), batch.labels != IGNORED
-        loss = smoothed_cross_entropy(
-            model.logits(states[masked]), batch.labels[masked], smoothing=self.run.train.smoothing
-        )
-        if batch.next_sentence is None:
+        states, labels = hidden_states(model, batch["text"]), batch["labels"].values
+        masked = labels != IGNORED
+        loss = smoothed_cross_entropy(model.logits(states[masked]), labels[masked], smoothing=self.run.train.smoothing)
+        if "next_sentence" not in batch:
             return loss
-        return loss + masked.sum() / len(batch.next_sentence) * smoothed_cross_entropy(
-            model.next_sentence_logits(states), batch.next_sentence
-        )
+        classes = batch["next_sentence"].values
+        return loss + masked.sum() / len(classes) * smoothed_cross_entropy(model.next_sentence_logits(states), classes)
 
     def validate(self, model: MaskedModel) -> dict[str, float]:
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ..config.run import Run
 from ..config.schema import Seq2SeqDecode
-from ..data.collate import PairBatch, collate_pairs
+from ..data.batch import Batch
+from ..data.collate import collate_pairs
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, SearchSettings, search
 from ..decode.beam import SHAPE_MULTIPLE, EarlyStopping, SearchCache
@@ -122,7 +123,7 @@ class Seq2SeqGenerator:
             prefix = max((len(each.prefix) for each in constraints or ()), default=0)
             cache = self._start(batch, int(limits.max()) + prefix)
         if constraints is None:
-            return search(self.model, cache, batch.target_in, limits, search_settings)
+            return search(self.model, cache, batch["target"].values, limits, search_settings)
         filters = batch_filters(constraints, self.constraint_tokenizer, self.device)
         required = batch_phrases(constraints, self.constraint_tokenizer, self.device)
         search_settings = replace(search_settings, filters=filters + search_settings.filters, required=required)
@@ -133,21 +134,24 @@ class Seq2SeqGenerator:
             for each, best in zip(constraints, found, strict=True)
         ]
 
-    def _start(self, batch: PairBatch, room: int) -> SearchCache:
+    def _start(self, batch: Batch, room: int) -> SearchCache:
         """The cache. On a GPU it has room for that many tokens, in rounded shapes, so that CUDA graphs can be reused.
 
         Elsewhere the cache grows, so that attention reads fewer keys.
         """
+        source, valid = batch["source"].values, batch["source"].valid
+        assert valid is not None
         if self.device.type != "cuda":
-            return self.model.start(batch.source, Mask(key_valid=batch.source_valid))
-        tokens = batch.source.size(1)
+            return self.model.start(source, Mask(key_valid=valid))
+        tokens = source.size(1)
         more = min(-tokens % SHAPE_MULTIPLE, (self.context or tokens + SHAPE_MULTIPLE) - tokens)
-        source, valid = F.pad(batch.source, (0, more), value=self.source.pad), F.pad(batch.source_valid, (0, more))
+        source, valid = F.pad(source, (0, more), value=self.source.pad), F.pad(valid, (0, more))
         return self.model.start(source, Mask(key_valid=valid), (room // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
 
-    def _limits(self, batch: PairBatch, settings: Seq2SeqDecode, constraints: list[Constraints] | None) -> Tensor:
+    def _limits(self, batch: Batch, settings: Seq2SeqDecode, constraints: list[Constraints] | None) -> Tensor:
         """(rows,) the most tokens of each target after its prefix."""
-        lengths = batch.source_valid.sum(1)
+        assert batch["source"].valid is not None
+        lengths = batch["source"].valid.sum(1)
         extra = torch.tensor([each.min_tokens for each in constraints], device=self.device) if constraints else 0
         limits = torch.full_like(lengths, settings.max_tokens) if settings.max_tokens else 2 * lengths + 16 + extra
         if (context := self.context) is None:
@@ -163,7 +167,7 @@ class Seq2SeqGenerator:
             self.target.end, beam, settings.length_penalty, settings.nbest, early, self.filters, sampling
         )
 
-    def pair(self, sources: list[list[int]], targets: list[list[int]]) -> PairBatch:
+    def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
         """Sources and targets as a batch on the device."""
         self.refuse_long(sources + targets)
         return collate_pairs(sources, targets, self.source, self.target).to(self.device)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.collate import IGNORED, TokenRows
+from ..data.batch import Batch
+from ..data.collate import IGNORED
 from ..data.examples import Examples
 from ..data.rows import TaggedSampler, encode_sentence, encode_words
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
@@ -24,7 +25,16 @@ from ..processors.labels import collect_tags
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LABELS, TOKENIZER, LabelFiles, LabelPredictor, hidden_states, load_or_train_tokenizer, with_vocab
+from .encoder import (
+    LABELS,
+    TOKENIZER,
+    LabelFiles,
+    LabelPredictor,
+    hidden_states,
+    load_or_train_tokenizer,
+    valid_tokens,
+    with_vocab,
+)
 from .protocols import LabelModel
 
 REQUIRED_METHODS = ("encode", "label_logits")
@@ -177,13 +187,12 @@ class TagJob(TrainingJob):
             splits["train"], predictor.tokenizer, predictor.labels, self.run.data, self.run.train, self.model.context
         )
 
-    def loss(self, model: LabelModel, batch: TokenRows) -> Tensor:
+    def loss(self, model: LabelModel, batch: Batch) -> Tensor:
         """Summed over the words; the first token of a word predicts its tag."""
-        batch = batch.to(self.predictor.device)
-        assert batch.labels is not None
-        tagged = batch.labels != IGNORED
-        logits = model.label_logits(hidden_states(model, batch), batch.valid)[tagged]
-        return smoothed_cross_entropy(logits, batch.labels[tagged], smoothing=self.run.train.smoothing)
+        text, tags = batch["text"], batch["tags"].values
+        tagged = tags != IGNORED
+        logits = model.label_logits(hidden_states(model, text), valid_tokens(text))[tagged]
+        return smoothed_cross_entropy(logits, tags[tagged], smoothing=self.run.train.smoothing)
 
     def validate(self, model: LabelModel) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..config.run import Run, change_settings
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
-from ..data.collate import PairBatch
+from ..data.batch import Batch
 from ..data.examples import Examples
 from ..data.pairs import open_pairs, split_references
 from ..data.sampler import PairSampler, sorted_batches
@@ -22,7 +22,7 @@ from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..look import CrossAttentionView, record_attention
 from ..metrics.text import paired_bootstrap, signature, text_metrics
-from ..parts import Cross, Mask
+from ..parts.inputs import Encoded
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
@@ -172,15 +172,16 @@ class TranslatePredictor(Seq2SeqGenerator):
         found: list[list[float]] = [[] for _ in sources]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for indices in sorted_batches(lengths, rows=self.run.decode.batch):
-            batch = self.pair([sources[i] for i in indices], [targets[i] for i in indices])
-            for i, row in zip(indices, self._target_logprobs(batch), strict=True):
+            own = [targets[i] for i in indices]
+            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
                 found[i] = row
         return found
 
-    def _target_logprobs(self, batch: PairBatch) -> list[list[float]]:
+    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        batch = self.pair(sources, targets)
         scores = logits(self.model, batch).float().log_softmax(-1)
-        chosen = scores.gather(-1, batch.target_out[..., None])[..., 0].tolist()  # (batch, tokens)
-        return [row[:length] for row, length in zip(chosen, batch.target_valid.sum(1).tolist(), strict=True)]
+        chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
+        return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
 
     def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """Nats per target token, END included, without label smoothing."""
@@ -208,9 +209,8 @@ class TranslatePredictor(Seq2SeqGenerator):
         found: dict[int, Trace] = {}
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for indices in sorted_batches(lengths, rows=TRACE_BATCH):
-            batch = self.pair([sources[i] for i in indices], [targets[i] for i in indices])
             with record_attention(as_module(self._first_member)) as maps:
-                logprobs = self._target_logprobs(batch)
+                logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
             cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
             for row, i in enumerate(indices):
                 view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
@@ -251,22 +251,19 @@ def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
     return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
 
 
-def logits(model: Seq2SeqModel | Ensemble, batch: PairBatch) -> Tensor:
-    """For a known target: (batch, tokens, vocab)."""
+def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
+    """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
     if isinstance(model, Ensemble):
         return mean_logprobs([logits(member, batch) for member in model.members])
-    return model.logits(decoder_states(model, batch))
+    states, kept = decoder_states(model, batch), batch["labels"].positions
+    return model.logits(states if kept is None else states.flatten(0, 1)[kept])
 
 
-def decoder_states(model: Seq2SeqModel, batch: PairBatch) -> Tensor:
+def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
-    if batch.source_segments is None:
-        mask = Mask(key_valid=batch.source_valid)
-        return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), mask))
-    mask = Mask(positions=batch.source_positions, segments=batch.source_segments)
-    cross = Mask(segments=batch.target_segments, key_segments=batch.source_segments)
-    own = Mask(positions=batch.target_positions, segments=batch.target_segments)
-    return model.decode(batch.target_in, Cross(model.encode(batch.source, mask), cross), own)
+    source, target = batch["source"], batch["target"]
+    encoded = Encoded(model.encode(source.values, source.mask()), source.valid, source.segments)
+    return model.decode(target.values, encoded.cross(target), target.mask())
 
 
 # Validation decodes greedily, whatever decode.* the run has.
@@ -286,14 +283,10 @@ class TranslateJob(TrainingJob):
             for tokenizer, texts in zip((source, target), sides, strict=True):
                 predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
 
-    def loss(self, model: Seq2SeqModel, batch: PairBatch) -> Tensor:
+    def loss(self, model: Seq2SeqModel, batch: Batch) -> Tensor:
         """Summed over the valid target tokens. Padding gets no logits; packed rows have little of it."""
-        batch = batch.to(self.predictor.device)
-        states, targets, valid = decoder_states(model, batch), batch.target_out, batch.target_valid
-        if batch.target_index is not None:
-            states, targets = states.flatten(0, 1)[batch.target_index], targets.flatten()[batch.target_index]
-            return smoothed_cross_entropy(model.logits(states), targets, smoothing=self.run.train.smoothing)
-        return smoothed_cross_entropy(model.logits(states), targets, valid, self.run.train.smoothing)
+        labels = batch["labels"]
+        return smoothed_cross_entropy(logits(model, batch), labels.values, labels.valid, self.run.train.smoothing)
 
     def validate(self, model: Seq2SeqModel) -> dict[str, float]:
         if "valid" not in self.splits:

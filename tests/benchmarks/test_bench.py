@@ -213,7 +213,7 @@ def test_batches_are_grouped_as_by_the_trainer():
         lengths = [len(encoded.sources[i]) for i in order]
         assert lengths == sorted(lengths, reverse=True)
     batch = steps[7].micro_batches[0]
-    assert batch.source_valid.sum(1).tolist() == [len(encoded.sources[i]) + 1 for i in steps[7].examples]
+    assert batch["source"].valid.sum(1).tolist() == [len(encoded.sources[i]) + 1 for i in steps[7].examples]
     assert steps[7].count == sum(len(encoded.targets[i]) + 1 for i in steps[7].examples)
     some = pairs.spread(steps, 5)
     assert len(some) == 5 and len({step.examples[0] for step in some}) == 5
@@ -225,10 +225,11 @@ def test_padding_to_a_multiple_keeps_the_loss():
     workload, examples, _ = small()
     text = pairs.tokenizer(workload.vocab)
     plain, wide = (pairs.EncodedPairs(examples, text, multiple).step([3, 5, 8]) for multiple in (1, 8))
-    assert wide.micro_batches[0].source.size(1) % 8 == wide.micro_batches[0].target_out.size(1) % 8 == 0
+    assert all(wide.micro_batches[0][side].values.size(1) % 8 == 0 for side in ("source", "target"))
     batch = wide.micro_batches[0]
-    assert batch.target_out.flatten()[batch.target_index].equal(batch.target_out[batch.target_valid])
-    assert len(batch.target_index) == wide.count
+    inputs, labels = batch["target"].values.flatten(), batch["labels"]
+    assert inputs[labels.positions[1:]][labels.values[:-1] != 2].equal(labels.values[:-1][labels.values[:-1] != 2])
+    assert len(labels.positions) == len(labels.values) == wide.count
     assert pairs.valid_tokens([plain]) == pairs.valid_tokens([wide]) and pairs.padding([plain]) < pairs.padding([wide])
     objective = training.build_objective(workload, examples, pairs.EncodedPairs(examples, text), CPU)
     losses = [objective.loss(objective.model.eval(), each.micro_batches[0]).item() for each in (plain, wide)]

@@ -692,6 +692,16 @@ def train(**changes) -> schema.Train:
     return schema.Train(**changes)
 
 
+def text(step):
+    """The text of its first micro-batch."""
+    return step.micro_batches[0]["text"]
+
+
+def valid_table(batch) -> torch.Tensor:
+    labels = batch["labels"]
+    return torch.ones_like(labels.values, dtype=torch.bool) if labels.valid is None else labels.valid
+
+
 LONG = ["".join(chr(97 + (i * i + j) % 26) for j in range(7 + i * 5 % 23)) for i in range(40)]
 
 
@@ -701,9 +711,13 @@ def test_inputs_are_shifted_targets(tmp_path):
     heads = {0, *found.ends.tolist()}
     for step in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
         (batch,) = step.micro_batches
-        assert step.tokens == step.count == batch.count == 64 and batch.all_valid and len(step.examples) == 4
-        assert batch.tokens.dtype == batch.targets.dtype == torch.int64 and batch.valid.all() and batch.reset is None
-        for begin, row, target in zip(step.examples, batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        assert (
+            step.tokens == step.count == batch.count == 64 and batch["labels"].valid is None and len(step.examples) == 4
+        )
+        assert batch["text"].values.dtype == batch["labels"].values.dtype == torch.int64 and "reset" not in batch
+        for begin, row, target in zip(
+            step.examples, batch["text"].values.tolist(), batch["labels"].values.tolist(), strict=True
+        ):
             assert target == found.ids[begin : begin + 16].tolist()
             for place, token in enumerate(row, begin):
                 assert token == (START if place in heads else found.ids[place - 1])
@@ -717,10 +731,10 @@ def test_segments_separate_documents(tmp_path):
         (batch,) = step.micro_batches
         for row, begin in enumerate(step.examples):
             documents = np.searchsorted(found.ends, np.arange(begin, begin + 32), side="right")
-            pieces = batch.segments[row].numpy()
+            pieces = batch["text"].segments[row].numpy()
             assert ((documents[:, None] == documents) == (pieces[:, None] == pieces)).all()
             starts = np.array([np.flatnonzero(documents == one)[0] for one in documents])
-            assert batch.positions[row].tolist() == (np.arange(32) - starts).tolist()
+            assert batch["text"].positions[row].tolist() == (np.arange(32) - starts).tolist()
 
 
 def test_no_segments_without_document_borders(tmp_path):
@@ -728,11 +742,11 @@ def test_no_segments_without_document_borders(tmp_path):
     lines = open_documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
     for found in (long, Corpus(lines, BYTES)):
         for step in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
-            assert step.micro_batches[0].segments is None and step.micro_batches[0].positions is None
-    assert END in step.micro_batches[0].tokens  # in a stream, END is an ordinary token
+            assert text(step).segments is None and text(step).positions is None
+    assert END in text(step).values  # in a stream, END is an ordinary token
     assert (
-        next(evaluation_windows(found, 8)).tokens[0, 0] == END
-        and next(evaluation_windows(long, 8)).tokens[0, 0] == START
+        next(evaluation_windows(found, 8))["text"].values[0, 0] == END
+        and next(evaluation_windows(long, 8))["text"].values[0, 0] == START
     )
 
 
@@ -765,8 +779,8 @@ def test_resume_after_any_step(tmp_path, way):
         assert [one.examples for one in rest] == [one.examples for one in whole[number + 1 :]]
         if rest:
             for batch, other in zip(rest[0].micro_batches, whole[number + 1].micro_batches, strict=True):
-                assert torch.equal(batch.tokens, other.tokens) and batch.first_row == other.first_row
-                assert batch.reset is None or torch.equal(batch.reset, other.reset)
+                assert torch.equal(batch["text"].values, other["text"].values) and batch.number == other.number
+                assert "reset" not in batch or torch.equal(batch["reset"].values, other["reset"].values)
     for index in (1, whole[-1].index + 3):
         with pytest.raises(UserError, match=f"no step ends after {index} windows of the epoch: the data, train.tokens"):
             list(cut.steps(5, index))
@@ -777,9 +791,11 @@ def test_micro_batches_of_a_step(tmp_path):
     for accumulate, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
         asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty tokens, 19 tokens unused
         step = next(WindowSampler(found, data(tmp_path, max_tokens=20), asked).steps(0))
-        assert [len(batch.tokens) for batch in step.micro_batches] == sizes and step.count == 100 == step.tokens
-        assert torch.equal(torch.cat([batch.targets for batch in step.micro_batches]), _rows(found, step.examples, 20))
-        assert [batch.first_row for batch in step.micro_batches] == np.cumsum([0, *sizes])[:-1].tolist()
+        assert [len(batch["text"]) for batch in step.micro_batches] == sizes and step.count == 100 == step.tokens
+        labels = torch.cat([batch["labels"].values for batch in step.micro_batches])
+        assert torch.equal(labels, _rows(found, step.examples, 20))
+        assert [batch.number for batch in step.micro_batches] == list(range(len(sizes)))
+        assert [begin for batch in step.micro_batches for begin in batch.examples] == step.examples
 
 
 def _rows(found, begins, width):
@@ -791,8 +807,8 @@ def test_text_shorter_than_a_window(tmp_path, way):
     found = make_corpus(tmp_path, "ab")
     for _ in range(2):
         (step,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
-        assert step.micro_batches[0].targets.tolist() == [found.ids.tolist()] and step.count == 3
-        assert step.micro_batches[0].tokens.tolist() == [[START, *found.ids[:2].tolist()]]
+        assert step.micro_batches[0]["labels"].values.tolist() == [found.ids.tolist()] and step.count == 3
+        assert text(step).values.tolist() == [[START, *found.ids[:2].tolist()]]
         found = make_corpus(tmp_path, "ab", verify=True)
     for context, rows in ((20, 4), (2, 4), (1, 1)):
         assert sum(batch.count for batch in evaluation_windows(found, context, rows=rows)) == 3
@@ -805,17 +821,15 @@ def test_contiguous_rows_continue_their_text(tmp_path):
         steps = list(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch))
         assert len(steps) == len(found) // 4 // 20
         for number, step in enumerate(steps):
-            assert [batch.reset.tolist() for batch in step.micro_batches] == [[number == 0] * 2] * 2
-            assert [batch.first_row for batch in step.micro_batches] == [0, 2] and step.micro_batches[
-                0
-            ].segments is None
+            assert [batch["reset"].values.tolist() for batch in step.micro_batches] == [[number == 0] * 2] * 2
+            assert [batch.number for batch in step.micro_batches] == [0, 1] and text(step).segments is None
             assert step.index == 4 * (number + 1)
         for before, after in pairwise(steps):
             assert [begin + 20 for begin in before.examples] == after.examples
         assert all(b - a == len(found) // 4 for a, b in pairwise(steps[0].examples))
         assert steps[-1].examples[-1] + 20 <= len(found)
-    heads = torch.cat([batch.tokens for step in steps for batch in step.micro_batches]) == START
-    assert heads.any() and END not in torch.cat([batch.tokens for batch in steps[0].micro_batches])
+    heads = torch.cat([batch["text"].values for step in steps for batch in step.micro_batches]) == START
+    assert heads.any() and END not in torch.cat([batch["text"].values for batch in steps[0].micro_batches])
     assert (
         steps[0].examples
         != next(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4)).steps(9)).examples
@@ -828,10 +842,11 @@ def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
     found = make_corpus(tmp_path, *LONG)
     predicted, contexts = [], []
     for batch in evaluation_windows(found, context, stride, rows):
-        assert batch.count == batch.valid.sum() and len(batch.tokens) <= (rows or len(batch.tokens))
-        for row in range(len(batch.tokens)):
-            predicted += batch.targets[row][batch.valid[row]].tolist()
-            contexts += batch.valid[row].nonzero()[:, 0].tolist()
+        labels, valid = batch["labels"].values, valid_table(batch)
+        assert batch.count == valid.sum() and len(labels) <= (rows or len(labels))
+        for row in range(len(labels)):
+            predicted += labels[row][valid[row]].tolist()
+            contexts += valid[row].nonzero()[:, 0].tolist()
     assert predicted == found.ids.tolist()
     if stride and stride < context < len(found):
         assert min(contexts[context:]) == context - stride
@@ -840,23 +855,14 @@ def test_evaluation_predicts_every_token_once(tmp_path, context, stride, rows):
 def test_padding_after_the_end(tmp_path):
     found = make_corpus(tmp_path, "a", "b" * 9)  # twelve tokens
     first, second = evaluation_windows(found, 8, rows=1)
-    assert (
-        second.targets[0].tolist() == [*found.ids[8:].tolist(), 0, 0, 0, 0] and second.tokens[0, 4:].tolist() == [0] * 4
-    )
-    assert second.valid[0].tolist() == [True] * 4 + [False] * 4 and not second.all_valid and first.all_valid
-    assert first.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2] and first.positions[0].tolist() == [
-        0,
-        1,
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
-    assert second.segments is None  # padding is not a document border
+    assert second["labels"].values[0].tolist() == [*found.ids[8:].tolist(), 0, 0, 0, 0]
+    assert second["text"].values[0, 4:].tolist() == [0] * 4
+    assert second["labels"].valid[0].tolist() == [True] * 4 + [False] * 4 and first["labels"].valid is None
+    assert first["text"].segments[0].tolist() == [1, 1, 2, 2, 2, 2, 2, 2]
+    assert first["text"].positions[0].tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
+    assert second["text"].segments is None  # padding is not a document border
     (both,) = evaluation_windows(found, 8, rows=2)
-    assert both.segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
+    assert both["text"].segments[1].tolist() == [0] * 4 + [-1] * 4 and both.count == 12
 
 
 @pytest.mark.parametrize("rows", [1, 3, 60])
@@ -869,14 +875,14 @@ def test_memory_windows_follow_the_text(tmp_path, rows, stream):
     texts: list[list[int]] = []
     open_rows: dict[int, list[int]] = {}
     for batch in memory_windows(found, 16, rows):
-        for row in range(len(batch.tokens)):
-            own = batch.targets[row][batch.valid[row]].tolist()
-            if batch.reset[row] and own:
+        for row in range(len(batch["text"])):
+            own = batch["labels"].values[row][valid_table(batch)[row]].tolist()
+            if batch["reset"].values[row] and own:
                 texts.append([])
                 open_rows[row] = texts[-1]
-                assert stream or batch.tokens[row, 0] == START
+                assert stream or batch["text"].values[row, 0] == START
             open_rows.get(row, []).extend(own)
-        assert batch.segments is None
+        assert batch["text"].segments is None
     if stream:
         assert len(texts) == rows and sum(texts, []) == found.ids.tolist()
     else:
@@ -888,8 +894,9 @@ def test_window_to_device(tmp_path):
         ContiguousSampler(make_corpus(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)
     ).micro_batches[0]
     moved = batch.to("meta")
-    assert moved.tokens.is_meta and moved.valid.is_meta and moved.reset.is_meta and moved.positions is None
-    assert (moved.first_row, moved.count, moved.all_valid) == (batch.first_row, batch.count, batch.all_valid)
+    assert moved["text"].values.is_meta and moved["labels"].values.is_meta and moved["reset"].values.is_meta
+    assert moved["text"].positions is None and moved["labels"].valid is None
+    assert (moved.number, moved.count, moved.examples) == (batch.number, batch.count, batch.examples)
 
 
 def test_stride_above_window_is_an_error():

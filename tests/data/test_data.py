@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from regard.config import run as config
 from regard.config import schema
 from regard.data import sampler, text_lines
-from regard.data.collate import collate_pairs, pack
+from regard.data.batch import Batch
+from regard.data.collate import collate_pairs, pack, pad_rows
 from regard.data.examples import InMemoryExamples
 from regard.data.pairs import open_pairs, split_references
 from regard.data.sampler import PairSampler, group_by_budget, sorted_batches, split_evenly
 from regard.data.text_lines import TextLines
 from regard.errors import UserError
+from regard.parts.inputs import Inputs
 from regard.processors import tokenizers
 from regard.processors.tokenizers import END, MASK, PAD, START, UNK, load_tokenizer, train_tokenizer
 from regard.synthetic.dates import make_dates
@@ -610,16 +612,31 @@ def texts(step) -> list[tuple[str, str]]:
     """The examples of a step, decoded from its tensors, padded or packed."""
     found = []
     for batch in step.micro_batches:
-        for row in range(len(batch.source)):
-            segments = [0] if batch.source_segments is None else range(int(batch.source_segments[row].max()) + 1)
+        source, target, labels, written = batch["source"], batch["target"], *label_table(batch)
+        for row in range(len(source)):
+            segments = [0] if source.segments is None else range(int(source.segments[row].max()) + 1)
             for segment in segments:
-                read, written = batch.source_valid[row], batch.target_valid[row]
-                if batch.source_segments is not None:
-                    read, written = batch.source_segments[row] == segment, batch.target_segments[row] == segment
-                x, y, z = batch.source[row][read], batch.target_out[row][written], batch.target_in[row][written]
+                own = [source.valid, written] if source.valid is not None else [source.segments, target.segments]
+                read, kept = (each[row] if source.valid is not None else each[row] == segment for each in own)
+                x, y, z = source.values[row][read], labels[row][kept], target.values[row][kept]
                 assert x[-1] == END and y[-1] == END and z[0] == START and torch.equal(y[:-1], z[1:])
                 found.append(tuple(BYTE.decode([x.tolist(), y.tolist()])))
     return found
+
+
+def label_table(batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The predicted tokens in the places of the target, and where they are valid; also of padded rows."""
+    labels, shape = batch["labels"], batch["target"].values.shape
+    if labels.positions is None:
+        return labels.values, labels.valid
+    table, valid = torch.full(shape, PAD), torch.zeros(shape, dtype=torch.bool)
+    table.view(-1)[labels.positions], valid.view(-1)[labels.positions] = labels.values, True
+    return table, valid
+
+
+def tensors(batch) -> list[torch.Tensor]:
+    fields = [value for name in sorted(batch.inputs) for value in vars(batch[name]).values()]
+    return [value for value in fields if isinstance(value, torch.Tensor)]
 
 
 def same(one, other) -> bool:
@@ -627,20 +644,22 @@ def same(one, other) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in fields) and all(
         torch.equal(a, b)
         for p, q in zip(one.micro_batches, other.micro_batches, strict=True)
-        for a, b in zip(vars(p).values(), vars(q).values(), strict=True)
-        if a is not None or b is not None
+        for a, b in zip(tensors(p), tensors(q), strict=True)
     )
 
 
 def test_collate_shifts_and_pads():
     made = collate_pairs([[5, 6], [7]], [[8], [9, 10, 11]], BYTE, BYTE)
-    assert made.source.tolist() == [[5, 6, END], [7, END, PAD]]
-    assert made.source_valid.tolist() == [[True, True, True], [True, True, False]]
-    assert made.target_in.tolist() == [[START, 8, PAD, PAD], [START, 9, 10, 11]]
-    assert made.target_out.tolist() == [[8, END, PAD, PAD], [9, 10, 11, END]]
-    assert made.target_valid.sum(1).tolist() == [2, 4]
-    assert made.source.dtype == torch.long and made.source_segments is None
-    assert made.to("meta").target_in.device.type == "meta" and made.to("cpu").target_positions is None
+    labels, valid = label_table(made)
+    assert made["source"].values.tolist() == [[5, 6, END], [7, END, PAD]]
+    assert made["source"].valid.tolist() == [[True, True, True], [True, True, False]]
+    assert made["target"].values.tolist() == [[START, 8, PAD, PAD], [START, 9, 10, 11]]
+    assert labels.tolist() == [[8, END, PAD, PAD], [9, 10, 11, END]]
+    assert made["labels"].values.tolist() == [8, END, 9, 10, 11, END] and made.count == 6  # padding gets no logits
+    assert valid.sum(1).tolist() == [2, 4]
+    assert made["source"].values.dtype == torch.long and made["source"].segments is None
+    assert made["target"].valid is None  # its padding comes last, where causal attention never looks
+    assert made.to("meta")["target"].values.device.type == "meta" and made.to("cpu")["target"].positions is None
 
 
 def test_collate_uses_each_tokenizers_control_ids():
@@ -648,26 +667,28 @@ def test_collate_uses_each_tokenizers_control_ids():
         pad, start, end = 77, 78, 79
 
     made = collate_pairs([[1], [1, 2]], [[1], [1, 2]], Other(), BYTE)
-    assert made.source.tolist() == [[1, 79, 77], [1, 2, 79]] and made.target_out[0].tolist() == [1, END, PAD]
+    assert made["source"].values.tolist() == [[1, 79, 77], [1, 2, 79]]
+    assert label_table(made)[0][0].tolist() == [1, END, PAD]
 
 
 def test_collate_packs():
     made = collate_pairs([[5, 6], [7], [8, 8, 8]], [[9], [10, 11, 12], []], BYTE, BYTE, width=6)
-    assert made.source.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
-    assert made.target_in.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
-    assert made.target_out.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
-    assert made.target_segments.tolist() == [[0, 0, 0, 0, 1, -1], [0, 0, -1, -1, -1, -1]]
-    assert made.source_segments.max() == 1 and made.target_segments.shape == made.target_in.shape
-    assert torch.equal(made.source_segments >= 0, made.source_valid)
-    assert torch.equal(made.target_segments >= 0, made.target_valid)
-    assert made.source.shape[1] <= 6 and made.target_in.shape[1] <= 6
-    for at, segments in ((made.source_positions, made.source_segments), (made.target_positions, made.target_segments)):
+    source, target, labels = made["source"], made["target"], made["labels"]
+    assert source.values.tolist() == [[7, END, 8, 8, 8, END], [5, 6, END, PAD, PAD, PAD]]
+    assert target.values.tolist() == [[START, 10, 11, 12, START, PAD], [START, 9, PAD, PAD, PAD, PAD]]
+    assert labels.values.tolist() == [[10, 11, 12, END, END, PAD], [9, END, PAD, PAD, PAD, PAD]]
+    assert target.segments.tolist() == [[0, 0, 0, 0, 1, -1], [0, 0, -1, -1, -1, -1]]
+    assert source.segments.max() == 1 and target.segments.shape == target.values.shape
+    assert torch.equal(source.segments >= 0, source.values != PAD)
+    assert torch.equal(target.segments >= 0, labels.valid) and made.count == labels.valid.sum() == 7
+    assert source.values.shape[1] <= 6 and target.values.shape[1] <= 6
+    for at, segments in ((source.positions, source.segments), (target.positions, target.segments)):
         for row in range(len(at)):
             for segment in range(int(segments[row].max()) + 1):
                 places = at[row][segments[row] == segment]
                 assert places.tolist() == list(range(len(places)))
     moved = made.to("meta")
-    assert moved.target_positions.device.type == moved.source_segments.device.type == "meta"
+    assert moved["target"].positions.device.type == moved["source"].segments.device.type == "meta"
 
 
 @settings(max_examples=40, deadline=None)
@@ -695,9 +716,9 @@ def test_epoch_has_every_example_once(packed, accumulate):
         assert sorted(texts(step)) == sorted(inside)
         assert step.tokens == sum(max(len(x), len(y)) + 1 for x, y in inside) <= 300
         assert step.count == sum(len(y) + 1 for _, y in inside)
-        assert step.count == sum(int(batch.target_valid.sum()) for batch in step.micro_batches)
+        assert step.count == sum(int(label_table(batch)[1].sum()) for batch in step.micro_batches)
         assert len(step.micro_batches) == min(accumulate, len(inside))
-        assert all(len(batch.source) and batch.source.shape[1] <= 64 for batch in step.micro_batches)
+        assert all(len(batch["source"]) and batch["source"].values.shape[1] <= 64 for batch in step.micro_batches)
     assert [step.index for step in made] == np.cumsum([len(step.examples) for step in made]).tolist()
     full = sum(step.tokens for step in made) / len(made) / 300
     assert full > 0.9
@@ -706,7 +727,7 @@ def test_epoch_has_every_example_once(packed, accumulate):
 def test_packed_rows_are_fewer_and_full():
     examples = some(1000)
     padded, packed = (list(make_sampler(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
-    rows = [sum(len(batch.source) for step in made for batch in step.micro_batches) for made in (padded, packed)]
+    rows = [sum(len(batch["source"]) for step in made for batch in step.micro_batches) for made in (padded, packed)]
     assert rows[1] * 8 < rows[0]
 
 
@@ -757,6 +778,32 @@ def test_only_long_examples_is_an_error():
         list(make_sampler(some(1100), max_tokens=3).steps(0))
     with pytest.raises(UserError, match="data.train: made up holds no example"):
         make_sampler(some(0))
+
+
+class Frames(sampler.StepSampler):
+    """Frames of sound or pixels: arrays of floats with two dimensions."""
+
+    def encode(self, indices):
+        return [(self.examples[i][0],) for i in indices]
+
+    def sizes(self, item):
+        return len(item[0]), len(item[0])
+
+    def collate(self, items):
+        return Batch({"frames": Inputs("frames", pad_rows([item[0] for item in items], 0))}, len(items))
+
+
+def test_arrays_keep_their_types():
+    values = [np.random.default_rng(i).random((2 + i % 3, 4), np.float32) for i in range(20)]
+    made = Frames(InMemoryExamples("frames", [(each,) for each in values]), schema.PairData(), config.Train(tokens=9))
+    for _ in range(2):  # encoded, and then from the cache
+        seen = {}
+        for step in made.steps(0):
+            (batch,) = step.micro_batches
+            seen |= dict(zip(batch.examples, batch["frames"].values, strict=True))
+        assert sorted(seen) == list(range(20)) and all(each.dtype == torch.float32 for each in seen.values())
+        assert all(np.array_equal(seen[i][: len(each)].numpy(), each) for i, each in enumerate(values))
+    assert pad_rows([np.array([1, 2], np.uint16), np.array([3], np.uint16)], -1).tolist() == [[1, 2], [3, -1]]
 
 
 def test_example_over_the_budget_is_a_step():
@@ -842,5 +889,5 @@ def test_padding_is_below_three_percent():
     tokenizer = train_tokenizer(config.TokenizerConfig(vocab=1000), train.texts(0, 1))
     made = PairSampler(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).steps(0)
     found = [batch for step in made for batch in step.micro_batches]
-    cells = sum(batch.source.numel() + batch.target_in.numel() for batch in found)
-    assert sum(int(batch.source_valid.sum() + batch.target_valid.sum()) for batch in found) / cells > 0.97
+    cells = sum(batch["source"].values.numel() + batch["target"].values.numel() for batch in found)
+    assert sum(int(batch["source"].valid.sum()) + batch.count for batch in found) / cells > 0.97

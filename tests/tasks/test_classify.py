@@ -230,7 +230,9 @@ def test_sampler_covers_every_text_once_and_resumes():
     assert all(step.count == len(step.examples) and step.tokens <= 60 for step in all_of)
     for step in all_of:
         (piece,) = step.micro_batches
-        for row, real, label, i in zip(piece.tokens, piece.valid, piece.labels, step.examples, strict=True):
+        for row, real, label, i in zip(
+            piece["text"].values, piece["text"].valid, piece["label"].values, step.examples, strict=True
+        ):
             text, name = examples[i]
             assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
             assert (row[~real] == 0).all()
@@ -242,12 +244,16 @@ def test_sampler_covers_every_text_once_and_resumes():
 def test_long_texts_are_cut_and_reported():
     sampler = build_sampler([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
     (step,) = sampler.steps(0)
-    assert max(piece.tokens.size(1) for piece in step.micro_batches) == 11 and sampler.truncated == {2}
+    assert max(piece["text"].values.size(1) for piece in step.micro_batches) == 11 and sampler.truncated == {2}
     assert sampler.report() == [
         "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and the positions of the model), "
         "such as made, example 3"
     ]  # fmt: skip
     assert build_sampler([("a", "x"), ("b", "y")]).report() == []
+
+
+def token_rows(step):
+    return step.micro_batches[0]["text"].values, step.micro_batches[0]["text"].valid
 
 
 def test_token_masking_differs_by_epoch():
@@ -256,7 +262,7 @@ def test_token_masking_differs_by_epoch():
     mask, epochs = sampler.mask, []
     for epoch in range(2):
         found = {i: row[real].tolist() for step in sampler.steps(epoch) for row, real, i in
-                 zip(step.micro_batches[0].tokens, step.micro_batches[0].valid, step.examples, strict=True)}  # fmt: skip
+                 zip(*token_rows(step), step.examples, strict=True)}  # fmt: skip
         for i, row in found.items():
             own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
             assert len(row) == len(own) and row[0] == 1 and row[-1] == 2
@@ -266,7 +272,7 @@ def test_token_masking_differs_by_epoch():
         epochs.append(found)
     assert epochs[0] != epochs[1]
     again = {i: row[real].tolist() for step in build_sampler(texts, token_masking=0.25).steps(1) for row, real, i in
-             zip(step.micro_batches[0].tokens, step.micro_batches[0].valid, step.examples, strict=True)}  # fmt: skip
+             zip(*token_rows(step), step.examples, strict=True)}  # fmt: skip
     assert again == epochs[1]  # depends on seed and epoch only, so a resumed run agrees
     with pytest.raises(UserError, match="needs a tokenizer with <mask>, which this one has not"):
         LabeledTextSampler(
@@ -283,7 +289,9 @@ def test_rdrop(run):
     settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "model.dropout": 0.3}
 
     def cross_entropy(logits):
-        return F.cross_entropy(logits, piece.labels, reduction="sum", label_smoothing=objective.run.train.smoothing)
+        return F.cross_entropy(
+            logits, piece["label"].values, reduction="sum", label_smoothing=objective.run.train.smoothing
+        )
 
     losses = {}
     for weight in (0.0, 1.0, 3.0):
@@ -293,7 +301,9 @@ def test_rdrop(run):
         torch.manual_seed(5)
         losses[weight] = float(objective.loss(model.train(), piece).detach())
         torch.manual_seed(5)
-        one, other = (model.label_logits(hidden_states(model, piece), piece.valid).detach() for _ in range(2))
+        one, other = (
+            model.label_logits(hidden_states(model, piece["text"]), piece["text"].valid).detach() for _ in range(2)
+        )
         if not weight:
             assert losses[0.0] == pytest.approx(float(cross_entropy(one)), rel=1e-4)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
@@ -303,7 +313,7 @@ def test_rdrop(run):
         float(cross_entropy(one) + cross_entropy(other)) / 2 + 3 * float(both), rel=1e-4
     )
     model.eval()  # without dropout both passes agree
-    plain = cross_entropy(model.label_logits(hidden_states(model, piece), piece.valid))
+    plain = cross_entropy(model.label_logits(hidden_states(model, piece["text"]), piece["text"].valid))
     assert float(objective.loss(model, piece).detach()) == pytest.approx(float(plain.detach()), rel=1e-4)
 
 

@@ -16,6 +16,7 @@ import regard
 from regard.config.run import change_settings, resolve
 from regard.data.corpus import Corpus, evaluation_windows
 from regard.errors import UserError
+from regard.parts.losses import smoothed_cross_entropy
 from regard.tasks.language import LanguageJob, LanguagePredictor, data_split, prepare
 from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
 
@@ -383,8 +384,8 @@ def test_memory_is_used_unless_a_stride_is_set(objectives):
     strided = corpus_nll(objective.model, corpus, data.model_copy(update={"stride": 24}), 300, torch.device("cpu"))
     assert strided.policy == "non-overlapping 24" and strided.tokens == parts.tokens == whole.tokens
     rows = list(evaluation_windows(corpus, 24, 0, 1))
-    naive = -sum(
-        float(objective.model(row.tokens).log_softmax(-1).gather(-1, row.targets[..., None])[..., 0][row.valid].sum())
+    naive = sum(
+        float(smoothed_cross_entropy(objective.model(row["text"].values), row["labels"].values, row["labels"].valid))
         for row in rows
     )
     assert strided.nats == pytest.approx(naive, rel=1e-5) and abs(parts.nats - strided.nats) > 1e-2
@@ -423,15 +424,15 @@ def test_accumulation_keeps_the_gradients(family, objectives):
 def test_loss_is_cross_entropy(smoothing, objectives, files):
     objective = objectives("learned", train__smoothing=smoothing, data__train=f"{files}/train.jsonl")
     step = next(objective.steps(0, 0))
-    (micro_batch,) = step.micro_batches
-    batch, total = micro_batch.batch, 0.0
-    assert batch.segments is not None and step.count == batch.tokens.numel()
-    for row in range(len(batch.tokens)):  # every document separately
-        for number in batch.segments[row].unique():
-            own = batch.segments[row] == number
-            logits = objective.model(batch.tokens[row][own][None])[0]
-            total += float(F.cross_entropy(logits, batch.targets[row][own], label_smoothing=smoothing, reduction="sum"))
-    assert float(objective.loss(objective.model, micro_batch)) == pytest.approx(total, rel=1e-5)
+    (batch,) = step.micro_batches
+    text, labels, total = batch["text"], batch["labels"].values, 0.0
+    assert text.segments is not None and step.count == text.values.numel()
+    for row in range(len(text)):  # every document separately
+        for number in text.segments[row].unique():
+            own = text.segments[row] == number
+            logits = objective.model(text.values[row][own][None])[0]
+            total += float(F.cross_entropy(logits, labels[row][own], label_smoothing=smoothing, reduction="sum"))
+    assert float(objective.loss(objective.model, batch)) == pytest.approx(total, rel=1e-5)
 
 
 def test_memory_carries_over_between_steps(objectives):
@@ -446,9 +447,7 @@ def test_memory_carries_over_between_steps(objectives):
         ]
         objective.validate(objective.model)
         losses.append(float(objective.loss(objective.model, batches[2])))
-        tokens, targets = (
-            torch.cat([getattr(each.batch, name) for each in batches], 1) for name in ("tokens", "targets")
-        )
+        tokens, targets = (torch.cat([each[name].values for each in batches], 1) for name in ("text", "labels"))
         scores = objective.model(tokens).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     assert losses == pytest.approx([-float(each.sum()) for each in scores.split(20, 1)], rel=1e-5)
 

@@ -116,7 +116,7 @@ def test_a_tokenizer_without_mask_is_refused():
 
 def same(one, other) -> bool:
     return all(
-        a.tokens.equal(b.tokens) and a.labels.equal(b.labels)
+        a["text"].values.equal(b["text"].values) and a["labels"].values.equal(b["labels"].values)
         for a, b in zip(one.micro_batches, other.micro_batches, strict=True)
     )
 
@@ -130,8 +130,9 @@ def test_masking_differs_by_epoch_and_resumes():
     for epoch in (0, 1):
         for step in build_sampler().steps(epoch):
             (piece,) = step.micro_batches
-            assert step.count == int((piece.labels != IGNORED).sum())
-            for i, row, labels, real in zip(step.examples, piece.tokens, piece.labels, piece.valid, strict=True):
+            text, originals = piece["text"], piece["labels"].values
+            assert step.count == int((originals != IGNORED).sum())
+            for i, row, labels, real in zip(step.examples, text.values, originals, text.valid, strict=True):
                 whole = torch.where(labels != IGNORED, labels, row)[real][1:-1]
                 assert BYTES.decode([whole.tolist()]) == [TEXTS[i]]
                 assert (
@@ -150,8 +151,8 @@ def test_long_lines_are_read_in_windows():
     for epoch in range(30):
         for step in sampler.steps(epoch):
             (piece,) = step.micro_batches
-            assert piece.tokens.size(1) <= 12
-            for i, row, labels in zip(step.examples, piece.tokens, piece.labels, strict=True):
+            assert piece["text"].values.size(1) <= 12
+            for i, row, labels in zip(step.examples, piece["text"].values, piece["labels"].values, strict=True):
                 if i == 0:
                     whole = BYTES.decode([torch.where(labels != IGNORED, labels, row).tolist()])[0]
                     assert len(whole) == 10 and whole in "abcdefghijklmnopqrstuvwxyz"
@@ -168,14 +169,15 @@ def test_pairs_of_lines():
     for epoch in range(5):
         for step in build_sampler(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
             (piece,) = step.micro_batches
-            assert piece.token_types is not None and piece.next_sentence is not None
+            text = piece["text"]
+            assert text.token_types is not None
             for i, row, labels, kinds, real, answer in zip(
                 step.examples,
-                piece.tokens,
-                piece.labels,
-                piece.token_types,
-                piece.valid,
-                piece.next_sentence,
+                text.values,
+                piece["labels"].values,
+                text.token_types,
+                text.valid,
+                piece["next_sentence"].values,
                 strict=True,
             ):
                 whole = torch.where(labels != IGNORED, labels, row)[real]
@@ -251,12 +253,14 @@ def test_next_sentence_prediction(tmp_path):
     objective = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
     step = next(objective.steps(0, 0))
     (piece,) = step.micro_batches
+    labels = piece["labels"].values
     words = torch.nn.functional.cross_entropy(
-        objective.model.logits(masked.hidden_states(objective.model, piece)[piece.labels != IGNORED]),
-        piece.labels[piece.labels != IGNORED],
+        objective.model.logits(masked.hidden_states(objective.model, piece["text"])[labels != IGNORED]),
+        labels[labels != IGNORED],
     )
     pairs = torch.nn.functional.cross_entropy(
-        objective.model.next_sentence_logits(masked.hidden_states(objective.model, piece)), piece.next_sentence
+        objective.model.next_sentence_logits(masked.hidden_states(objective.model, piece["text"])),
+        piece["next_sentence"].values,
     )
     assert float(objective.loss(objective.model, piece).detach() / step.count) == pytest.approx(
         float((words + pairs).detach()), rel=1e-5

@@ -57,7 +57,7 @@ def test_packing_keeps_the_gradients():
         objective.model.zero_grad()
         loss = objective.loss(objective.model, batch)
         loss.backward()
-        found[width] = loss.item(), [each.grad.clone() for each in objective.model.parameters()], len(batch.source)
+        found[width] = loss.item(), [each.grad.clone() for each in objective.model.parameters()], len(batch["source"])
     assert found[64][2] < found[0][2] == 12 and found[0][0] == pytest.approx(found[64][0], rel=1e-5)
     for a, b in zip(found[0][1], found[64][1], strict=True):
         assert (a - b).abs().max() <= 1e-4 * max(float(a.abs().max()), 1.0)

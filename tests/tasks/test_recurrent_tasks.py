@@ -15,7 +15,7 @@ from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks import translate
-from regard.tasks.translate import decoder_states
+from regard.tasks.translate import logits
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])
 TINY = {
@@ -90,10 +90,10 @@ def test_packed_and_padded_pairs_have_equal_gradients(family):
     found = []
     for width in (0, 64):
         batch = collate_pairs(texts[:12], texts[12:], TrainedTokenizer, TrainedTokenizer, width)
-        assert (batch.source_segments is not None) == bool(width)
+        assert (batch["source"].segments is not None) == bool(width)
         model.zero_grad()
-        real = batch.target_valid
-        loss = smoothed_cross_entropy(model.logits(decoder_states(model, batch))[real], batch.target_out[real])
+        labels = batch["labels"]
+        loss = smoothed_cross_entropy(logits(model, batch), labels.values, labels.valid)
         loss.backward()
         found.append(torch.cat([loss.detach()[None], *(each.grad.flatten() for each in model.parameters())]))
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()

@@ -239,10 +239,10 @@ def test_the_first_token_has_the_tag():
     (step,) = build_sampler([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
     (piece,) = step.micro_batches
     assert (
-        piece.labels.tolist() == [[IGNORED, 0, IGNORED, 1, IGNORED, 0, IGNORED, IGNORED, IGNORED, IGNORED]]
+        piece["tags"].values.tolist() == [[IGNORED, 0, IGNORED, 1, IGNORED, 0, IGNORED, IGNORED, IGNORED, IGNORED]]
         and step.count == 3
     )
-    assert piece.tokens[0, [1, 3, 5]].tolist() == [4 + ord("a"), 4 + ord(" "), 4 + ord(" ")]
+    assert piece["text"].values[0, [1, 3, 5]].tolist() == [4 + ord("a"), 4 + ord(" "), 4 + ord(" ")]
 
 
 def test_long_sentences_become_rows_with_every_tag_once():
@@ -252,7 +252,7 @@ def test_long_sentences_become_rows_with_every_tag_once():
         row
         for step in sampler.steps(0)
         for piece in step.micro_batches
-        for row in zip(piece.tokens, piece.labels, strict=True)
+        for row in zip(piece["text"].values, piece["tags"].values, strict=True)
     ]
     assert len(all_of) > 4 and max(len(row) for row, _ in all_of) <= 12
     asked = [
