@@ -9,12 +9,13 @@ import torch
 from ..config.schema import MaskData, SpanData, Train
 from ..errors import UserError
 from ..parts.inputs import Inputs
+from ..processors.text import encode_words
 from ..processors.tokenizers import TrainedTokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
 from .examples import Examples
 from .pairs import PairExamples
-from .rows import encode_words, max_text_tokens
+from .rows import max_text_tokens
 from .sampler import EncodedExample, StepSampler
 from .text_lines import TextLines
 

@@ -10,6 +10,7 @@ from ..config.schema import Data, LabelData, TagData, Train
 from ..errors import UserError
 from ..parts.inputs import Inputs
 from ..processors.labels import LabelSet
+from ..processors.text import encode_words
 from ..processors.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
@@ -87,17 +88,6 @@ class LabeledTextSampler(StepSampler):
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
-
-
-def encode_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """The tokens of every word, as in a text where spaces separate the words; each word has at least one."""
-    text, first, later = tokenizer.encode(["a a", "a", " a"])
-    separator = " " if text == [*first, *later] else ""  # else the tokenizer itself puts a space before every word
-    words = [word if place == 0 else separator + word for words in sentences for place, word in enumerate(words)]
-    distinct = list(dict.fromkeys(words))
-    known = dict(zip(distinct, tokenizer.encode(distinct), strict=True))
-    tokens = iter([known[word] for word in words])
-    return [[next(tokens) or [tokenizer.unk] for _ in words] for words in sentences]
 
 
 class WordWindow(NamedTuple):

@@ -1,26 +1,37 @@
 """The interface of processors: raw values to arrays and back. A run keeps its processors beside its weights."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from .. import files
 from ..config.registry import Registry
+from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
 
 Array: TypeAlias = np.ndarray
 Rng: TypeAlias = np.random.Generator
 
+IGNORED = -1  # the label of positions that are not scored
+
 
 class Processor(Protocol):
     """The processor of one field, such as `source`. Everything that a run needs beside its weights is a processor."""
+
+    kind: ClassVar[str]  # its name in PROCESSORS, in run.json and in its file
+    version: ClassVar[int]  # of its file
+    file: ClassVar[str]  # its usual file name in a run folder
 
     @property
     def modality(self) -> Modality: ...
 
     def encode(self, raw: Any, rng: Rng | None = None) -> Array:
-        """`rng` is None outside training; with it, the field may be augmented (noise, SpecAugment, BPE dropout)."""
+        """`rng` is None outside training; with it, the field may be augmented (noise, SpecAugment, random crops)."""
 
     def cost(self, encoded: Array) -> int:
         """What the budget of a step counts (tokens, frames, patches), of the example encoded without `rng`."""
@@ -37,4 +48,80 @@ class Processor(Protocol):
     def load(cls, path: Path) -> Self: ...
 
 
-PROCESSORS: Registry[type[Any]] = Registry("processor", {})
+BUILTIN: dict[str, str | type[Processor]] = {
+    "text": "regard.processors.text:TextProcessor",
+    "labels": "regard.processors.labels:LabelProcessor",
+    "tags": "regard.processors.labels:TagProcessor",
+    "image": "regard.processors.image:ImageProcessor",
+    "audio": "regard.processors.audio:AudioProcessor",
+    "boxes": "regard.processors.boxes:BoxProcessor",
+}
+PROCESSORS = Registry("processor", BUILTIN)  # by kind: a class, or its import name
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tensor | None]:
+    """Arrays of unequal lengths as one table (batch, longest, …), and which positions are valid; None if all are."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    table = np.full((len(rows), longest, *rows[0].shape[1:]), padding, rows[0].dtype)
+    for row, values in zip(table, rows, strict=True):
+        row[: len(values)] = values
+    if min(lengths) == longest:
+        return torch.from_numpy(table), None
+    return torch.from_numpy(table), torch.arange(longest) < torch.tensor(lengths)[:, None]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_saved(path: Path, kind: str, version: int, values: dict[str, Any]) -> None:
+    """Write a file of JSON with the kind and version of its processor."""
+    files.write_json(path, {"kind": kind, "version": version, **values})
+
+
+def read_processor_file(path: Path) -> dict[str, Any]:
+    """The JSON object in the file of a processor."""
+    try:
+        whole: dict[str, Any] = files.read_json(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); it belongs to the run, restore it") from error
+    return whole
+
+
+def read_saved(path: Path, kind: str, version: int) -> dict[str, Any]:
+    """The values that `write_saved` wrote. A file without kind and version is of version 1."""
+    whole = read_processor_file(path)
+    found, newest = whole.pop("kind", kind), whole.pop("version", 1)
+    if found != kind:
+        raise UserError(f"{path} holds a processor of kind {found!r}, expected {kind!r}; restore the file of this run")
+    if not isinstance(newest, int) or newest > version:
+        raise UserError(
+            f"{path} has version {newest!r} of the processor {kind!r} and this version of regard reads up to "
+            f"{version}; use the version that wrote it"
+        )
+    return whole
+
+
+@dataclass(frozen=True)
+class SavedSettings:
+    """A processor of plain settings, which are its file."""
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def save(self, path: Path) -> None:
+        write_saved(path, self.kind, self.version, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        values = read_saved(path, cls.kind, cls.version)
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in values if name not in known]:
+            raise UserError(f"{path} has the unknown setting {unknown[0]!r}; expected {', '.join(known)}")
+        try:
+            return cls(**{name: tuple(each) if isinstance(each, list) else each for name, each in values.items()})
+        except TypeError as error:
+            raise UserError(f"{path} has a value of the wrong type ({error}); restore it") from error

@@ -1,13 +1,19 @@
-"""The label set of a run, collected from training data and saved beside the weights."""
+"""The label set of a run, collected from training data, and the processors of labels and tags."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
-from .. import files
+import numpy as np
+
 from ..errors import UserError
+from ..parts.inputs import Inputs, Modality
+from .base import IGNORED, Array, Rng, pad_arrays, read_saved, write_saved
+from .text import TextProcessor, encode_words
+from .tokenizers import Tokenizer, load_tokenizer
 
 MAX_LABELS = 1000  # with more, the columns are probably swapped
 SHOWN_LABELS, SHOWN_CHARACTERS = 12, 60  # in error messages
@@ -48,15 +54,9 @@ class LabelSet:
         """True if the labels encode spans, as B-PER, I-PER and O do."""
         return all(name == "O" or re.match(r"[BIES]-.", name) for name in self.names) and self.names != ["O"]
 
-    def save(self, path: Path) -> None:
-        files.write_json(path, {"labels": self.counts})
-
-    @staticmethod
-    def load(path: Path) -> "LabelSet":
-        try:
-            return LabelSet({name: int(count) for name, count in dict(files.read_json(path)["labels"]).items()})
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
+    def in_order_of(self, other: "LabelSet") -> "LabelSet":
+        """The same labels with the ids of `other`, if it has exactly these; else this set itself."""
+        return LabelSet({name: self.counts[name] for name in other}) if self.ids.keys() == other.ids.keys() else self
 
     def require_known(self, examples: LabeledExamples, key: str) -> None:
         """Raise if a label of `examples` is not in this set: no prediction could ever match it."""
@@ -68,6 +68,113 @@ class LabelSet:
                         f"{key}: {examples.location(index)} has the label {_quote(label)}, which data.train never has; "
                         f"expected {_list_names(self.names)}. Correct it, or set data.invalid=skip to leave it out"
                     )
+
+
+def _read_labels(path: Path, kind: str, version: int) -> LabelSet:
+    saved = read_saved(path, kind, version)
+    try:
+        return LabelSet({name: int(count) for name, count in dict(saved["labels"]).items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); it belongs to the run, restore it") from error
+
+
+# --- processors ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelProcessor:
+    """The label of an example, or the labels of its parts, such as of its boxes."""
+
+    labels: LabelSet
+    kind: ClassVar[str] = "labels"
+    version: ClassVar[int] = 1
+    file: ClassVar[str] = "labels.json"
+
+    @property
+    def modality(self) -> Modality:
+        return "labels"
+
+    def encode(self, raw: str | Sequence[str], rng: Rng | None = None) -> Array:
+        """The id of a label, (); of several labels, (labels,)."""
+        if isinstance(raw, str):
+            return np.array(self._id(raw), np.int64)
+        return np.array([self._id(name) for name in raw], np.int64)
+
+    def _id(self, name: str) -> int:
+        if name not in self.labels.ids:
+            raise UserError(f"the label {_quote(name)} is unknown; expected {_list_names(self.labels.names)}")
+        return self.labels.ids[name]
+
+    def cost(self, encoded: Array) -> int:
+        return max(encoded.size, 1)
+
+    def collate(self, encoded: Sequence[Array]) -> Inputs:
+        """(batch,), or of several labels per example (batch, labels) with IGNORED as padding."""
+        if encoded[0].ndim:
+            return Inputs("labels", *pad_arrays(encoded, IGNORED))
+        return Inputs("labels", *pad_arrays([np.stack(encoded)]))
+
+    def decode(self, values: int | Sequence[int] | Array) -> str | list[str]:
+        found = np.asarray(values)
+        if not found.ndim:
+            return self.labels.names[int(found)]
+        return [self.labels.names[number] for number in found.tolist() if number != IGNORED]
+
+    def save(self, path: Path) -> None:
+        write_saved(path, self.kind, self.version, {"labels": self.labels.counts})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls(_read_labels(path, cls.kind, cls.version))
+
+
+@dataclass(frozen=True)
+class TagProcessor:
+    """The tags of the words of a sentence, each at the first token of its word between START and END.
+
+    It needs the tokenizer of the words, which the run keeps in the file of its text processor.
+    """
+
+    labels: LabelSet
+    tokenizer: Tokenizer
+    kind: ClassVar[str] = "tags"
+    version: ClassVar[int] = 1
+    file: ClassVar[str] = "labels.json"
+
+    @property
+    def modality(self) -> Modality:
+        return "labels"
+
+    def encode(self, raw: tuple[Sequence[str], Sequence[str]], rng: Rng | None = None) -> Array:
+        """A label for every token of (words, tags): (tokens + 2,), IGNORED where nothing is scored."""
+        words, tags = raw
+        if len(words) != len(tags):
+            raise UserError(f"there are {len(words)} words and {len(tags)} tags; each word needs its tag")
+        ids = LabelProcessor(self.labels).encode(tags)
+        sizes = np.array([1, *(len(tokens) for tokens in encode_words(self.tokenizer, [words])[0])])
+        labels = np.full(int(sizes.sum()) + 1, IGNORED, np.int64)
+        labels[sizes.cumsum()[:-1]] = ids
+        return labels
+
+    def cost(self, encoded: Array) -> int:
+        return len(encoded)
+
+    def collate(self, encoded: Sequence[Array]) -> Inputs:
+        return Inputs("labels", *pad_arrays(encoded, IGNORED))
+
+    def decode(self, values: Sequence[int] | Array) -> list[str]:
+        """The tags of the words, without the other positions."""
+        return [self.labels.names[int(each)] for each in values if each != IGNORED]
+
+    def save(self, path: Path) -> None:
+        write_saved(path, self.kind, self.version, {"labels": self.labels.counts})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls(_read_labels(path, cls.kind, cls.version), load_tokenizer(path.with_name(TextProcessor.file)))
+
+
+# --- label sets of data ----------------------------------------------------------------------------------------------
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -16,12 +16,13 @@ from ..config.schema import Sides
 from ..data.batch import Batch
 from ..data.collate import IGNORED
 from ..data.examples import Examples
-from ..data.rows import TaggedSampler, encode_sentence, encode_words
+from ..data.rows import TaggedSampler, encode_sentence
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
 from ..errors import UserError
 from ..metrics.labels import label_metrics, span_metrics
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.labels import collect_tags
+from ..processors.text import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits

@@ -20,8 +20,9 @@ from regard.config.schema import TagData, TokenizerConfig, Train
 from regard.data import rows
 from regard.data.collate import IGNORED
 from regard.data.examples import InMemoryExamples
-from regard.data.rows import TaggedSampler, encode_sentence, encode_words, word_windows
+from regard.data.rows import TaggedSampler, encode_sentence, word_windows
 from regard.errors import UserError
+from regard.processors.text import encode_words
 from regard.processors.tokenizers import train_tokenizer
 from regard.synthetic.python_tags import make_python_tags, role_after, sentences, stdlib_modules
 from regard.tasks import tag

@@ -1,0 +1,82 @@
+"""Boxes of a picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from ..parts.inputs import Inputs, Modality
+from .base import Array, Rng, SavedSettings, pad_arrays
+
+BoxFormat = Literal["xyxy", "xywh"]
+
+
+class Boxes(NamedTuple):
+    """The boxes of one picture in pixels from its top left corner, and the size of the picture."""
+
+    boxes: Sequence[Sequence[float]] | Array  # (boxes, 4)
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class BoxProcessor(SavedSettings):
+    """Boxes as (center x, center y, width, height) in shares of the picture. Their labels are another field.
+
+    `format` is that of the raw boxes: two corners (xyxy), or the first corner and the size (xywh).
+    """
+
+    format: BoxFormat = "xyxy"
+    kind: ClassVar[str] = "boxes"
+    file: ClassVar[str] = "boxes.json"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("xyxy", "xywh"):
+            raise UserError(f"the box format is {self.format!r}; expected xyxy or xywh")
+
+    @property
+    def modality(self) -> Modality:
+        return "boxes"
+
+    def encode(self, raw: Boxes, rng: Rng | None = None) -> Array:
+        """(boxes, 4). A box is clipped to its picture; one that lies outside or is empty is an error."""
+        boxes, (width, height) = np.array(raw.boxes, np.float64).reshape(-1, 4), raw[1:]
+        if width < 1 or height < 1:
+            raise UserError(f"a picture of boxes is {width} × {height}; expected its size in pixels")
+        first = boxes[:, :2]
+        last = boxes[:, 2:] if self.format == "xyxy" else first + boxes[:, 2:]
+        limits = np.array([width, height])
+        low, high = first.clip(0, limits), last.clip(0, limits)
+        if wrong := np.flatnonzero(~(high > low).all(1)).tolist():
+            box = boxes[wrong[0]].tolist()
+            raise UserError(
+                f"the box {box} is empty in a picture of {width} × {height} pixels; correct it, or its format "
+                f"({self.format})"
+            )
+        shares = np.concatenate([(low + high) / 2, high - low], 1) / np.tile(limits, 2)
+        return shares.astype(np.float32)
+
+    def cost(self, encoded: Array) -> int:
+        return max(len(encoded), 1)
+
+    def collate(self, encoded: Sequence[Array]) -> Inputs:
+        return Inputs("boxes", *pad_arrays(encoded))
+
+    def decode(self, values: Array, width: int = 1, height: int = 1) -> Boxes:
+        """The boxes in pixels of a picture of this size; without it, in shares of the picture."""
+        boxes = np.asarray(values, np.float64).reshape(-1, 4)
+        center, size, limits = boxes[:, :2], boxes[:, 2:], np.array([width, height])
+        first, last = (center - size / 2) * limits, (center + size / 2) * limits
+        return Boxes(np.concatenate([first, last if self.format == "xyxy" else last - first], 1), width, height)
+
+    def flip(self, raw: Boxes) -> Boxes:
+        """The boxes of the mirrored picture (left and right)."""
+        boxes = np.array(raw.boxes, np.float64).reshape(-1, 4)
+        right = boxes[:, 2] if self.format == "xyxy" else boxes[:, 0] + boxes[:, 2]
+        left = raw.width - right
+        if self.format == "xyxy":
+            boxes[:, 2] = raw.width - boxes[:, 0]
+        boxes[:, 0] = left
+        return raw._replace(boxes=boxes)

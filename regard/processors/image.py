@@ -1,0 +1,181 @@
+"""Pictures as normalized pixels. Pillow (the extra `vision`) is imported where it is used."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from ..errors import UserError
+from ..parts.inputs import Inputs, Modality
+from .base import Array, Rng, SavedSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Picture: TypeAlias = "str | Path | bytes | Array | Image.Image"
+Triple: TypeAlias = tuple[float, float, float]
+RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
+ASPECTS = 3 / 4, 4 / 3  # of random crops
+TRIES = 10  # random crops that may not fit before the whole picture is taken
+
+
+@dataclass(frozen=True)
+class ImageProcessor(SavedSettings):
+    """RGB pixels (3, height, width), resized, cropped, and normalized by the mean and deviation of each channel.
+
+    In training, a random part of the picture with an area share within `scale` is resized, and mirrored half of the
+    time if `flip`. Tasks with boxes set scale to (1, 1) and flip both together.
+    """
+
+    resize: int | tuple[int, int] = 224  # the shorter side; two numbers: height and width
+    crop: int = 224  # the side of the square in the center that is kept; 0: the whole picture
+    resample: Literal["nearest", "lanczos", "bilinear", "bicubic"] = "bicubic"
+    mean: Triple = (0.5, 0.5, 0.5)
+    std: Triple = (0.5, 0.5, 0.5)
+    patch: int = 16  # the side of a patch: the cost counts patches, batches are padded to whole ones
+    scale: tuple[float, float] = (0.08, 1.0)
+    flip: bool = True
+    kind: ClassVar[str] = "image"
+    file: ClassVar[str] = "image.json"
+
+    def __post_init__(self) -> None:
+        sides = (self.resize,) if isinstance(self.resize, int) else self.resize
+        if len(sides) > 2 or min(*sides, self.patch, 1) < 1 or self.crop < 0:
+            raise UserError(
+                f"pictures of resize={self.resize}, crop={self.crop}, patch={self.patch} are not possible; expected "
+                "positive numbers of pixels"
+            )
+        if self.resample not in RESAMPLING:
+            raise UserError(f"resample is {self.resample!r}; expected one of {', '.join(RESAMPLING)}")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise UserError(f"mean is {self.mean} and std {self.std}; expected three numbers each, std above 0")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise UserError(f"scale is {self.scale}; expected two shares of a picture, 0 < from ≤ to ≤ 1")
+
+    @property
+    def modality(self) -> Modality:
+        return "pixels"
+
+    def encode(self, raw: Picture, rng: Rng | None = None) -> Array:
+        """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
+        whole = open_picture(raw)
+        picture = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
+        pixels: Array = np.asarray(picture, np.float32).transpose(2, 0, 1) / 255
+        normalized: Array = (pixels - self._channels(self.mean)) / self._channels(self.std)
+        return normalized
+
+    def cost(self, encoded: Array) -> int:
+        return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
+
+    def collate(self, encoded: Sequence[Array]) -> Inputs:
+        """Pictures of unequal sizes are padded to the largest, in whole patches, with the mean color."""
+        height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))
+        values = torch.zeros(len(encoded), 3, height, width)
+        valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
+        for i, each in enumerate(encoded):
+            values[i, :, : each.shape[1], : each.shape[2]] = torch.from_numpy(each)
+            valid[i, : each.shape[1], : each.shape[2]] = True
+        return Inputs("pixels", values, None if bool(valid.all()) else valid)
+
+    def decode(self, values: Array | torch.Tensor) -> "Image.Image":
+        """The picture of pixels (3, height, width)."""
+        from PIL import Image
+
+        pixels = np.asarray(values, np.float32) * self._channels(self.std) + self._channels(self.mean)
+        return Image.fromarray(np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
+
+    def mirror(self, raw: Picture) -> "Image.Image":
+        """The picture with left and right exchanged."""
+        from PIL import ImageOps
+
+        return ImageOps.mirror(open_picture(raw))
+
+    @staticmethod
+    def _channels(values: Triple) -> Array:
+        return np.array(values, np.float32)[:, None, None]
+
+    def _resize(self, picture: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
+        """`size` is (height, width); None: as `resize` says."""
+        if size is None and isinstance(self.resize, int):
+            width, height = picture.size
+            longer = int(self.resize * max(width, height) / min(width, height))
+            size = (self.resize, longer) if height <= width else (longer, self.resize)
+        height, width = size or self.resize  # type: ignore[misc]
+        return picture.resize((width, height), RESAMPLING[self.resample])
+
+    def _crop(self, picture: "Image.Image") -> "Image.Image":
+        """The square in the center; a picture that is smaller gets a black border."""
+        if not self.crop:
+            return picture
+        left, top = (picture.width - self.crop) // 2, (picture.height - self.crop) // 2
+        return picture.crop((left, top, left + self.crop, top + self.crop))
+
+    def _augment(self, picture: "Image.Image", rng: Rng) -> "Image.Image":
+        from PIL import ImageOps
+
+        region = random_region(picture.size, self.scale, rng)
+        mirrored = self.flip and rng.random() < 0.5
+        part = self._resize(picture.crop(region), (self.crop, self.crop) if self.crop else None)
+        return ImageOps.mirror(part) if mirrored else part
+
+
+def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:
+    """A random part (left, top, right, bottom) of a picture: its area is a share within `scale`."""
+    width, height = size
+    if scale == (1, 1):
+        return 0, 0, width, height
+    for _ in range(TRIES):
+        area = width * height * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(math.log(ASPECTS[0]), math.log(ASPECTS[1])))
+        across, down = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < across <= width and 0 < down <= height:
+            left, top = int(rng.integers(width - across + 1)), int(rng.integers(height - down + 1))
+            return left, top, left + across, top + down
+    return 0, 0, width, height
+
+
+def open_picture(raw: Picture) -> "Image.Image":
+    """An RGB image, upright where a camera noted its orientation."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise UserError("pictures need Pillow; install it with: pip install 'regard[vision]'") from error
+    if isinstance(raw, Image.Image):
+        return _to_rgb(raw)
+    if isinstance(raw, np.ndarray):
+        return _to_rgb(Image.fromarray(_to_bytes(raw)))
+    name = "the bytes" if isinstance(raw, bytes) else str(raw)
+    try:
+        with Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw) as picture:
+            return _to_rgb(ImageOps.exif_transpose(picture))
+    except FileNotFoundError as error:
+        raise UserError(f"{name} does not exist; give the path of a picture") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{name} cannot be read as a picture ({error}); give a PNG, JPEG or another picture") from error
+
+
+def _to_rgb(picture: "Image.Image") -> "Image.Image":
+    from PIL import Image
+
+    if picture.mode.startswith("I"):  # 16 bits of gray, which `convert` would clip
+        picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8))
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def _to_bytes(array: Array) -> Array:
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
+        raise UserError(
+            f"an array of shape {array.shape} is no picture; expected (height, width[, 3])"
+        )
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype == np.uint8:
+        return array
+    low, high, limit = float(array.min()), float(array.max()), 1 if np.issubdtype(array.dtype, np.floating) else 255
+    if not (low >= 0 and high <= limit):
+        raise UserError(f"a picture has values from {low:g} to {high:g}; expected floats of 0…1 or whole numbers 0…255")
+    return np.rint(array * (255 / limit)).astype(np.uint8)

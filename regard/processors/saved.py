@@ -1,0 +1,63 @@
+"""The files of processors in a run folder."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from ..errors import UserError
+from ..run_folder import FILE, read_run
+from .base import PROCESSORS, Processor, read_processor_file
+
+
+def processor_class(kind: str) -> type[Processor]:
+    found = PROCESSORS[kind]
+    if not isinstance(found, str):
+        return found
+    module, _, name = found.partition(":")
+    imported: type[Processor] = getattr(import_module(module), name)
+    return imported
+
+
+def load_processor(path: Path, kind: str | None = None) -> Processor:
+    """The processor in a file. Files of tokenizers do not name their kind: it is text, unless `kind` is another."""
+    if kind is None:
+        whole = read_processor_file(path)
+        found = whole.get("kind") or ("labels" if "labels" in whole else "text")
+    else:
+        found = kind
+    if not isinstance(found, str) or found not in PROCESSORS:
+        raise UserError(
+            f"{path} holds a processor of kind {found!r}; this regard has {', '.join(PROCESSORS)}; install the plugin "
+            "that defines it, or update regard"
+        )
+    return processor_class(found).load(path)
+
+
+def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[str, dict[str, str]]:
+    """Save each processor once; return the entry of run.json: {field: {"kind", "file"}}."""
+    entries: dict[str, dict[str, str]] = {}
+    for field, processor in processors.items():
+        shared = next((name for name in entries if processors[name] is processor), None)
+        if shared is None:
+            alone = all(each is processor or each.file != processor.file for each in processors.values())
+            file = processor.file if alone else f"{field}.{processor.file}"
+            processor.save(folder / file)
+        else:
+            file = entries[shared]["file"]
+        entries[field] = {"kind": processor.kind, "file": file}
+    return entries
+
+
+def load_processors(folder: Path) -> dict[str, Processor]:
+    """The processors of a run folder by field. Fields with one file share one processor."""
+    found: dict[str, Processor] = {}
+    files: dict[str, Processor] = {}
+    for field, entry in read_run(folder)["processors"].items():
+        try:
+            kind, file = str(entry["kind"]), str(entry["file"])
+        except (TypeError, KeyError) as error:
+            raise UserError(f"{folder / FILE}: the processor of {field} has no {error}; restore the file") from error
+        if file not in files:
+            files[file] = load_processor(folder / file, kind)
+        found[field] = files[file]
+    return found
