@@ -52,19 +52,18 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
 
     If `short` is not 0, train on texts of `short` tokens first, with the same other settings.
     """
-    before, weights, seconds = None, None, 0.0
+    weights, seconds = None, 0.0
+    kept: dict[str, Any] = {}
     for length in ([short] if short else []) + [tokens]:
         run = resolve("matching", variant_settings(variant, tokens, others) | {"data.max_tokens": length}).run
-        objective, kept, run = classify.prepare(run, before, resolve_device(run.device))
-        model, before = objective.model, folder / str(length)
+        objective = classify.prepare(run, kept, resolve_device(run.device))
+        model, kept, before = objective.model, objective.predictor.processors, folder / str(length)
         if variant == CONTROL:  # all texts have one length, so no padding is pooled
             model.pool = lambda states, pooler=model.pooler: torch.tanh(pooler(states.mean(1)))
         if weights is not None:
             model.load_state_dict(weights)
         before.mkdir(parents=True)
         files.write_json(before / "run.json", {"format": run_folder.FORMAT})
-        for name, part in kept.items():
-            part.save(before / name)
         seconds += fit(objective, model, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()

@@ -1,10 +1,8 @@
 """The Python interface: train, load, build, convert, compare. The command line calls these functions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from . import run_folder
@@ -18,6 +16,8 @@ from .pretrained import Pretrained, read_settings
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from .processors.base import Processor
 
 FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
@@ -48,6 +48,7 @@ def train(
     """
     from .adapt import tuned_run
     from .device import resolve_device
+    from .processors.saved import load_processors
     from .tasks import prepare
     from .training import fit
 
@@ -57,28 +58,27 @@ def train(
         _check_free(out)
     run = _resumed_run(out, recipe, resolved, changes) if resume else resolved.run
     pretrained = _pretrained(run.start) if run.start else None
-    with _tokenizer_folder(out if resume else None, pretrained) as folder:
-        objective, tokenizers, run = prepare(run, folder, resolve_device(run.device))
-        notes = pretrained.copy_weights(objective.model) if pretrained else []
-        if pretrained and run.tune.kind != "none":
-            notes += tuned_run.prepare(objective.model, run, pretrained, tokenizers)
-        inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in objective.splits.items()}}
-        if pretrained:
-            inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
-        if resume:
-            _check_same_inputs(out, inputs)
-            notes = []
-            run_folder.update_run(out, config=run.dump())
-        else:
-            _create_run(out, recipe, ResolvedRun(run, resolved.origin), tokenizers, inputs)
-        try:
-            outcome = fit(
-                objective, objective.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes
-            )
-        except UserError:
-            if not resume and _is_untrained(out):  # the first step failed
-                remove(out)
-            raise
+    kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
+    job = prepare(run, kept, resolve_device(run.device), out if resume else None)
+    run, processors = job.run, job.predictor.processors
+    notes = pretrained.copy_weights(job.model) if pretrained else []
+    if pretrained and run.tune.kind != "none":
+        notes += tuned_run.prepare(job.model, run, pretrained, processors)
+    inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
+    if pretrained:
+        inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
+    if resume:
+        _check_same_inputs(out, inputs)
+        notes = []
+        run_folder.update_run(out, config=run.dump())
+    else:
+        _create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
+    try:
+        outcome = fit(job, job.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+    except UserError:
+        if not resume and _is_untrained(out):  # the first step failed
+            remove(out)
+        raise
     return load(out) if outcome.status != "stopped" else None
 
 
@@ -308,30 +308,19 @@ def _check_free(out: Path) -> None:
         raise UserError(f"{out} exists and is not a run; choose another --out, so that nothing there is lost")
 
 
-@contextmanager
-def _tokenizer_folder(resumed: Path | None, pretrained: Pretrained | None) -> Iterator[Path | None]:
-    """The folder to load tokenizers from; None: the task trains them."""
-    if resumed or not pretrained:
-        yield resumed
-        return
-    with TemporaryDirectory() as folder:
-        pretrained.save_tokenizers(Path(folder))
-        yield Path(folder)
-
-
 def _create_run(
-    out: Path, recipe: str, resolved: ResolvedRun, tokenizers: Mapping[str, Any], inputs: Mapping[str, Any]
+    out: Path, recipe: str, resolved: ResolvedRun, processors: "Mapping[str, Processor]", inputs: Mapping[str, Any]
 ) -> None:
     """Create the run folder in one step, with everything except the weights."""
+    from .processors.saved import save_processors
+
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         out.rmdir()  # empty: `_check_free` has passed
     with atomic_write(out) as draft:
         draft.mkdir()
-        for name, tokenizer in tokenizers.items():
-            tokenizer.save(draft / name)
         about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
-        run_folder.write_run(draft, {**about, **inputs})
+        run_folder.write_run(draft, {**about, "processors": save_processors(draft, processors), **inputs})
 
 
 def _is_untrained(out: Path) -> bool:

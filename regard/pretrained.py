@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from .processors.base import Processor
+
 MAX_NAMES = 6  # tensor names in a message
 
 
@@ -33,7 +35,7 @@ def read_settings(start: str) -> dict[str, Any]:
 
 
 class Pretrained:
-    """The loaded predictor of a `start` folder. It gives its weights and tokenizers to a new model."""
+    """The loaded predictor of a `start` folder. It gives its weights and processors to a new run."""
 
     def __init__(self, start: str, load: Callable[[str], Any]) -> None:
         self.start = start
@@ -51,10 +53,11 @@ class Pretrained:
             total.update(name.encode() + b"\0" + tensor.contiguous().numpy().tobytes())
         return total.hexdigest()
 
-    def save_tokenizers(self, folder: Path) -> None:
-        """Save the tokenizers in the format of a run folder."""
-        for name, tokenizer in self.predictor.tokenizers.items():
-            tokenizer.save(folder / name)
+    @property
+    def processors(self) -> "Mapping[str, Processor]":
+        """What a new run may keep, by field."""
+        processors: Mapping[str, Processor] = self.predictor.processors
+        return processors
 
     def copy_weights(self, model: "nn.Module") -> list[str]:
         """Copy all tensors that the model shares with the start; return notes for the user."""

@@ -23,10 +23,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     about: dict[str, Any] = read_json(folder / FILE)
     if "config" not in about:
         raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
-    if about.get("format") == FORMAT:
-        return about
     if about.get("format") == 1:
-        return _from_format_1(about)
+        about = _from_format_1(about)
+    if about.get("format") == FORMAT:
+        return about if "processors" in about else about | {"processors": _former_processors(folder, about["config"])}
     raise UserError(
         f"{folder} has format {about.get('format')!r} and this version of regard reads 1 and {FORMAT}; "
         "use the version that wrote it"
@@ -44,9 +44,19 @@ def write_run(folder: Path, about: Mapping[str, Any]) -> None:
 
 def update_run(folder: Path, **changes: Any) -> None:
     """Change entries of run.json; the rest stays, including the versions that created the run."""
-    about = read_json(folder / FILE)
-    about = _from_format_1(about) if about.get("format") == 1 else about
-    write_json(folder / FILE, about | changes)
+    write_json(folder / FILE, read_run(folder) | changes)
+
+
+def _former_processors(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The processors of a run that does not list them, by the file names that each task had."""
+    task, text = config.get("task"), {"kind": "text", "file": "tokenizer.json"}
+    if task not in ("translate", "text2text", "spans"):
+        labels = {"classify": ("label", "labels"), "tag": ("tags", "tags")}
+        field, kind = labels.get(str(task), ("", ""))
+        return {"text": text} | ({field: {"kind": kind, "file": "labels.json"}} if field else {})
+    sides = ("source", "target")
+    separate = not config.get("tokenizer", {}).get("joint", True) or (folder / "source.tokenizer.json").is_file()
+    return {side: {"kind": "text", "file": f"{side}.tokenizer.json"} if separate else text for side in sides}
 
 
 def _from_format_1(about: dict[str, Any]) -> dict[str, Any]:

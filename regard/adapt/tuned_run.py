@@ -12,6 +12,7 @@ from ..config.run import Run
 from ..errors import UserError
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
+from ..processors.base import Processor
 from ..run_folder import read_run
 from . import tune
 from .injection import Unsupported
@@ -20,11 +21,11 @@ from .precision import apply
 WEIGHTS = "model.safetensors"
 
 
-def prepare(model: nn.Module, run: Run, pretrained: Pretrained, tokenizers: Mapping[str, Any]) -> list[str]:
+def prepare(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> list[str]:
     """Freeze a model that has the weights of the base and attach what is trained; return notes for the user."""
     check_room(model, run)
     count = sum(each.numel() for each in model.parameters())
-    _attach(model, run, pretrained, tokenizers)
+    _attach(model, run, pretrained, processors)
     return [tune.describe_tuning(model, run.tune.kind, count)]
 
 
@@ -37,7 +38,7 @@ def restore(predictor: Any, folder: Path, pretrained: Pretrained, force: bool = 
     pretrained.share_weights(predictor.model, predictor.device)
     if run.precision != "int8":  # `_attach` quantizes; another tuned run may have quantized the shared base already
         apply(predictor.model, run.precision)
-    _attach(predictor.model, run, pretrained, predictor.tokenizers)
+    _attach(predictor.model, run, pretrained, predictor.processors)
     load_model(predictor.model, folder / WEIGHTS)
     if run.precision != "int8":  # with int8 the tuned parts stay in fp32
         apply(predictor.model, run.precision)
@@ -45,10 +46,10 @@ def restore(predictor: Any, folder: Path, pretrained: Pretrained, force: bool = 
     return predictor
 
 
-def _attach(model: nn.Module, run: Run, pretrained: Pretrained, tokenizers: Mapping[str, Any]) -> None:
+def _attach(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> None:
     if run.precision == "int8":
         apply(model, "int8", kept=pretrained.unfrozen)
-    attach(model, run, pretrained.unfrozen, _initial_tokens(run, tokenizers))
+    attach(model, run, pretrained.unfrozen, _initial_tokens(run, processors))
 
 
 def attach(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[int] = ()) -> None:
@@ -59,7 +60,7 @@ def attach(model: nn.Module, run: Run, unfrozen: Sequence[str], words: Sequence[
         raise error.for_family(run.model.family) from error
 
 
-def _initial_tokens(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:
+def _initial_tokens(run: Run, processors: Mapping[str, Processor]) -> Sequence[int]:
     """The tokens of tune.words, which initialize a prompt or a prefix; none if it is not set."""
     if not (text := getattr(run.tune, "words", "")):
         return ()
@@ -68,9 +69,10 @@ def _initial_tokens(run: Run, tokenizers: Mapping[str, Any]) -> Sequence[int]:
             f"tune.words is {text!r}, but source and target have separate vocabularies; leave it out to initialize "
             "the prefix from random tokens"
         )
-    if not (tokens := next(iter(tokenizers.values())).encode([text])[0]):
+    if not (tokens := next(iter(processors.values())).encode(text).tolist()):
         raise UserError(f"tune.words is {text!r}, which has no tokens; give some words, or leave it out")
-    return list(tokens)
+    found: list[int] = tokens
+    return found
 
 
 def check_room(model: nn.Module, run: Run) -> None:

@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..files import atomic_write
 from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
+from ..processors.text import TextProcessor
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
@@ -24,6 +25,7 @@ from .parity import check_ctranslate2, check_texts, export_error
 
 MAX_DIFFERENCE = 1e-4  # relative to the largest logit, between LoRA beside the maps and merged into them
 PROBE_TOKENS = 9  # tokens per text that are compared
+METRICS = "metrics.jsonl"
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: its library
 
 
@@ -95,7 +97,8 @@ def convert(
     predictor = load(path)
     check_tuning(path, predictor.run, to, merge)
     exporter = None if to is None else find_exporter(path, to, predictor.run.model)
-    if exporter is not None and any(isinstance(each, MarianTokenizer) for each in predictor.tokenizers.values()):
+    texts = (each.tokenizer for each in predictor.processors.values() if isinstance(each, TextProcessor))
+    if exporter is not None and any(isinstance(each, MarianTokenizer) for each in texts):
         raise UserError(
             f"{path} cannot become {exporter.name}: it began with a Marian folder, and this export does not write "
             "sentencepiece vocabularies; use the run itself"
@@ -213,5 +216,7 @@ def copy_run(path: Path, predictor: Any, draft: Path, average: int, merge: bool 
         about |= {"config": about["config"] | {"tune": {"kind": "none"}}, "merged": about["config"]["tune"]}
     write_run(draft, about)
     save_model(predictor.model, draft / "model.safetensors", step)
-    for file in (*path.glob("*tokenizer.json"), *path.glob("labels.json"), *path.glob("metrics.jsonl")):
-        shutil.copy(file, draft / file.name)
+    for name in {entry["file"] for entry in about["processors"].values()}:
+        shutil.copy(path / name, draft / name)
+    if (path / METRICS).is_file():
+        shutil.copy(path / METRICS, draft / METRICS)

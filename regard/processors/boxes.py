@@ -55,7 +55,7 @@ class BoxProcessor(SavedSettings):
                 f"the box {box} is empty in a picture of {width} × {height} pixels; correct it, or its format "
                 f"({self.format})"
             )
-        shares = np.concatenate([(low + high) / 2, high - low], 1) / np.tile(limits, 2)
+        shares: Array = np.concatenate([(low + high) / 2, high - low], 1) / np.tile(limits, 2)
         return shares.astype(np.float32)
 
     def cost(self, encoded: Array) -> int:

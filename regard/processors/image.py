@@ -169,9 +169,7 @@ def _to_rgb(picture: "Image.Image") -> "Image.Image":
 
 def _to_bytes(array: Array) -> Array:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
-        raise UserError(
-            f"an array of shape {array.shape} is no picture; expected (height, width[, 3])"
-        )
+        raise UserError(f"an array of shape {array.shape} is no picture; expected (height, width[, 3])")
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     if array.dtype == np.uint8:
         return array

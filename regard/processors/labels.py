@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
+import torch
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
@@ -112,7 +113,7 @@ class LabelProcessor:
         """(batch,), or of several labels per example (batch, labels) with IGNORED as padding."""
         if encoded[0].ndim:
             return Inputs("labels", *pad_arrays(encoded, IGNORED))
-        return Inputs("labels", *pad_arrays([np.stack(encoded)]))
+        return Inputs("labels", torch.from_numpy(np.stack(encoded)))
 
     def decode(self, values: int | Sequence[int] | Array) -> str | list[str]:
         found = np.asarray(values)

@@ -16,6 +16,7 @@ from ..config.registry import Registry
 from ..config.run import Run
 from ..errors import UserError
 from ..families import FAMILIES, family
+from .base import Processors
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name}" for name in NAMES}
@@ -27,14 +28,14 @@ def task_module(name: str) -> ModuleType:
     return import_module(found) if isinstance(found, str) else found
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[Any, dict[str, Any], Run]:
-    """The objective to train, the tokenizers by file name, and the run with its vocabulary size.
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> Any:
+    """The training job of a run. `job.run` has the sizes of its vocabulary and labels.
 
-    `folder` is a run folder to resume.
+    `kept` are the processors of the resumed run or of `start`; those that are missing are made from the data. `folder`
+    is the folder of a resumed run.
     """
     _require_methods(run)
-    prepared: tuple[Any, dict[str, Any], Run] = task_module(run.task).prepare(run, folder, device)
-    return prepared
+    return task_module(run.task).prepare(run, kept, device, folder)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> Any:

@@ -1,16 +1,20 @@
 """Helpers shared by all tasks: open splits, report data facts, build the model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from ..config.run import Run, family_of
+from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.masking import line_examples
 from ..data.sampler import Step, StepSampler
 from ..errors import UserError
+from ..processors.base import Processor
+from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import Tokenizer
 from ..synthetic.language_id import make_phrases
 
 Metrics = dict[str, Any]  # by name: numbers, names and tables
@@ -74,15 +78,58 @@ def open_lines(run: Run, split: str, sides: Sides | None = None) -> Examples:
     return open_split(run, split, sides, lambda files: line_examples(files, data), embedded, "test.txt")
 
 
+# --- processors ------------------------------------------------------------------------------------------------------
+
+Processors = Mapping[str, Processor]  # by field
+
+
+def kept_tokenizer(kept: Processors, field: str = "text") -> Tokenizer | None:
+    """The tokenizer that a run or its start keeps for a field, else for its text or source; None if it has none."""
+    texts = (kept.get(name) for name in (field, "text", "source"))
+    return next((text.tokenizer for text in texts if isinstance(text, TextProcessor)), None)
+
+
+def restored_tokenizer(kept: Processors, field: str = "text") -> Tokenizer:
+    """The tokenizer of a run; one that run.json does not list is an error."""
+    if (tokenizer := kept_tokenizer(kept, field)) is None:
+        raise UserError(f"run.json lists no text processor for the field {field!r}; restore it, or train the run again")
+    return tokenizer
+
+
+def kept_labels(kept: Processors, field: str) -> LabelSet | None:
+    """The label set that a run or its start keeps for a field; None if it has none."""
+    found = kept.get(field)
+    return found.labels if isinstance(found, LabelProcessor | TagProcessor) else None
+
+
+def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
+    """All tokens and the control tokens: equal vocabularies have equal values."""
+    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def vocab_size(run: Run, tokenizer: Tokenizer) -> int:
+    """The vocabulary of a model; a pretrained one may be larger than that of its tokenizer."""
+    return max(tokenizer.size, run.model.vocab if run.start else 0)
+
+
+def max_vocab(run: Run) -> int:
+    """The largest vocabulary that the tokenizer of a run may learn."""
+    size: int = run.model.vocab or run.tokenizer.vocab
+    return size
+
+
 def with_model_settings(run: Run, **settings: object) -> Run:
-    """The run with other settings of its model; settings that its family lacks are refused."""
+    """The run with other settings of its model, validated; settings that its family lacks are refused."""
     for key in settings:
         if key not in type(run.model).model_fields:
             raise UserError(
                 f"model.family={run.model.family} has no model.{key}, which task {run.task} needs; "
                 "choose another family (`regard list`)"
             )
-    return run.model_copy(update={"model": run.model.model_copy(update=settings)})
+    return change_settings(run, {"model": settings}, only=("model",))
 
 
 def with_head(run: Run, head: str) -> Run:

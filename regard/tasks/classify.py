@@ -18,21 +18,13 @@ from ..data.rows import LabeledTextSampler
 from ..errors import UserError
 from ..metrics.labels import label_metrics
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
-from ..processors.labels import collect_labels
+from ..processors.base import Processor
+from ..processors.labels import LabelProcessor, collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
-from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import (
-    LABELS,
-    TOKENIZER,
-    LabelFiles,
-    LabelPredictor,
-    hidden_states,
-    load_or_train_tokenizer,
-    valid_tokens,
-    with_vocab,
-)
+from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
+from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
 from .protocols import LabelModel
 
 REQUIRED_METHODS = ("encode", "label_logits")
@@ -40,6 +32,11 @@ REQUIRED_METHODS = ("encode", "label_logits")
 
 class ClassifyPredictor(LabelPredictor):
     sides = 2  # a text and its label
+    label_field = "label"
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {**super().processors, self.label_field: LabelProcessor(self.labels)}
 
     def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
         """The label of every text; one text gives one label.
@@ -134,16 +131,14 @@ class ClassifyJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[ClassifyJob, LabelFiles, Run]:
-    """Open the data, collect the labels and train the tokenizer or load that of `folder`; writes no file."""
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyJob:
+    """Open the data, collect the labels and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    labels = collect_labels(splits["train"])
-    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
-        labels.require_known(splits["valid"], "data.valid")
-    tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
+    labels = label_set(run, collect_labels(splits["train"]), kept, ClassifyPredictor.label_field, splits)
+    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
     run = with_vocab(run, tokenizer, head="class", labels=len(labels))
     predictor = ClassifyPredictor(run, build_model(run), tokenizer, labels, device)
-    return ClassifyJob(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
+    return ClassifyJob(predictor, splits)
 
 
 restore = ClassifyPredictor.from_run_folder

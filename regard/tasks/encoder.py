@@ -21,14 +21,25 @@ from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
 from ..parts.inputs import Inputs
 from ..parts.pooling import Pooling, pool
-from ..processors.labels import LabelSet
-from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
-from .base import Metrics, build_model, with_model_settings
+from ..processors.base import Processor
+from ..processors.labels import LabelProcessor, LabelSet
+from ..processors.saved import load_processors
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
+from .base import (
+    Metrics,
+    Processors,
+    build_model,
+    kept_labels,
+    kept_tokenizer,
+    max_vocab,
+    restored_tokenizer,
+    vocab_size,
+    with_model_settings,
+)
 from .protocols import EncoderModel, LabelModel, as_module
 
-TOKENIZER, LABELS = "tokenizer.json", "labels.json"
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
-LabelFiles = dict[str, TrainedTokenizer | LabelSet]  # by file name in a run folder
 CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
 
 
@@ -99,9 +110,8 @@ class EncoderPredictor:
         raise UserError(f"{names} cannot form an ensemble; only models that generate texts can")
 
     @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        """The tokenizers by their file names in a run folder."""
-        return {TOKENIZER: self.tokenizer}
+    def processors(self) -> dict[str, Processor]:
+        return {"text": TextProcessor(self.tokenizer)}
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -144,6 +154,7 @@ class LabelPredictor(EncoderPredictor):
 
     model: LabelModel
     paired_test = staticmethod(paired_bootstrap)
+    label_field: str  # of its examples
 
     def __init__(
         self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: LabelSet, device: torch.device
@@ -154,13 +165,14 @@ class LabelPredictor(EncoderPredictor):
     @classmethod
     def from_run_folder(cls, run: Run, folder: Path, device: torch.device) -> Self:
         """The predictor of a run folder, without the weights."""
-        labels = LabelSet.load(folder / LABELS)
+        kept = load_processors(folder)
+        labels = kept_labels(kept, cls.label_field) or LabelSet({})
         if len(labels) != run.model.labels:
             raise UserError(
-                f"{folder / LABELS} has {len(labels)} labels and the model {run.model.labels}; it belongs to another "
-                "run, restore it"
+                f"{folder / LabelProcessor.file} has {len(labels)} labels and the model {run.model.labels}; it belongs "
+                "to another run, restore it"
             )
-        return cls(run, build_model(run), load_tokenizer(folder / TOKENIZER), labels, device)
+        return cls(run, build_model(run), restored_tokenizer(kept), labels, device)
 
     @classmethod
     def from_folder(cls, folder: "PretrainedEncoder", overrides: Mapping[str, object], task: str) -> Self:
@@ -217,12 +229,17 @@ def valid_tokens(text: Inputs) -> Tensor:
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------
 
 
-def load_or_train_tokenizer(run: Run, folder: Path | None, train: Examples) -> TrainedTokenizer:
-    """The tokenizer in `folder`, or one trained on the texts."""
-    if folder:
-        tokenizer: TrainedTokenizer = load_tokenizer(folder / TOKENIZER)
-        return tokenizer
-    return train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
+def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples) -> Tokenizer:
+    """The tokenizer that is kept, or one trained on the texts."""
+    return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
+
+
+def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Examples]) -> LabelSet:
+    """The labels of the training data, with the ids of the kept label set if it has the same labels."""
+    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
+        collected.require_known(splits["valid"], "data.valid")
+    former = kept_labels(kept, field)
+    return collected.in_order_of(former) if former else collected
 
 
 class PretrainedEncoder(Protocol):
@@ -247,11 +264,10 @@ def run_of_folder(folder: PretrainedEncoder, overrides: Mapping[str, object], ta
 
 def with_vocab(run: Run, tokenizer: Tokenizer, **settings: object) -> Run:
     """The run with the vocabulary size of its tokenizer; a pretrained model may have a larger one."""
-    vocab = max(tokenizer.size, run.model.vocab if run.start else 0)
     others = {name: value for name, value in OTHER_HEADS.items() if name in type(run.model).model_fields}
-    return with_model_settings(run, **{"vocab": vocab, **others, **settings})
+    return with_model_settings(run, **{"vocab": vocab_size(run, tokenizer), **others, **settings})
 
 
 def with_max_vocab(run: Run, **settings: object) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
-    return with_model_settings(run, vocab=run.model.vocab or run.tokenizer.vocab, **settings)
+    return with_model_settings(run, vocab=max_vocab(run), **settings)

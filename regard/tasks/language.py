@@ -20,9 +20,24 @@ from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..parts import Cache
 from ..parts.losses import smoothed_cross_entropy
-from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from ..processors.base import Processor
+from ..processors.saved import load_processors
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.stdlib import stdlib_documents
-from .base import Metrics, Record, build_model, with_head, with_model_settings
+from .base import (
+    Metrics,
+    Processors,
+    Record,
+    build_model,
+    kept_tokenizer,
+    max_vocab,
+    restored_tokenizer,
+    vocab_size,
+    vocabulary,
+    with_head,
+    with_model_settings,
+)
 from .lm_scoring import corpus_nll, hidden_states, lm_metrics, logprobs
 from .prompt_generator import Continuation, PromptGenerator
 from .protocols import CausalModel, as_module
@@ -31,7 +46,6 @@ START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 REQUIRED_METHODS = ("decode", "logits", "start", "step", "new_memory")
 HEAD = "next"  # the head of a family with several heads
-TOKENIZER = "tokenizer.json"
 
 
 class LanguagePredictor(PromptGenerator):
@@ -55,9 +69,8 @@ class LanguagePredictor(PromptGenerator):
         self.filters = (Suppress(suppressed),) if filters is None else filters
 
     @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        """The tokenizers by their file names in a run folder."""
-        return {TOKENIZER: self.tokenizer}
+    def processors(self) -> dict[str, Processor]:
+        return {"text": TextProcessor(self.tokenizer)}
 
     # --- public methods ----------------------------------------------------------------------------------------
 
@@ -159,11 +172,6 @@ class LanguagePredictor(PromptGenerator):
         return LanguagePredictor(first.run, model, first.tokenizer, first.device, first.filters, first.folder)
 
 
-def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
-    """All tokens and the control tokens: equal vocabularies have equal values."""
-    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
-
-
 # --- training --------------------------------------------------------------------------------------------------------
 
 
@@ -230,34 +238,28 @@ class LanguageJob:
 # --- construction ----------------------------------------------------------------------------------------------------
 
 
-def prepare(
-    run: Run, folder: Path | None, device: torch.device
-) -> tuple[LanguageJob, dict[str, TrainedTokenizer], Run]:
-    """Open the data and train the tokenizer or load that of `folder`; writes no file except the token cache."""
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> LanguageJob:
+    """Open the data and train a tokenizer that is not kept; writes no file except the token cache in `folder`."""
     if run.train.metric == "word_perplexity" and run.data.document != "stream":
         raise UserError("train.metric=word_perplexity needs data.document=stream; use perplexity or bits_per_byte")
-    tokenizer = (
-        load_tokenizer(folder / TOKENIZER)
-        if folder
-        else train_tokenizer(run.tokenizer, split_documents(run.data, "train").sample())
-    )
-    vocab = max(tokenizer.size, run.model.vocab if run.start else 0)  # a pretrained model may have a larger one
-    run = _with_vocab(run, vocab)
+    tokenizer = kept_tokenizer(kept) or train_tokenizer(run.tokenizer, split_documents(run.data, "train").sample())
+    run = _with_vocab(run, vocab_size(run, tokenizer))
     predictor = LanguagePredictor(run, build_model(run), tokenizer, device)
     predictor.refuse_long(run.data.max_tokens, "a window (data.max_tokens)")
     splits = {"train": data_split(run, "train", tokenizer, folder)}
     if run.data.valid or run.data.holdout or not run.data.train:
         splits["valid"] = data_split(run, "valid", tokenizer, folder)
-    return LanguageJob(predictor, splits), {TOKENIZER: tokenizer}, run
+    return LanguageJob(predictor, splits)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
     """The predictor of a run folder, without the weights."""
-    return LanguagePredictor(run, build_model(run), load_tokenizer(folder / TOKENIZER), device, folder=folder)
+    tokenizer = restored_tokenizer(load_processors(folder))
+    return LanguagePredictor(run, build_model(run), tokenizer, device, folder=folder)
 
 
 def with_max_vocab(run: Run) -> Run:
-    return _with_vocab(run, run.model.vocab or run.tokenizer.vocab)
+    return _with_vocab(run, max_vocab(run))
 
 
 def data_split(run: Run, split: str, tokenizer: Tokenizer, folder: Path | None, sides: Sides | None = None) -> Corpus:

@@ -21,15 +21,15 @@ from ..data.rows import add_start_end
 from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..parts.losses import smoothed_cross_entropy
-from ..processors.tokenizers import TrainedTokenizer, load_tokenizer
+from ..processors.saved import load_processors
+from ..processors.tokenizers import TrainedTokenizer
 from . import encoder
-from .base import Metrics, TrainingJob, build_model, open_lines, open_splits
+from .base import Metrics, Processors, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
 from .encoder import (
-    TOKENIZER,
     EncoderPredictor,
     PretrainedEncoder,
     hidden_states,
-    load_or_train_tokenizer,
+    kept_or_trained_tokenizer,
     run_of_folder,
     with_vocab,
 )
@@ -146,23 +146,23 @@ class MaskedJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[MaskedJob, dict[str, TrainedTokenizer], Run]:
-    """Open the data and train the tokenizer or load that of `folder`; writes no file."""
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> MaskedJob:
+    """Open the data and train a tokenizer that is not kept; writes no file."""
     if run.data.next_sentence and run.model.token_types < 2:
         raise UserError(
             "data.next_sentence needs two token types and model.token_types is 1; "
             "set model.token_types=2 or start from another model"
         )
     splits = open_splits(run, open_lines)
-    tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
+    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
     run = with_vocab(run, tokenizer, head="words", next_sentence=run.data.next_sentence)
     predictor = MaskedPredictor(run, build_model(run), tokenizer, device)
-    return MaskedJob(predictor, splits), {TOKENIZER: tokenizer}, run
+    return MaskedJob(predictor, splits)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> MaskedPredictor:
     """The predictor of a run folder, without the weights."""
-    return MaskedPredictor(run, build_model(run), load_tokenizer(folder / TOKENIZER), device)
+    return MaskedPredictor(run, build_model(run), restored_tokenizer(load_processors(folder)), device)
 
 
 def from_folder(folder: PretrainedEncoder, overrides: Mapping[str, object]) -> MaskedPredictor:

@@ -11,11 +11,11 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.spans import SpanCorruptor, SpanSampler
-from ..processors.tokenizers import TrainedTokenizer, load_tokenizer, sentinel, train_tokenizer
+from ..processors.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate
-from .base import Metrics, build_model, open_lines, open_splits
+from .base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
 from .protocols import Seq2SeqModel
-from .translate import JOINT, REQUIRED_METHODS, TranslatePredictor, with_max_vocab, with_vocab
+from .translate import REQUIRED_METHODS, TranslatePredictor, with_max_vocab, with_vocab
 
 __all__ = ["REQUIRED_METHODS", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
 
@@ -64,18 +64,16 @@ class SpanJob(translate.TranslateJob):
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[SpanJob, dict[str, TrainedTokenizer], Run]:
-    """Open the data and train the tokenizer or load that of `folder`; writes no file."""
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> SpanJob:
+    """Open the data and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, SpanPredictor.data_split)
     sentinels = [sentinel(number) for number in reversed(range(run.data.sentinels))]  # the first has the highest id
-    tokenizer = (
-        load_tokenizer(folder / JOINT)
-        if folder
-        else train_tokenizer(run.tokenizer, splits["train"].texts(0), control=sentinels)
+    tokenizer = kept_tokenizer(kept, "source") or train_tokenizer(
+        run.tokenizer, splits["train"].texts(0), control=sentinels
     )
     run = with_vocab(run, tokenizer, tokenizer)
     predictor = SpanPredictor(run, build_model(run), tokenizer, tokenizer, device)
-    return SpanJob(predictor, splits), {JOINT: tokenizer}, run
+    return SpanJob(predictor, splits)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

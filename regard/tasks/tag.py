@@ -21,21 +21,13 @@ from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, ta
 from ..errors import UserError
 from ..metrics.labels import label_metrics, span_metrics
 from ..parts.losses import smoothed_cross_entropy
-from ..processors.labels import collect_tags
+from ..processors.base import Processor
+from ..processors.labels import TagProcessor, collect_tags
 from ..processors.text import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
-from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import (
-    LABELS,
-    TOKENIZER,
-    LabelFiles,
-    LabelPredictor,
-    hidden_states,
-    load_or_train_tokenizer,
-    valid_tokens,
-    with_vocab,
-)
+from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
+from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
 from .protocols import LabelModel
 
 REQUIRED_METHODS = ("encode", "label_logits")
@@ -44,6 +36,12 @@ Words = Sequence[str]
 
 
 class TagPredictor(LabelPredictor):
+    label_field = "tags"
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {**super().processors, self.label_field: TagProcessor(self.labels, self.tokenizer)}
+
     # --- public methods ----------------------------------------------------------------------------------------
 
     def predict(self, sentences: str | Sequence[str | Words], details: bool = False, **decode: object) -> Any:
@@ -208,21 +206,19 @@ class TagJob(TrainingJob):
 # --- construction --------------------------------------------------------------------------------------------------
 
 
-def prepare(run: Run, folder: Path | None, device: torch.device) -> tuple[TagJob, LabelFiles, Run]:
-    """Open the data, collect the tags and train the tokenizer or load that of `folder`; writes no file."""
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TagJob:
+    """Open the data, collect the tags and train a tokenizer that is not kept; writes no file."""
     splits = open_splits(run, data_split)
-    labels = collect_tags(splits["train"])
-    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
-        labels.require_known(splits["valid"], "data.valid")
+    labels = label_set(run, collect_tags(splits["train"]), kept, TagPredictor.label_field, splits)
     if run.train.metric == "spans" and not labels.spans:
         raise UserError(
             f"train.metric is spans and the tags mark none, such as {labels.names[0]}; spans need tags like B-PER, "
             "I-PER and O, use accuracy or f1"
         )
-    tokenizer = load_or_train_tokenizer(run, folder, splits["train"])
+    tokenizer = kept_or_trained_tokenizer(run, kept, splits["train"])
     run = with_vocab(run, tokenizer, head="tag", labels=len(labels))
     predictor = TagPredictor(run, build_model(run), tokenizer, labels, device)
-    return TagJob(predictor, splits), {TOKENIZER: tokenizer, LABELS: labels}, run
+    return TagJob(predictor, splits)
 
 
 restore = TagPredictor.from_run_folder

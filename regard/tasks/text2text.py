@@ -9,10 +9,9 @@ from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.mixture import Mixture, open_mixture
 from ..metrics.text import text_metrics
-from ..processors.tokenizers import TrainedTokenizer
 from ..synthetic.mixture import make_mixture
 from . import translate
-from .base import Metrics, open_split
+from .base import Metrics, Processors, open_split
 from .translate import REQUIRED_METHODS, TranslateJob, TranslatePredictor, with_max_vocab
 
 __all__ = ["REQUIRED_METHODS", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
@@ -48,10 +47,8 @@ class MetricsByTask(dict[str, dict[str, float]]):
         return "\n" + "\n".join(rows)
 
 
-def prepare(
-    run: Run, folder: Path | None, device: torch.device
-) -> tuple[TranslateJob, dict[str, TrainedTokenizer], Run]:
-    return translate.prepare(run, folder, device, Text2TextPredictor)
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+    return translate.prepare(run, kept, device, folder, Text2TextPredictor)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:

@@ -24,9 +24,26 @@ from ..look import CrossAttentionView, record_attention
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..parts.inputs import Encoded
 from ..parts.losses import smoothed_cross_entropy
-from ..processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer, train_tokenizer
+from ..processors.base import Processor
+from ..processors.saved import load_processors
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
-from .base import Metrics, Record, TrainingJob, build_model, open_split, open_splits, with_head, with_model_settings
+from .base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    kept_tokenizer,
+    max_vocab,
+    open_split,
+    open_splits,
+    restored_tokenizer,
+    vocabulary,
+    with_head,
+    with_model_settings,
+)
 from .protocols import Seq2SeqModel, as_module
 from .records import Trace, join_records, translation_record
 from .seq2seq_generator import Seq2SeqGenerator
@@ -35,7 +52,6 @@ REQUIRED_METHODS = ("encode", "decode", "logits", "start", "step")
 HEAD = "target"  # the head of a family with several heads
 END = "■"  # how details and pictures show END
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
-JOINT, SEPARATE = "tokenizer.json", ("source.tokenizer.json", "target.tokenizer.json")
 
 
 class TranslatePredictor(Seq2SeqGenerator):
@@ -141,10 +157,10 @@ class TranslatePredictor(Seq2SeqGenerator):
         return metrics, found, references
 
     @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        """The tokenizers by their file names in a run folder."""
-        sides = dict(zip(SEPARATE, (self.source, self.target), strict=True))
-        return {JOINT: self.source} if self.source is self.target else sides
+    def processors(self) -> dict[str, Processor]:
+        """Of source and target; one that both share is one object."""
+        source = TextProcessor(self.source)
+        return {"source": source, "target": source if self.source is self.target else TextProcessor(self.target)}
 
     # --- internals ---------------------------------------------------------------------------------------------
 
@@ -246,11 +262,6 @@ class TranslatePredictor(Seq2SeqGenerator):
         return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
 
 
-def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], int, int, int]:
-    """All tokens and the control tokens: equal vocabularies have equal values."""
-    return tokenizer.pieces(range(tokenizer.size)), tokenizer.start, tokenizer.end, tokenizer.pad
-
-
 def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
     """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
     if isinstance(model, Ensemble):
@@ -305,29 +316,31 @@ class TranslateJob(TrainingJob):
 
 
 def prepare(
-    run: Run, folder: Path | None, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
-) -> tuple[TranslateJob, dict[str, TrainedTokenizer], Run]:
-    """Open the data and train the tokenizers or load those of `folder`; writes no file."""
+    run: Run,
+    kept: Processors,
+    device: torch.device,
+    folder: Path | None = None,
+    kind: type[TranslatePredictor] = TranslatePredictor,
+) -> TranslateJob:
+    """Open the data and train the tokenizers that are not kept; writes no file."""
     splits = open_splits(run, kind.data_split)
-    tokenizers = _load_tokenizers(run, folder) if folder else _train_tokenizers(run, splits["train"])
-    run = with_vocab(run, *source_and_target(tokenizers))
-    predictor = kind(run, build_model(run), *source_and_target(tokenizers), device)
-    return TranslateJob(predictor, splits), tokenizers, run
+    source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
+    if source is None or target is None:
+        source, target = _train_tokenizers(run, splits["train"])
+    run = with_vocab(run, source, target)
+    return TranslateJob(kind(run, build_model(run), source, target, device), splits)
 
 
 def restore(
     run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
 ) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
-    return kind(run, build_model(run), *source_and_target(_load_tokenizers(run, folder)), device)
+    kept = load_processors(folder)
+    source, target = (restored_tokenizer(kept, side) for side in ("source", "target"))
+    return kind(run, build_model(run), source, target, device)
 
 
-def source_and_target(tokenizers: Mapping[str, TrainedTokenizer]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
-    source, target = (tokenizers.get(name) or tokenizers[JOINT] for name in SEPARATE)
-    return source, target
-
-
-def with_vocab(run: Run, source: TrainedTokenizer, target: TrainedTokenizer) -> Run:
+def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
     """The run with the vocabulary sizes of its tokenizers; a pretrained model may have larger ones."""
     sizes = {"vocab": source.size, "target_vocab": 0 if source is target else target.size}
     if run.start and not run.model.target_vocab:  # one embedding for both sides, even with two tokenizers (Marian)
@@ -338,9 +351,8 @@ def with_vocab(run: Run, source: TrainedTokenizer, target: TrainedTokenizer) -> 
 
 
 def with_max_vocab(run: Run) -> Run:
-    vocab = run.model.vocab or run.tokenizer.vocab
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
-    return with_head(with_model_settings(run, vocab=vocab, target_vocab=target), HEAD)
+    return with_head(with_model_settings(run, vocab=max_vocab(run), target_vocab=target), HEAD)
 
 
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
@@ -351,12 +363,9 @@ def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     return open_split(run, split, sides, read, embedded, "test.en,test.de")
 
 
-def _train_tokenizers(run: Run, train: Examples) -> dict[str, TrainedTokenizer]:
+def _train_tokenizers(run: Run, train: Examples) -> tuple[Tokenizer, Tokenizer]:
+    """Of source and target: one for both if tokenizer.joint."""
     if run.tokenizer.joint:
-        return {JOINT: train_tokenizer(run.tokenizer, train.texts(0, 1))}
-    return {name: train_tokenizer(run.tokenizer, train.texts(side)) for side, name in enumerate(SEPARATE)}
-
-
-def _load_tokenizers(run: Run, folder: Path) -> dict[str, TrainedTokenizer]:
-    joint = run.tokenizer.joint and not (folder / SEPARATE[0]).is_file()  # an imported model may have two tokenizers
-    return {name: load_tokenizer(folder / name) for name in ((JOINT,) if joint else SEPARATE)}
+        joint = train_tokenizer(run.tokenizer, train.texts(0, 1))
+        return joint, joint
+    return train_tokenizer(run.tokenizer, train.texts(0)), train_tokenizer(run.tokenizer, train.texts(1))

@@ -15,7 +15,7 @@ from regard.data.tagged import Columns, Conllu, PlainText, Records, detect_forma
 from regard.errors import UserError
 from regard.look import draw_confusion
 from regard.metrics.labels import ConfusionMatrix, label_metrics, paired_bootstrap, span_metrics, spans
-from regard.processors.labels import LabelSet, collect_labels, collect_tags, sorted_labels
+from regard.processors.labels import LabelProcessor, LabelSet, collect_labels, collect_tags, sorted_labels
 
 
 def write_file(folder: Path, name: str, text: str) -> Path:
@@ -187,15 +187,15 @@ def test_unseen_label_error(tmp_path):
 
 def test_label_set_round_trip(tmp_path):
     labels = LabelSet({"b": 2, "a": 5})
-    labels.save(tmp_path / "labels.json")
-    again = LabelSet.load(tmp_path / "labels.json")
+    LabelProcessor(labels).save(tmp_path / "labels.json")
+    again = LabelProcessor.load(tmp_path / "labels.json").labels
     assert again.counts == labels.counts and again.names == ["b", "a"] == list(again) and again.majority == "a"
     with pytest.raises(UserError, match="belongs to the run"):
-        LabelSet.load(tmp_path / "none.json")
+        LabelProcessor.load(tmp_path / "none.json")
     for labels in ("3", '["a"]', '{"a": null}'):
         (tmp_path / "bad.json").write_text(f'{{"labels": {labels}}}')
         with pytest.raises(UserError, match="belongs to the run"):
-            LabelSet.load(tmp_path / "bad.json")
+            LabelProcessor.load(tmp_path / "bad.json")
 
 
 def test_span_labels_are_detected():

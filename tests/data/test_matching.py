@@ -97,7 +97,7 @@ def test_every_kind_of_attention_classifies(kind: str, tmp_path) -> None:
 
 def test_texts_too_long_for_lowrank_are_truncated(tmp_path) -> None:
     run = resolve("matching", {**FEW, "model.attention.kind": "lowrank", "model.attention.tokens": 60}).run
-    objective, _, _ = classify.prepare(run, None, torch.device("cpu"))
+    objective = classify.prepare(run, {}, torch.device("cpu"))
     assert objective.model.context == 60
     next(iter(objective.steps(0, 0)))
     assert any("texts have more than 58 tokens and were cut there" in fact for fact in objective.describe_data())

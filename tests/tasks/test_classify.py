@@ -179,8 +179,8 @@ def test_unseen_labels(run, predictor, tmp_path):
         regard.train("classify", {**reads.TINY, **data}, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     objective = classify.prepare(
-        resolve("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, None, torch.device("cpu")
-    )[0]
+        resolve("classify", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu")
+    )
     assert objective.validate(objective.model)["loss"] > 0  # over the two known labels
 
 
@@ -296,7 +296,7 @@ def test_rdrop(run):
     losses = {}
     for weight in (0.0, 1.0, 3.0):
         run = resolve("classify", {**settings, "data.rdrop": weight}).run
-        objective = classify.prepare(run, None, torch.device("cpu"))[0]
+        objective = classify.prepare(run, {}, torch.device("cpu"))
         model, piece = objective.model, next(objective.steps(0, 0)).micro_batches[0]
         torch.manual_seed(5)
         losses[weight] = float(objective.loss(model.train(), piece).detach())
@@ -326,7 +326,7 @@ def test_accumulation_keeps_the_gradients(run):
     found = []
     for pieces in (1, 3):
         settings = {**reads.TINY, "data.train": str(run.parent / "train.txt"), "train.accumulate": pieces}
-        objective = classify.prepare(resolve("classify", settings).run, None, torch.device("cpu"))[0]
+        objective = classify.prepare(resolve("classify", settings).run, {}, torch.device("cpu"))
         step = next(objective.steps(0, 0))
         assert len(step.micro_batches) == pieces
         for piece in step.micro_batches:

@@ -61,7 +61,7 @@ def objectives(files, cache):
             own = {name.replace("__", "."): value for name, value in changes.items()}
             data = {"data.train": f"{files}/train.txt", "data.valid": f"{files}/valid.txt", "data.cache": cache}
             run = resolve("language", {**data, **SMALL, **FAMILIES[family], **own}).run
-            built[key] = prepare(run, None, torch.device("cpu"))[0]
+            built[key] = prepare(run, {}, torch.device("cpu"))
             train_briefly(built[key])
         return built[key]
 
@@ -454,7 +454,7 @@ def test_memory_carries_over_between_steps(objectives):
 
 def test_no_validation_without_valid_data(files, cache):
     run = resolve("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
-    objective = prepare(run, None, torch.device("cpu"))[0]
+    objective = prepare(run, {}, torch.device("cpu"))
     assert objective.validate(objective.model) == {} and list(objective.splits) == ["train"]
     assert any("train.txt" in fact for fact in objective.describe_data())
 

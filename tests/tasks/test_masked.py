@@ -250,7 +250,7 @@ def test_next_sentence_prediction(tmp_path):
     regard.train("masked", {**reads.TINY, **settings}, out=tmp_path / "run")
     predictor = regard.load(tmp_path / "run")
     assert predictor.run.model.next_sentence and 0 <= predictor.evaluate(((str(tmp_path / "a.txt"),),))["follows"] <= 1
-    objective = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, None, torch.device("cpu"))[0]
+    objective = masked.prepare(resolve("masked", {**reads.TINY, **settings}).run, {}, torch.device("cpu"))
     step = next(objective.steps(0, 0))
     (piece,) = step.micro_batches
     labels = piece["labels"].values

@@ -15,7 +15,7 @@ SMALL = {
 
 def build_objective(**changes: object) -> TranslateJob:
     run = resolve("dates", {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}).run
-    return prepare(run, None, torch.device("cpu"))[0]
+    return prepare(run, {}, torch.device("cpu"))
 
 
 def gradients(objective: TranslateJob) -> tuple[float, dict[str, torch.Tensor], int]:

@@ -220,9 +220,7 @@ def test_pairs_longer_than_the_positions(tmp_path, family, packed):
 
 def facts_of(train: str, own: dict[str, Any]) -> list[str]:
     """The data facts of an objective after an epoch."""
-    objective, _, _ = translate.prepare(
-        resolve("translate", {**own, "data.train": train}).run, None, torch.device("cpu")
-    )
+    objective = translate.prepare(resolve("translate", {**own, "data.train": train}).run, {}, torch.device("cpu"))
     list(objective.steps(0, 0))
     return objective.describe_data()
 

@@ -309,7 +309,7 @@ def test_a_translator_starts_from_a_marian_folder(separate, tmp_path):
     settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-12, "decode.batch": 8}
     trained = regard.train("translate", {**FINE, **settings, "decode.beam": 2}, out=tmp_path / "run")
     folder, again = regard.load(path), regard.load(tmp_path / "run")
-    assert {type(each).__name__ for each in again.tokenizers.values()} == {"MarianTokenizer"}
+    assert {type(each.tokenizer).__name__ for each in again.processors.values()} == {"MarianTokenizer"}
     expected = folder.score(some, [text.upper() for text in some])
     assert again.score(some, [text.upper() for text in some]) == pytest.approx(expected, abs=1e-3)
     assert again.predict(some[:5]) == trained.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
