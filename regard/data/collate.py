@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from ..parts.inputs import Inputs
+from ..processors.base import IGNORED as IGNORED
 from ..processors.tokenizers import Tokenizer
 from .batch import Batch
-
-IGNORED = -1  # the label of positions that are not scored
 
 Ids: TypeAlias = np.ndarray  # the token ids of one text, int32
 
