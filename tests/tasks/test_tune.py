@@ -229,6 +229,7 @@ def test_initial_words_need_tokens_of_one_vocabulary():
     from types import SimpleNamespace
 
     from regard.adapt import tuned_run
+    from regard.processors.text import TextProcessor
 
     class Empty:
         def encode(self, texts):
@@ -238,9 +239,9 @@ def test_initial_words_need_tokens_of_one_vocabulary():
         return SimpleNamespace(tune=SimpleNamespace(kind=kind, words="the day"), model=SimpleNamespace(**model))
 
     with pytest.raises(UserError, match="source and target have separate vocabularies; leave it out"):
-        tuned_run._initial_tokens(run("prefix", target_vocab=9), {"a": Empty()})
+        tuned_run._initial_tokens(run("prefix", target_vocab=9), {"a": TextProcessor(Empty())})
     with pytest.raises(UserError, match="tune.words is 'the day', which has no tokens"):
-        tuned_run._initial_tokens(run("prompt", target_vocab=9), {"a": Empty()})
+        tuned_run._initial_tokens(run("prompt", target_vocab=9), {"a": TextProcessor(Empty())})
 
 
 @pytest.mark.parametrize("kind", KINDS)
