@@ -17,22 +17,33 @@ from .filters import (
     TopK,
     TopP,
 )
+from .generator import Generator, Handle
+from .requests import Finish, Generate
 from .sample import SamplingSettings
 from .search import search, steps
 from .stop_strings import StopStrings
+from .strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
 
 __all__ = [
+    "Beam",
+    "DecodeStrategy",
     "Ensemble",
     "Filter",
+    "Finish",
     "FirstToken",
     "Forbid",
     "ForcedEnd",
+    "Generate",
+    "Generator",
+    "Greedy",
+    "Handle",
     "Hypothesis",
     "MinP",
     "Phrase",
     "Renormalize",
     "RepetitionPenalty",
     "RequiredPhrases",
+    "Sample",
     "SamplingSettings",
     "SearchSettings",
     "StepModel",
@@ -43,4 +54,5 @@ __all__ = [
     "TopP",
     "search",
     "steps",
+    "strategy_from",
 ]

@@ -6,20 +6,20 @@ every row has its own limit, and finished rows are dropped from the batch while 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from .filters import Filter, StepContext
 from .pool import HypothesisPool, top_candidates
+from .strategies import EarlyStopping
 
 if TYPE_CHECKING:
     from .constrained_beam import RequiredPhrases
     from .sample import SamplingSettings
     from .stop_strings import StopStrings
 
-EarlyStopping = Literal["exact", "first", "heuristic"]
 SHAPE_MULTIPLE = 16  # lengths are rounded up to it, so that searches of similar length share their shapes
 DROP_BELOW = 0.75  # drop finished rows when at most this share is still active: each drop copies the caches
 DROP_BELOW_FIXED = 0.1  # the same for a fixed cache: a drop forces a new graph capture, and fewer rows save little

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ..parts.inputs import Inputs
 from .beam import SearchCache, SearchState
 
 GraphKey = tuple[object, ...]  # what must agree for a search to use a graph
@@ -18,6 +19,13 @@ class StepModel(Protocol):
 
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None, /) -> Tensor:
         """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
+
+
+class TokenModel(StepModel, Protocol):
+    """A model that a generator can run."""
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None, /) -> Any:
+        """A cache for `step`: it holds the source, if the model reads one, and has room for `capacity` tokens."""
 
 
 class EagerStep:
@@ -95,6 +103,59 @@ class GraphedStep(EagerStep):
             for key in list(graphs)[:-MAX_GRAPHS]:
                 del graphs[key]
         self.captured = None
+
+
+class BatchStep:
+    """One step of a model over all rows of a fixed cache. On a GPU it is replayed as a CUDA graph from the third on."""
+
+    def __init__(self, model: StepModel, cache: SearchCache, rows: int, device: torch.device) -> None:
+        self.model, self.cache, self.warm = model, cache, False
+        self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)  # to read
+        self.valid = torch.zeros(rows, 1, dtype=torch.bool, device=device)  # False in rows without a request
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.addresses: GraphKey = ()
+
+    def __call__(self) -> Tensor:
+        """The logits of the next tokens, (rows, vocab)."""
+        if not self.tokens.is_cuda or torch.is_autocast_enabled("cuda"):
+            return self._read()
+        if self.graph is None:
+            if not self.warm:  # libraries select their kernels in the first step
+                self.warm = True
+                return self._read()
+            self._capture()
+        assert self.graph is not None
+        self.graph.replay()
+        return self.logits
+
+    def grown(self, rows: int) -> "BatchStep":
+        """The step of more rows, after the cache has grown."""
+        larger = BatchStep(self.model, self.cache, rows, self.tokens.device)
+        larger.tokens[: len(self.tokens)], larger.valid[: len(self.valid)] = self.tokens, self.valid
+        return larger
+
+    def refresh(self) -> None:
+        """Called when rows have joined. A graph is of no more use if a tensor has moved or a weight has changed."""
+        if self.tokens.is_cuda:
+            entries = collect_state({"cache": self.cache})
+            tensors = tuple(entry.value.data_ptr() for entry in entries if isinstance(entry.value, Tensor))
+            addresses = (tensors, weight_versions(self.model))
+            if addresses != self.addresses:
+                self.graph, self.warm, self.addresses = None, False, addresses
+
+    def _read(self) -> Tensor:
+        return self.model.step(self.tokens, self.cache, self.valid)[:, 0]
+
+    def _capture(self) -> None:
+        """Capture a step. It computes nothing: the cache stays unchanged."""
+        graph, main, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            graph.capture_begin()
+            self.logits = self._read()
+            graph.capture_end()
+        main.wait_stream(side)
+        self.graph = graph
 
 
 class CapturedGraph(NamedTuple):

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .beam import SearchCache
+from .beam import OpenCache
 
 
 class CacheBundle:
     """The caches of all members as one SearchCache."""
 
-    def __init__(self, caches: Sequence[SearchCache]) -> None:
+    def __init__(self, caches: Sequence[OpenCache]) -> None:
         self.caches, self.fixed = caches, all(cache.fixed for cache in caches)
 
     def skip_prompt(self) -> None:
@@ -28,10 +28,14 @@ class CacheBundle:
         for cache in self.caches:
             cache.reorder(origin)
 
-    def select(self, rows: Tensor) -> SearchCache:
+    def select(self, rows: Tensor) -> "CacheBundle":
         for cache in self.caches:
             cache.select(rows)
         return self
+
+    def put(self, rows: Tensor, other: "CacheBundle", origin: Tensor) -> None:
+        for cache, theirs in zip(self.caches, other.caches, strict=True):
+            cache.put(rows, theirs, origin)
 
 
 class Ensemble(nn.Module):

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .beam import Hypothesis, SearchCache, SearchSettings, SearchState, extend
 from .filters import Filter, MinP, StepContext, Temperature, TopK, TopP
+from .strategies import Sample
 
 
 @dataclass(frozen=True)
@@ -19,30 +19,18 @@ class SamplingSettings:
     filters: tuple[Filter, ...] = ()
 
 
-class SamplingConfig(Protocol):
-    """The settings decode.* that sampling uses."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def min_p(self) -> float: ...
-    @property
-    def nbest(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+def sampling_filters(strategy: Sample) -> tuple[Filter, ...]:
+    """The filters that shape the distribution of a strategy."""
+    filters: list[Filter] = [Temperature(strategy.temperature)]
+    filters += [TopK(strategy.top_k)] if strategy.top_k else []
+    filters += [TopP(strategy.top_p)] if strategy.top_p < 1 else []
+    filters += [MinP(strategy.min_p)] if strategy.min_p else []
+    return tuple(filters)
 
 
-def sampling_settings(texts: list[str], decode: SamplingConfig, device: torch.device) -> SamplingSettings:
-    """The sampling settings that decode.* asks for."""
-    filters: list[Filter] = [Temperature(decode.temperature)]
-    filters += [TopK(decode.top_k)] if decode.top_k else []
-    filters += [TopP(decode.top_p)] if decode.top_p < 1 else []
-    filters += [MinP(decode.min_p)] if decode.min_p else []
-    return SamplingSettings(sample_keys(texts, decode.nbest, decode.seed, device), tuple(filters))
+def sampling_settings(texts: list[str], strategy: Sample, device: torch.device) -> SamplingSettings:
+    keys = sample_keys(texts, strategy.n, strategy.seed, device)
+    return SamplingSettings(keys, sampling_filters(strategy))
 
 
 def sample_keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Tensor:

@@ -1,7 +1,7 @@
 """Decoding strategies as frozen values, each with only its own settings. A request carries one."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 EarlyStopping: TypeAlias = Literal["exact", "first", "heuristic"]
 
@@ -9,6 +9,8 @@ EarlyStopping: TypeAlias = Literal["exact", "first", "heuristic"]
 @dataclass(frozen=True)
 class Greedy:
     """The likeliest token at every step."""
+
+    length_penalty: float = 1.0  # of every strategy: the score of a hypothesis is Σ log p / length^this
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Sample:
     min_p: float = 0.0
     n: int = 1
     seed: int = 1
+    length_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,38 @@ class Beam:
 
 
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam
+
+
+class StrategySettings(Protocol):
+    """The settings decode.* that choose a strategy, in their flat form."""
+
+    @property
+    def kind(self) -> Literal["greedy", "beam", "sample"]: ...
+    @property
+    def beam(self) -> int: ...
+    @property
+    def nbest(self) -> int: ...
+    @property
+    def length_penalty(self) -> float: ...
+    @property
+    def early_stopping(self) -> EarlyStopping: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def strategy_from(decode: StrategySettings) -> DecodeStrategy:
+    """The strategy that the flat settings decode.* describe."""
+    if decode.kind == "greedy":
+        return Greedy(decode.length_penalty)
+    if decode.kind == "beam":
+        return Beam(decode.beam, decode.nbest, decode.length_penalty, decode.early_stopping)
+    shape = decode.temperature, decode.top_k, decode.top_p, decode.min_p
+    return Sample(*shape, decode.nbest, decode.seed, decode.length_penalty)

@@ -12,10 +12,11 @@ from ..config.run import Run, change_settings
 from ..config.schema import LanguageDecode
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, RepetitionPenalty, SearchSettings, StopStrings, search, steps
-from ..decode.beam import SHAPE_MULTIPLE, EarlyStopping, SearchCache
+from ..decode.beam import SHAPE_MULTIPLE, SearchCache
 from ..decode.filters import NO_TOKEN
 from ..decode.sample import sampling_settings
 from ..decode.stop_strings import cut_at_stop, possible_stop_length
+from ..decode.strategies import EarlyStopping, Sample, strategy_from
 from ..decode.texts import added_text
 from ..errors import UserError
 from ..processors.tokenizers import Tokenizer, unknown_words
@@ -155,6 +156,7 @@ class PromptGenerator:
         self, prompts: list[str], ids: list[list[int]], settings: LanguageDecode, prompt: Tensor
     ) -> SearchSettings:
         """`prompt` (rows, tokens) has NO_TOKEN as padding."""
+        strategy = strategy_from(settings)
         early: EarlyStopping = settings.early_stopping if settings.kind == "beam" else "first"
         penalty = settings.repetition_penalty
         return SearchSettings(
@@ -164,7 +166,7 @@ class PromptGenerator:
             settings.nbest,
             early,
             self.filters,
-            sampling_settings(prompts, settings, self.device) if settings.kind == "sample" else None,
+            sampling_settings(prompts, strategy, self.device) if isinstance(strategy, Sample) else None,
             logit_filters=(RepetitionPenalty(penalty, prompt),) if penalty != 1 else (),
             stop_strings=StopStrings(settings.stop, self.tokenizer.decode, ids) if settings.stop else None,
         )

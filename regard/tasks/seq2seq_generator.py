@@ -14,7 +14,7 @@ from ..data.batch import Batch
 from ..data.collate import collate_pairs
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, SearchSettings, search
-from ..decode.beam import SHAPE_MULTIPLE, EarlyStopping, SearchCache
+from ..decode.beam import SHAPE_MULTIPLE, SearchCache
 from ..decode.constraints import (
     MAX_SEARCHES,
     ConstraintRequest,
@@ -25,6 +25,7 @@ from ..decode.constraints import (
     batch_prompts,
 )
 from ..decode.sample import sampling_settings
+from ..decode.strategies import EarlyStopping, Sample, strategy_from
 from ..errors import UserError
 from ..parts import Mask
 from ..parts.layer import smallest_context
@@ -160,9 +161,10 @@ class Seq2SeqGenerator:
         return torch.minimum(limits, context - 1 - prefix + torch.zeros_like(limits))  # START takes a position
 
     def _search_settings(self, settings: Seq2SeqDecode, texts: list[str]) -> SearchSettings:
+        strategy = strategy_from(settings)
         early: EarlyStopping = settings.early_stopping if settings.kind == "beam" else "first"
         beam = settings.beam if settings.kind == "beam" else 1
-        sampling = sampling_settings(texts, settings, self.device) if settings.kind == "sample" else None
+        sampling = sampling_settings(texts, strategy, self.device) if isinstance(strategy, Sample) else None
         return SearchSettings(
             self.target.end, beam, settings.length_penalty, settings.nbest, early, self.filters, sampling
         )

@@ -1,0 +1,237 @@
+"""The generator: one engine for every model that writes token by token.
+
+`submit` a request and get its handle. `drain` runs all that wait, in closed batches of agreeing requests: that is
+offline prediction. `step` runs an open batch, which requests join and leave while others are under way: that is
+streaming and serving. Results are the same either way, and never depend on other requests.
+
+A lock guards all of it: handles may be used from one thread and `step` be called from another.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from threading import RLock
+
+import torch
+from torch import Tensor
+
+from ..data.sampler import sorted_batches
+from ..errors import UserError
+from .beam import Hypothesis, OpenCache
+from .constraints import ConstraintTokenizer
+from .cuda_graph import TokenModel
+from .filters import Filter
+from .open_batch import OpenBatch
+from .prefill import Prefill
+from .requests import Finish, Generate, SettingsBuilder, pad_prompts
+from .search import search
+from .texts import added_text
+
+
+class Handle:
+    """A submitted request. Iterate it for the tokens of its best hypothesis, as they come where there is only one."""
+
+    def __init__(self, generator: "Generator", request: Generate, limit: int) -> None:
+        self.request, self.limit = request, limit  # `limit`: the most tokens after the prompt
+        self.tokens: list[int] = []  # of the best hypothesis so far, without END
+        self.done = False
+        self.finish: Finish | None = None  # why it ended; None also if no token was possible
+        self._generator = generator
+        self._error: BaseException | None = None
+        self._found: list[Hypothesis] = []
+
+    def __iter__(self) -> Iterator[int]:
+        sent, done = 0, False
+        while not done:
+            with self._generator.lock:
+                if sent == len(self.tokens) and not self.done:
+                    self._generator.step()
+                new, done = self.tokens[sent:], self.done
+            yield from new
+            sent += len(new)
+        self._raise_error()
+
+    def result(self) -> list[Hypothesis]:
+        """The hypotheses, best first, samples in their order; none if it was canceled. It steps until it is done."""
+        with self._generator.lock:
+            while not self.done:
+                self._generator.step()
+        self._raise_error()
+        return self._found
+
+    def complete(self, found: list[Hypothesis]) -> None:
+        """Called by the generator at the end."""
+        self._found, self.tokens = found, found[0].tokens if found else self.tokens
+        self.finish = self._generator.finish_of(self.request, found[0]) if found else None
+        self.done = True
+
+    def fail(self, error: BaseException) -> None:
+        """Called by the generator when the model failed."""
+        self._error, self.done = error, True
+
+    def cancel(self) -> None:
+        self._generator.cancel(self)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"the generator failed: {self._error}") from self._error
+
+
+class Generator:
+    """Runs requests on one model or ensemble."""
+
+    def __init__(
+        self,
+        model: TokenModel,
+        end: int,
+        filters: tuple[Filter, ...] = (),
+        rows: int = 64,
+        capacity: int | None = None,
+        context: int | None = None,
+        tokenizer: ConstraintTokenizer | None = None,
+    ) -> None:
+        """`rows`: requests of a closed batch, and rows of the open batch, where a hypothesis takes one.
+
+        `capacity`: tokens of a row of the open batch, the prompt included; None: there are only closed batches.
+        `context`: the most tokens that the model can read. `tokenizer` serves stop strings and constraints.
+        """
+        self.rows, self.capacity, self.context = rows, capacity, context
+        self.lock = RLock()
+        self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer)
+        self._prefill = Prefill(model, context)
+        self._waiting: deque[Handle] = deque()
+        self._batch = self._new_batch()
+
+    def submit(self, request: Generate) -> Handle:
+        """Queue a request. What it asks for must fit into an open batch, if there is one."""
+        limit = request.max_tokens
+        if self.context is not None:  # the model never reads the last token
+            limit = min(limit, self.context + 1 - len(request.prompt))
+            if limit < 1:
+                tokens = len(request.prompt)
+                raise UserError(
+                    f"the prompt has {tokens:,} tokens and the model's context is {self.context:,}; shorten it"
+                )
+        if self.capacity is not None:
+            self._refuse_above_capacity(request, limit)
+        handle = Handle(self, request, limit)
+        with self.lock:
+            self._waiting.append(handle)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """End a request without a result. One that is done stays as it is."""
+        with self.lock:
+            if handle.done:
+                return
+            if handle in self._waiting:
+                self._waiting.remove(handle)
+            else:
+                self._batch.remove(handle)
+            handle.done, handle.finish = True, "canceled"
+
+    def step(self) -> None:
+        """Admit what fits into the open batch and generate one token for each of its rows. Without one: drain."""
+        if self.capacity is None:
+            return self.drain()
+        with self.lock, torch.no_grad():
+            entering = self._next_handles()
+            read = self._read_prompts(entering)
+            try:
+                if read is not None:
+                    self._batch.admit(entering, *read)
+                self._batch.advance()
+            except BaseException as error:
+                self._fail([*entering, *self._batch.handles], error)
+                self._batch = self._new_batch()
+                raise
+
+    def drain(self) -> None:
+        """Run until nothing is left."""
+        with self.lock:
+            if not self._batch.searches:
+                try:
+                    self._run_closed_batches()
+                except BaseException as error:
+                    self._fail(self._waiting, error)
+                    raise
+                finally:
+                    self._waiting.clear()
+            while self._waiting or self._batch.searches:
+                self.step()
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def finish_of(self, request: Generate, found: Hypothesis) -> Finish:
+        """Why a hypothesis ended."""
+        if found.ended:
+            return "end"
+        if request.stop:
+            text = added_text(self._builder.decode, request.prompt, found.tokens)
+            if any(string in text for string in request.stop):
+                return "stop"
+        return "length" if len(found.tokens) >= request.max_tokens else "context"
+
+    def _refuse_above_capacity(self, request: Generate, limit: int) -> None:
+        assert self.capacity is not None
+        if request.width > self.rows:
+            raise UserError(
+                f"the request needs {request.width} rows and the generator has {self.rows}; ask for fewer hypotheses"
+            )
+        if (tokens := len(request.prompt) + limit) > self.capacity:
+            raise UserError(
+                f"the request needs {tokens:,} tokens, {len(request.prompt):,} of them for its prompt, and the "
+                f"generator has {self.capacity:,} per row; shorten the prompt or lower max_tokens"
+            )
+
+    def _next_handles(self) -> list[Handle]:
+        """Those to admit, in the order of arrival: one that needs more rows than are free lets no other pass."""
+        found: list[Handle] = []
+        free = self._batch.free
+        while self._waiting and self._waiting[0].request.width <= free:
+            if found and modality(found[0]) != modality(self._waiting[0]):
+                break
+            found.append(self._waiting.popleft())
+            free -= found[-1].request.width
+        return found
+
+    def _read_prompts(self, handles: list[Handle]) -> tuple[OpenCache, Tensor] | None:
+        """Their cache and the logits of their first tokens. Where it fails, requests under way are not affected."""
+        if not handles:
+            return None
+        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles))
+        try:
+            return self._prefill.read([each.request for each in handles], room)
+        except BaseException as error:
+            self._fail(handles, error)
+            raise
+
+    def _fail(self, handles: Iterable[Handle], error: BaseException) -> None:
+        for handle in handles:
+            if not handle.done:
+                handle.fail(error)
+
+    def _new_batch(self) -> OpenBatch:
+        return OpenBatch(self._model, self.rows, self.capacity or 0, self._builder)
+
+    def _run_closed_batches(self) -> None:
+        groups: dict[Hashable, list[Handle]] = {}
+        for handle in self._waiting:
+            groups.setdefault(handle.request.agreement(), []).append(handle)
+        for handles in groups.values():
+            for indices in sorted_batches([each.request.length for each in handles], rows=self.rows):
+                self._run_closed([handles[i] for i in indices])
+
+    def _run_closed(self, handles: list[Handle]) -> None:
+        requests, device = [handle.request for handle in handles], self._prefill.device
+        settings = self._builder(requests, device)
+        limits = [handle.limit for handle in handles]
+        with torch.no_grad():
+            cache = self._prefill.growing_or_fixed(requests, max(limits))
+        prompt, valid = pad_prompts([each.prompt for each in requests], device)
+        found = search(self._model, cache, prompt, torch.tensor(limits, device=device), settings, valid)
+        for handle, best in zip(handles, found, strict=True):
+            handle.complete(best)
+
+
+def modality(handle: Handle) -> str | None:
+    return None if handle.request.source is None else handle.request.source.modality

@@ -1,0 +1,208 @@
+"""The open batch of a generator: requests join and leave it while others are under way.
+
+All requests share one cache of fixed shape and one step of the model. A request takes one row of the cache for each of
+its hypotheses. Requests that agree in their settings share one search, wherever each of them is in its text.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .beam import OpenCache, SearchState
+from .cuda_graph import BatchStep, TokenModel
+from .requests import SettingsBuilder
+from .search import build_search
+
+if TYPE_CHECKING:
+    from .generator import Handle
+
+PREFILL_MULTIPLE = 16  # capacities of prefilled caches are rounded up to it
+
+
+class BeamRows:
+    """The rows of the common cache that belong to one search, in the form of its cache: it copies rows to reorder."""
+
+    fixed = True
+
+    def __init__(self, batch: "OpenBatch", slots: Tensor) -> None:
+        self.batch, self.slots = batch, slots  # (rows, width)
+
+    def reorder(self, origin: Tensor) -> None:
+        to, source = self.slots.flatten(), self.slots.gather(1, origin).flatten()
+        if not to.is_cuda:  # on a GPU the check would wait for the device
+            moved = (to != source).nonzero()[:, 0]
+            to, source = to[moved], source[moved]
+        if len(to):
+            cache = self.batch.cache
+            cache.put(to, cache, source)
+
+    def skip_prompt(self) -> None: ...
+    def branch(self, beams: int, steps: int) -> None: ...
+    def select(self, rows: Tensor) -> None: ...
+
+
+class SharedSearch:
+    """One search for requests that agree in their settings."""
+
+    def __init__(self, state: SearchState, rows: BeamRows, handles: list["Handle"]) -> None:
+        self.state, self.rows, self.handles = state, rows, handles
+        self.steps = [state.step] * len(handles)  # of each row; the state has them on the device
+
+    def join(self, other: "SharedSearch", builder: SettingsBuilder) -> None:
+        self.state.join(other.state)
+        self.rows.slots = torch.cat([self.rows.slots, other.rows.slots])
+        self.handles, self.steps = self.handles + other.handles, self.steps + other.steps
+        self._update(builder)
+
+    def advance(self, logits: Tensor) -> Tensor:
+        """Choose tokens from the logits (slots, vocab) of the whole batch; return those to read next, (rows, width)."""
+        self.steps = [step + 1 for step in self.steps]
+        return self.state.advance(logits[self.rows.slots])
+
+    def finished(self) -> list[int]:
+        """The rows that have finished. The others pass their new token on, if they follow only one hypothesis."""
+        state = self.state
+        last = state.tokens[:, 0].gather(1, state.device_step[:, None] - 1)[:, 0]
+        tokens, active = torch.stack([last, state.active.long()]).tolist()  # the only wait for the device
+        if state.width == 1:
+            for handle, token, going_on in zip(self.handles, tokens, active, strict=True):
+                if going_on:
+                    handle.tokens.append(token)
+        return [row for row, going_on in enumerate(active) if not going_on]
+
+    def remove(self, rows: list[int], builder: SettingsBuilder) -> Tensor:
+        """Remove these rows; return their slots."""
+        gone = self.rows.slots[torch.tensor(rows, device=self.rows.slots.device)]
+        kept = [row for row in range(len(self.handles)) if row not in set(rows)]
+        self.handles, self.steps = [self.handles[row] for row in kept], [self.steps[row] for row in kept]
+        if kept:
+            index = torch.tensor(kept, device=gone.device)
+            self.state.retain(index)
+            self.rows.slots = self.rows.slots[index]
+            self._update(builder)
+        return gone
+
+    def _update(self, builder: SettingsBuilder) -> None:
+        """Tables in the settings have one entry for each row."""
+        self.state.settings = builder([handle.request for handle in self.handles], self.rows.slots.device)
+        self.state.step, self.state.ragged = max(self.steps), len(set(self.steps)) > 1
+
+
+class OpenBatch:
+    """`rows` rows of a cache for `capacity` tokens each. It grows to that size with its load."""
+
+    cache: OpenCache
+    step: BatchStep | None = None  # with the first request
+
+    def __init__(self, model: TokenModel, rows: int, capacity: int, builder: SettingsBuilder) -> None:
+        self.model, self.rows, self.capacity, self.builder = model, rows, capacity, builder
+        self.used: set[int] = set()  # the rows of running requests
+        self.searches: dict[Hashable, SharedSearch] = {}
+
+    @property
+    def free(self) -> int:
+        return self.rows - len(self.used)
+
+    @property
+    def handles(self) -> list["Handle"]:
+        return [handle for search in self.searches.values() for handle in search.handles]
+
+    def prefill_room(self, tokens: int) -> int:
+        """The capacity of a cache whose rows are to be admitted. The first such cache becomes the common one."""
+        return self.capacity if self.step is None else -(-tokens // PREFILL_MULTIPLE) * PREFILL_MULTIPLE
+
+    def admit(self, handles: Sequence["Handle"], cache: OpenCache, logits: Tensor) -> None:
+        """Give rows to requests whose prompts this cache has read; choose their first tokens from (rows, vocab)."""
+        groups: dict[Hashable, list[int]] = {}
+        for i, handle in enumerate(handles):
+            own = id(handle) if handle.request.constraints.include else None  # its beam has a width of its own
+            groups.setdefault((handle.request.agreement(), own), []).append(i)
+        slots, device = self._take_slots([handle.request.width for handle in handles]), logits.device
+        origin = torch.tensor([i for i, own in enumerate(slots) for _ in own], device=device)
+        self._put(torch.tensor([slot for own in slots for slot in own], device=device), cache, origin)
+        for key, members in groups.items():
+            own_slots = torch.tensor([slots[i] for i in members], device=device)
+            own_logits = logits[torch.tensor(members, device=device)]
+            self._begin(key, [handles[i] for i in members], own_slots, own_logits)
+        self._drop_empty()
+
+    def advance(self) -> None:
+        """Read the last tokens of all rows and choose the next ones."""
+        if self.searches and self.step is not None:
+            logits = self.step()
+            for search in self.searches.values():
+                self.step.tokens[search.rows.slots.flatten(), 0] = search.advance(logits).flatten()
+            self._retire_finished()
+
+    def remove(self, handle: "Handle") -> None:
+        """Free the rows of a request that has not finished."""
+        for search in self.searches.values():
+            if handle in search.handles:
+                self._free(search.remove([search.handles.index(handle)], self.builder))
+        self._drop_empty()
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def _begin(self, key: Hashable, handles: list["Handle"], slots: Tensor, logits: Tensor) -> None:
+        assert self.step is not None
+        settings = self.builder([handle.request for handle in handles], logits.device)
+        limits = torch.tensor([handle.limit for handle in handles], device=logits.device)
+        rows = BeamRows(self, slots)
+        state = build_search(settings, rows, limits, self.capacity)
+        tokens = state.advance(logits[:, None])
+        self.step.tokens[slots.flatten(), 0], self.step.valid[slots.flatten(), 0] = tokens.flatten(), True
+        search = SharedSearch(state, rows, handles)
+        self._finish(search)
+        if not search.handles:
+            return
+        if key in self.searches:
+            self.searches[key].join(search, self.builder)
+        else:
+            self.searches[key] = search
+
+    def _take_slots(self, widths: Sequence[int]) -> list[list[int]]:
+        free = iter([slot for slot in range(self.rows) if slot not in self.used][: sum(widths)])
+        slots = [[next(free) for _ in range(width)] for width in widths]
+        self.used |= {slot for own in slots for slot in own}
+        return slots
+
+    def _put(self, slots: Tensor, cache: OpenCache, origin: Tensor) -> None:
+        """Copy rows of a prefilled cache. The first such cache becomes the common one."""
+        needed, device = max(self.used) + 1, slots.device
+        if self.step is None:
+            cache.select(torch.zeros(needed, dtype=torch.long, device=device).index_put((slots,), origin))
+            self.cache, self.step = cache, BatchStep(self.model, cache, needed, device)
+            return
+        if needed > (size := len(self.step.tokens)):
+            index = torch.arange(min(self.rows, max(needed, 2 * size)), device=device)
+            self.cache.select(index.where(index < size, 0))
+            self.step = self.step.grown(len(index))
+        self.cache.put(slots, cache, origin)
+        self.step.refresh()
+
+    def _retire_finished(self) -> None:
+        for search in self.searches.values():
+            self._finish(search)
+        self._drop_empty()
+
+    def _finish(self, search: SharedSearch) -> None:
+        rows = search.finished()
+        if not rows:
+            return
+        results = search.state.results(torch.tensor(rows, device=search.rows.slots.device))
+        handles = [search.handles[row] for row in rows]
+        self._free(search.remove(rows, self.builder))
+        for handle, best in zip(handles, results, strict=True):
+            handle.complete(best)
+
+    def _free(self, slots: Tensor) -> None:
+        assert self.step is not None
+        self.step.valid[slots.flatten(), 0] = False
+        self.used -= set(slots.flatten().tolist())
+
+    def _drop_empty(self) -> None:
+        self.searches = {key: search for key, search in self.searches.items() if search.handles}
+        if not self.searches and self.step is not None and not self.step.tokens.is_cuda:
+            self.step = None  # the next load may be smaller; on a GPU the captured step stays

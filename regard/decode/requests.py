@@ -1,0 +1,157 @@
+"""A request for one generation, and how requests that agree form a batch."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..parts.inputs import Inputs
+from .beam import SearchSettings
+from .constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
+from .filters import NO_TOKEN, Filter, RepetitionPenalty
+from .sample import SamplingSettings, sample_keys, sampling_filters
+from .stop_strings import StopStrings
+from .strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
+
+Finish: TypeAlias = Literal["end", "stop", "length", "context", "canceled"]
+PAD = 0  # fills up shorter rows; nothing reads it
+
+
+@dataclass(frozen=True, eq=False)
+class Generate:
+    """One input, and how to generate from it. Nothing else affects its result."""
+
+    prompt: tuple[int, ...]  # START, a text or a prefix
+    source: Inputs | None = None  # one row without padding; None for a decoder-only model
+    strategy: DecodeStrategy = Greedy()
+    max_tokens: int = 256  # after the prompt, END included
+    filters: tuple[Filter, ...] = ()  # before those of the generator; they hold no tables of rows
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()  # strings that end the text
+    constraints: Constraints = Constraints()  # its prefix is part of the prompt already
+    key: str = ""  # samples depend on it, on the seed and on their number; empty: the input itself
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("the prompt has no token; begin it with START")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; expected at least 1")
+        if self.constraints.include and not isinstance(self.strategy, Beam):
+            raise ValueError(f"required phrases need the strategy Beam, not {self.strategy}")
+
+    @property
+    def width(self) -> int:
+        """How many hypotheses it follows side by side."""
+        if isinstance(self.strategy, Beam):
+            return self.strategy.size + self.constraints.min_tokens
+        return self.strategy.n if isinstance(self.strategy, Sample) else 1
+
+    @property
+    def length(self) -> int:
+        """Tokens or frames of the input."""
+        return len(self.prompt) if self.source is None else self.source.values.shape[1]
+
+    @cached_property
+    def sample_key(self) -> str:
+        values = () if self.source is None else self.source.values.tolist()
+        return self.key or f"{values} {list(self.prompt)}"
+
+    def agreement(self) -> Hashable:
+        """Requests with equal values can share one search."""
+        own = replace(self.strategy, seed=0) if isinstance(self.strategy, Sample) else self.strategy
+        modality = None if self.source is None else self.source.modality
+        filters = tuple(map(id, self.filters))
+        return own, modality, filters, self.repetition_penalty, self.stop, bool(self.constraints.include)
+
+
+class SettingsBuilder:
+    """Makes the settings of a search from requests that agree."""
+
+    def __init__(self, end: int, filters: tuple[Filter, ...], tokenizer: ConstraintTokenizer | None) -> None:
+        self.end, self.filters, self.tokenizer = end, filters, tokenizer
+
+    def __call__(self, requests: Sequence[Generate], device: torch.device) -> SearchSettings:
+        first = requests[0]
+        strategy = first.strategy
+        beam, nbest, sampling = 1, 1, None
+        early: EarlyStopping = "first"
+        if isinstance(strategy, Beam):
+            beam, nbest, early = strategy.size, strategy.n, strategy.early_stopping
+        elif isinstance(strategy, Sample):
+            nbest, sampling = strategy.n, self._sampling(requests, strategy, device)
+        constraints = [each.constraints for each in requests]
+        filters: tuple[Filter, ...] = ()
+        required = None
+        if any(each.banned or each.space_after_prefix or each.include for each in constraints):
+            tokenizer = self.required_tokenizer()
+            filters = batch_filters(constraints, tokenizer, device)
+            required = batch_phrases(constraints, tokenizer, device)
+        return SearchSettings(
+            self.end,
+            beam,
+            strategy.length_penalty,
+            nbest,
+            early,
+            filters + first.filters + self.filters,
+            sampling,
+            required,
+            self._logit_filters(requests, device),
+            self._stop_strings(requests),
+        )
+
+    def required_tokenizer(self) -> ConstraintTokenizer:
+        if self.tokenizer is None:
+            raise ValueError("stop strings and constraints need the tokenizer; give it to the generator")
+        return self.tokenizer
+
+    @property
+    def decode(self) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+        return self.required_tokenizer().tokenizer.decode
+
+    def _sampling(self, requests: Sequence[Generate], strategy: Sample, device: torch.device) -> SamplingSettings:
+        pairs = [(each.sample_key, each.strategy.seed) for each in requests if isinstance(each.strategy, Sample)]
+        keys = torch.cat([sample_keys([key], strategy.n, seed, torch.device("cpu")) for key, seed in pairs])
+        return SamplingSettings(keys.to(device), sampling_filters(strategy))
+
+    def _logit_filters(self, requests: Sequence[Generate], device: torch.device) -> tuple[Filter, ...]:
+        penalty = requests[0].repetition_penalty
+        if penalty == 1:
+            return ()
+        prompt, valid = pad_prompts([each.prompt for each in requests], device)
+        return (RepetitionPenalty(penalty, prompt if valid is None else prompt.masked_fill(~valid, NO_TOKEN)),)
+
+    def _stop_strings(self, requests: Sequence[Generate]) -> StopStrings | None:
+        if not requests[0].stop:
+            return None
+        return StopStrings(requests[0].stop, self.decode, [list(each.prompt) for each in requests])
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The prompts (rows, tokens), and which of their tokens are valid if lengths differ."""
+    longest = max(map(len, prompts))
+    table = torch.tensor([[*prompt, *[PAD] * (longest - len(prompt))] for prompt in prompts], device=device)
+    if all(len(prompt) == longest for prompt in prompts):
+        return table, None
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    return table, torch.arange(longest, device=device) < lengths[:, None]
+
+
+def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> Inputs:
+    """Single rows of one modality as a batch, padded to the largest and then by `room` tokens or frames."""
+    shapes = [row.values.shape[1:] for row in rows]
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    padded = slice(1, None) if rows[0].modality == "pixels" else slice(0, 1)  # the dimensions that padding extends
+    values = rows[0].values.new_full((len(rows), *largest), PAD)
+    valid = torch.zeros(len(rows), *largest[padded], dtype=torch.bool)
+    for i, (row, shape) in enumerate(zip(rows, shapes, strict=True)):
+        within = [slice(size) for size in shape]
+        values[i][tuple(within)] = row.values[0]
+        valid[i][tuple(within[padded])] = True if row.valid is None else row.valid[0]
+    if room:
+        after = (0, 0) * (values.dim() - 2)
+        values, valid = F.pad(values, (*after, 0, room), value=PAD), F.pad(valid, (0, room))
+    return Inputs(rows[0].modality, values, valid).to(device)

@@ -1,0 +1,242 @@
+"""The generator: whatever else it runs, a request gets what it would get alone; offline, streaming, canceled."""
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.generation import (  # fmt: skip
+    END,
+    MODELS,
+    PAD_AND_START,
+    SOURCED,
+    START,
+    TOKENIZER,
+    alone,
+    build,
+    generator,
+    random_request,
+    source,
+    worst_difference,
+)
+from torch import nn
+
+from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, search
+from regard.decode.constraints import Constraints
+from regard.errors import UserError
+from regard.parts.inputs import Inputs
+
+
+def talkative(name: str) -> nn.Module:
+    """A model whose texts do not end soon."""
+    model = build(name)
+    model.head.bias.data[END] = -2.0
+    return model
+
+
+def run_open(engine: Generator, requests: list[Generate], dice: random.Random) -> list:
+    """Submit requests a few at a time while others are under way."""
+    handles, waiting = [], list(requests)
+    while waiting or not all(handle.done for handle in handles):
+        for _ in range(min(len(waiting), dice.choice([0, 1, 1, 3]))):
+            handles.append(engine.submit(waiting.pop(0)))
+        engine.step()
+    return handles
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_joining_requests_equal_those_alone(name):
+    """Every strategy, filter and kind of cache; requests join at any time."""
+    model, dice = build(name), random.Random(name)
+    requests = [random_request(dice, name in SOURCED, number) for number in range(12)]
+    handles = run_open(generator(model, rows=14, capacity=40), requests, dice)
+    for handle, request in zip(handles, requests, strict=True):
+        assert worst_difference(handle.result(), alone(model, request)) < 1e-5, request
+
+
+def test_two_hundred_requests():
+    """They join one running batch of 24 rows; tokens are equal to each alone, scores to 1e-5, without any near-tie."""
+    model, dice = build("transformer"), random.Random(0)
+    requests = [random_request(dice, True, number) for number in range(200)]
+    handles = run_open(generator(model, rows=24, capacity=40), requests, dice)
+    worst = [worst_difference(handle.result(), alone(model, handle.request)) for handle in handles]
+    assert max(worst) < 1e-5, [handles[i].request for i, each in enumerate(worst) if each >= 1e-5]
+    assert len({len(handle.tokens) for handle in handles}) >= 6
+
+
+@pytest.mark.parametrize("name", ["t5", "window", "ensemble"])
+def test_closed_batches_equal_search(name):
+    """`drain` groups requests that agree and gives exactly what `search` gives for their batch."""
+    model, dice, sourced = build(name), random.Random(1), name in SOURCED
+    texts = [[dice.randrange(4, 50) for _ in range(dice.randint(1, 9))] for _ in range(7)]
+    engine, handles = generator(model, rows=64), []
+    for text in texts:
+        prompt, read = ((START,), source([*text, END])) if sourced else ((START, *text), None)
+        handles += [
+            engine.submit(Generate(prompt, read, strategy, 12)) for strategy in (Greedy(), Beam(3, 2, 0.6), Beam(4))
+        ]
+    engine.drain()
+    order = sorted(range(7), key=lambda i: -len(texts[i]))
+    rows = [[*texts[i], END] if sourced else [START, *texts[i]] for i in order]
+    longest = max(map(len, rows))
+    table = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    valid = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+    for kind, beam in enumerate(
+        ({"beam": 1, "early_stopping": "first"}, {"beam": 3, "nbest": 2, "length_penalty": 0.6}, {"beam": 4})
+    ):
+        settings = SearchSettings(END, filters=PAD_AND_START, **beam)
+        with torch.no_grad():
+            cache = model.start(Inputs("tokens", table, valid) if sourced else None, 7, None)
+        prompt = (torch.full((7, 1), START), None) if sourced else (table, valid)
+        found = search(model, cache, prompt[0], torch.full((7,), 12), settings, prompt[1])
+        assert [handles[3 * i + kind].result() for i in order] == found
+
+
+def test_stream_gives_the_tokens_of_the_result():
+    model = talkative("gpt")
+    engine = generator(model, rows=8, capacity=40)
+    requests = [
+        Generate((START, 5, i), max_tokens=15, strategy=strategy)
+        for i in (4, 9)
+        for strategy in (Greedy(), Sample(seed=i), Beam(2))
+    ]
+    handles = [engine.submit(request) for request in requests]
+    first = iter(handles[0])
+    assert [next(first), next(first)] == alone(model, requests[0])[0].tokens[:2] and not handles[0].done
+    for handle, request in zip(handles, requests, strict=True):
+        assert list(handle) == handle.result()[0].tokens == alone(model, request)[0].tokens
+        assert list(handle) == handle.tokens  # again
+
+
+def test_canceled_requests_leave_the_others_alone():
+    model, dice = build("transformer"), random.Random(5)
+    requests = [replace(random_request(dice, True, i), max_tokens=14) for i in range(16)]
+    engine = generator(model, rows=12, capacity=30)
+    handles = [engine.submit(request) for request in requests]
+    for i in range(3):
+        engine.step()
+        handles[4 * i + 1].cancel()
+    assert not handles[15].done
+    handles[15].cancel()  # it may still wait
+    engine.drain()
+    for i, (handle, request) in enumerate(zip(handles, requests, strict=True)):
+        if handle.finish == "canceled":
+            assert handle.result() == [] and i in (1, 5, 9, 15)
+        else:
+            assert worst_difference(handle.result(), alone(model, request)) < 1e-5
+    assert handles[15].finish == "canceled" and sum(handle.finish == "canceled" for handle in handles) >= 2
+    handles[0].cancel()
+    assert handles[0].finish != "canceled" and handles[0].result()
+
+
+def test_why_a_text_ended():
+    model, engine = build("gpt"), None
+    model.head.bias.data[END] = -1e9
+    text = alone(model, Generate((START, 5), max_tokens=10))[0].tokens
+    letters = TOKENIZER.tokenizer.decode([text])[0]
+    for settings, context, wanted in (
+        ({"max_tokens": 10}, None, "length"),
+        ({"max_tokens": 10}, 8, "context"),
+        ({"max_tokens": 10, "stop": (letters[3:5],)}, None, "stop"),
+        ({"max_tokens": 10, "stop": (letters[8:10],)}, None, "stop"),
+    ):
+        for capacity in (None, 20):
+            engine = generator(model, rows=2, capacity=capacity, context=context)
+            handle = engine.submit(Generate((START, 5), **settings))
+            assert list(handle) == text[: len(handle.tokens)] and handle.finish == wanted
+            assert len(handle.tokens) == {"length": 10, "context": 7}.get(wanted, len(handle.tokens))
+    model.head.bias.data[END] = 1e9
+    handle = generator(model).submit(Generate((START, 5)))
+    assert handle.result()[0].tokens == [] and handle.finish == "end"
+
+
+def test_requests_above_the_capacity_are_refused():
+    engine = generator(build("gpt"), rows=4, capacity=16, context=12)
+    for request, message in (
+        (Generate((START,), strategy=Beam(5), max_tokens=3), "needs 5 rows and the generator has 4; ask for fewer"),
+        (Generate((START,), strategy=Sample(n=9), max_tokens=3), "needs 9 rows and the generator has 4"),
+        (Generate((START,) * 9, max_tokens=30), None),  # the context ends it
+        (Generate((START,) * 13, max_tokens=2), "prompt has 13 tokens and the model's context is 12; shorten it"),
+    ):
+        if message is None:
+            engine.submit(request)
+            continue
+        with pytest.raises(UserError, match=message):
+            engine.submit(request)
+    with pytest.raises(UserError, match=r"needs 17 tokens, 1 of them for its prompt, and the generator has 16 per row"):
+        generator(build("lm"), rows=4, capacity=16).submit(Generate((START,), max_tokens=16))
+    engine.drain()
+    for mistake, message in (
+        ({"prompt": ()}, "the prompt has no token"),
+        ({"max_tokens": 0}, "max_tokens is 0; expected at least 1"),
+        ({"constraints": TOKENIZER.encode("", ("ab",), ())}, "required phrases need the strategy Beam"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Generate(**{"prompt": (START,)} | mistake)
+    plain = Generator(build("gpt"), END)
+    plain.submit(Generate((START,), stop=("a",)))
+    with pytest.raises(ValueError, match="need the tokenizer"):
+        plain.drain()
+
+
+def test_a_failing_request_ends_and_the_others_go_on():
+    """A token beyond the vocabulary fails in the prefill, and only its own request."""
+    model = talkative("gpt")
+    engine = generator(model, rows=4, capacity=30)
+    good = engine.submit(Generate((START, 7), max_tokens=12))
+    engine.step()
+    bad = engine.submit(Generate((START, 70), max_tokens=12))
+    with pytest.raises(IndexError):
+        engine.step()
+    assert bad.done and not good.done
+    with pytest.raises(RuntimeError, match="the generator failed"):
+        bad.result()
+    assert worst_difference(good.result(), alone(model, good.request)) < 1e-5
+    late = generator(model)
+    late.submit(bad.request)
+    with pytest.raises(IndexError):
+        late.drain()
+    late.drain()  # nothing is left of it
+
+
+def test_threads_share_a_generator():
+    """Handles are iterated in several threads, each of which steps the generator where it has to wait."""
+    model, found = build("gpt"), {}
+    engine = generator(model, rows=6, capacity=30)
+
+    def work(number: int) -> None:
+        for i in range(4):
+            request = Generate((START, 4 + number, 4 + i), strategy=Sample(seed=number), max_tokens=12)
+            found[number, i] = request, list(engine.submit(request))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 16
+    assert all(tokens == alone(model, request)[0].tokens for request, tokens in found.values())
+
+
+def test_sources_of_any_modality_are_stacked():
+    from regard.decode.requests import stack_sources
+
+    frames = [Inputs("frames", torch.randn(1, n, 3)) for n in (4, 2)]
+    both = stack_sources(frames, 3, torch.device("cpu"))
+    assert both.values.shape == (2, 7, 3) and both.valid.sum(1).tolist() == [4, 2]
+    assert torch.equal(both.values[1, :2], frames[1].values[0]) and not both.values[1, 2:].any()
+    pixels = [Inputs("pixels", torch.randn(1, 3, h, w)) for h, w in ((4, 6), (5, 2))]
+    both = stack_sources(pixels, 0, torch.device("cpu"))
+    assert both.values.shape == (2, 3, 5, 6) and both.valid.shape == (2, 5, 6)
+    assert both.valid[1, :, :2].all() and both.valid.sum((1, 2)).tolist() == [24, 10]
+
+
+def test_samples_depend_on_their_input_and_seed():
+    model = build("gpt")
+    request = Generate((START, 5, 6), strategy=Sample(n=3), max_tokens=12)
+    first = alone(model, request)
+    assert alone(model, replace(request, key="text")) != first == alone(model, replace(request))
+    assert alone(model, replace(request, strategy=Sample(n=3, seed=2))) != first
+    assert worst_difference(alone(model, replace(request, strategy=Sample(n=2))), first[:2]) < 1e-5
+    assert Constraints() == request.constraints
