@@ -171,14 +171,12 @@ def print_records(records: Iterable[Any]) -> None:
 
 def print_predictions(predictor: Any, lines: Iterable[str], details: bool) -> None:
     """Print the prediction of every item: as JSON if `details` or if the input has JSON records, else as a line."""
-    blocks = getattr(predictor, "blocks", None)  # joins the lines of an item; predictions keep the format of the item
-    for chunk in chunks(parse_records(blocks(lines) if blocks else lines, getattr(predictor, "field", None))):
-        texts = [text for text, _ in chunk]
-        predictions = predictor.predict(texts, details=True) if details else predictor.predict(texts)
+    for chunk in chunks(parse_records(predictor.items(lines), predictor.field)):
+        predictions = predictor.predict([text for text, _ in chunk], details)
         if details or chunk[0][1] is not None:
             print_records(merge_record(record, each) for (_, record), each in zip(chunk, predictions, strict=True))
         else:
-            sys.stdout.writelines((text if blocks else one_line(text)) + "\n" for text in predictions)
+            sys.stdout.writelines((text if predictor.multiline else one_line(text)) + "\n" for text in predictions)
         sys.stdout.flush()
 
 

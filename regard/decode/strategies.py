@@ -1,4 +1,7 @@
-"""Decoding strategies as frozen values, each with only its own settings. A request carries one."""
+"""Decoding strategies as frozen values, each with only its own settings. A request carries one.
+
+`kind` tells them apart in JSON. The score of a text is its log-probability / length^length_penalty.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -11,6 +14,7 @@ class Greedy:
     """The likeliest token at every step."""
 
     length_penalty: float = 1.0  # of every strategy: the score of a hypothesis is Σ log p / length^this
+    kind: Literal["greedy"] = "greedy"
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Sample:
     n: int = 1
     seed: int = 1
     length_penalty: float = 1.0
+    kind: Literal["sample"] = "sample"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Beam:
     n: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = "exact"
+    kind: Literal["beam"] = "beam"
 
 
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam

@@ -1,10 +1,8 @@
 """Classification: one label for a text."""
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +23,21 @@ from ..synthetic.matching import make_matching
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
+from .notices import empty_text
+from .predictor import Answer
 from .protocols import LabelModel
+from .records import label_record
+from .requests import ClassifyRequest, ClassifyResult
 
 REQUIRED_METHODS = ("encode", "label_logits")
 
 
-class ClassifyPredictor(LabelPredictor):
+class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
+    """The label of every text. decode.top gives that many labels with their probabilities, the likeliest first.
+
+    An empty text has no label.
+    """
+
     sides = 2  # a text and its label
     label_field = "label"
 
@@ -38,29 +45,31 @@ class ClassifyPredictor(LabelPredictor):
     def processors(self) -> dict[str, Processor]:
         return {**super().processors, self.label_field: LabelProcessor(self.labels)}
 
-    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
-        """The label of every text; one text gives one label.
+    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[ClassifyRequest]:
+        top = self.decode_settings(decode).top if decode else None
+        return [ClassifyRequest(text, top) for text in items]
 
-        decode.top gives that many labels with their probabilities, the likeliest first. An empty text has no label.
-        """
-        if isinstance(texts, str):
-            return self.predict([texts], details, **decode)[0]
-        settings = self.decode_settings(decode)
-        filled = [i for i, text in enumerate(texts) if text.strip()]
-        logprobs = dict(zip(filled, self._logprobs([texts[i] for i in filled]), strict=True))
-        found = [self.ranked_labels(logprobs[i], settings.top) if i in logprobs else [] for i in range(len(texts))]
-        if empty := len(texts) - len(filled):
-            warnings.warn(f"{empty} of {len(texts)} texts are empty and get no label", stacklevel=2)
-        if details:
-            return [_record(ranked) for ranked in found]
-        if settings.top:
-            return found
-        return [ranked[0][0] if ranked else "" for ranked in found]
+    def predict_requests(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
+        self.refuse_adapters(requests)
+        filled = [each for each in requests if each.text.strip()]
+        rows, notices = self.encode_texts([each.text for each in filled])
+        found = iter(zip(self.label_logprobs(rows, batch), notices, strict=True))
+        empty = ClassifyResult(None, None, (), notices=(empty_text(),))
+        return [self._result(*next(found), self.top(each)) if each.text.strip() else empty for each in requests]
 
-    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Any:
+    def record(self, request: ClassifyRequest, result: ClassifyResult) -> Record:
+        return label_record(result)
+
+    def answer(self, request: ClassifyRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
+        pairs = [(each.label, each.probability) for each in result.top]
+        return pairs if self.top(request) else result.label or ""
+
+    def score(
+        self, texts: str | Sequence[str], targets: str | Sequence[str] | None = None, details: bool = False
+    ) -> Answer:
         """ln P(label | text)"""
         if isinstance(texts, str):
-            return self.score([texts], [targets], details)[0]
+            return self.score([texts], [targets], details)[0]  # type: ignore[list-item]
         if targets is None or len(texts) != len(targets):
             raise UserError("score takes as many labels as texts")
         for label in targets:
@@ -69,10 +78,6 @@ class ClassifyPredictor(LabelPredictor):
         logprobs = self._logprobs(texts)
         values = [float(row[self.labels.ids[label]]) for row, label in zip(logprobs, targets, strict=True)]
         return [{"score": value} for value in values] if details else values
-
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over labeled texts; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
@@ -94,13 +99,11 @@ class ClassifyPredictor(LabelPredictor):
 
     def _logprobs(self, texts: Sequence[str]) -> list[Tensor]:
         """(labels,) of each text."""
-        return self.label_logprobs(self.encode_texts(texts))
+        return self.label_logprobs(self.encode_with_warning(texts))
 
-
-def _record(ranked: list[tuple[str, float]]) -> Record:
-    label, probability = ranked[0] if ranked else (None, None)
-    best = [{"label": name, "probability": value} for name, value in ranked]
-    return {"label": label, "probability": probability, "top": best}
+    def _result(self, logprobs: Tensor, notices: tuple[str, ...], top: int) -> ClassifyResult:
+        ranked = self.ranked_labels(logprobs, top)
+        return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
 
 
 class ClassifyJob(TrainingJob):

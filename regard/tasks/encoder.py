@@ -1,8 +1,8 @@
 """Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -37,17 +37,19 @@ from .base import (
     vocab_size,
     with_model_settings,
 )
+from .notices import Notice, cut_text, warn_once
+from .predictor import Answer, Item, Predictor, RequestType, ResultType
 from .protocols import EncoderModel, LabelModel, as_module
+from .requests import ClassifyRequest, LabelProbability, MaskedRequest, TagRequest
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
 CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
 
 
-class EncoderPredictor:
+class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
     """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
 
     model: EncoderModel
-    sides = 1  # columns of an example to score
 
     def __init__(self, run: Run, model: EncoderModel, tokenizer: Tokenizer, device: torch.device) -> None:
         self.run, self.tokenizer, self.device = run, tokenizer, device
@@ -69,10 +71,10 @@ class EncoderPredictor:
         def pool_states(states: Tensor, valid: Tensor) -> Tensor:
             return pool(states.float(), valid, settings.pooling, settings.normalize)
 
-        found = self.map_states(self.encode_texts(texts), pool_states)
+        found = self.map_states(self.encode_with_warning(texts), pool_states)
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
-    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Any:
+    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Answer:
         """For every query the indices of the texts and their cosine similarities, best first, at most decode.top.
 
         `texts` may be their vectors of length 1.
@@ -95,19 +97,11 @@ class EncoderPredictor:
             raise UserError("this model generates no text, so it takes no target; give the text alone")
         if not text.strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        (row,) = self.encode_texts([text])
+        (row,) = self.encode_with_warning([text])
         with record_attention(as_module(self.model)) as maps, torch.no_grad():
             hidden_states(self.model, self.collate([row]))
         pieces = self.tokenizer.pieces(row.tolist())
         return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
-
-    def score(self, texts: object, targets: object = None, details: bool = False) -> Any:
-        raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
-
-    @staticmethod
-    def ensemble(predictors: Mapping[str, object]) -> Any:
-        names = " and ".join(predictors)
-        raise UserError(f"{names} cannot form an ensemble; only models that generate texts can")
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -115,29 +109,37 @@ class EncoderPredictor:
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_texts(self, texts: Sequence[str]) -> tuple[list[Ids], list[tuple[Notice, ...]]]:
+        """Each text between START and END, and its notices: longer texts are cut."""
+        found, room = self.tokenizer.encode(list(texts)), self.room
+        cut = cut_text(room)
+        notices: list[tuple[Notice, ...]] = [(cut,) if len(ids) > room else () for ids in found]
+        return [add_start_end(self.tokenizer, ids[:room]) for ids in found], notices
+
+    def encode_with_warning(self, texts: Sequence[str]) -> list[Ids]:
         """Each text between START and END; longer texts are cut with a warning."""
-        found = self.tokenizer.encode(list(texts))
-        if long := sum(len(ids) > self.room for ids in found):
-            warnings.warn(
-                f"{long} of {len(found)} texts have more than {self.room} tokens and were cut there "
-                "(data.max_tokens and the model's positions)",
-                stacklevel=3,
-            )
-        return [add_start_end(self.tokenizer, ids[: self.room]) for ids in found]
+        rows, notices = self.encode_texts(texts)
+        warn_once(chain(*notices), len(rows), stacklevel=4)
+        return rows
+
+    def top(self, request: ClassifyRequest | TagRequest | MaskedRequest) -> int:
+        """How many candidates a request asks for; by default decode.top."""
+        return int(self.run.decode.top) if request.top is None else request.top
 
     def collate(self, rows: Sequence[Ids]) -> Inputs:
         return pad_tokens(rows, self.tokenizer.pad).to(self.device)
 
     @torch.no_grad()
-    def map_states(self, rows: Sequence[Ids], function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    def map_states(
+        self, rows: Sequence[Ids], function: Callable[[Tensor, Tensor], Tensor], batch: int | None = None
+    ) -> list[Tensor]:
         """Apply `function` to the hidden states of each row and what is valid in it, in order.
 
         Rows of similar length share a batch.
         """
         found: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
-        for indices in sorted_batches([len(row) for row in rows], tokens, self.run.decode.batch):
+        for indices in sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch):
             text = self.collate([rows[i] for i in indices])
             results = function(hidden_states(self.model, text), valid_tokens(text)).float().cpu()
             found |= dict(zip(indices, results, strict=True))
@@ -149,7 +151,7 @@ class EncoderPredictor:
         return settings
 
 
-class LabelPredictor(EncoderPredictor):
+class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
     """An encoder whose head predicts labels."""
 
     model: LabelModel
@@ -180,24 +182,24 @@ class LabelPredictor(EncoderPredictor):
         run, device = run_of_folder(folder, overrides, task)
         return cls(run, folder.model, folder.tokenizer, LabelSet(dict.fromkeys(folder.labels, 0)), device)
 
-    def label_logprobs(self, rows: Sequence[Ids]) -> list[Tensor]:
+    def label_logprobs(self, rows: Sequence[Ids], batch: int | None = None) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
 
         def logprobs(states: Tensor, valid: Tensor) -> Tensor:
             return self.model.label_logits(states, valid).float().log_softmax(-1)
 
-        return self.map_states(rows, logprobs)
+        return self.map_states(rows, logprobs, batch)
 
     def best_labels(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each row of logprobs (rows, labels)."""
         return [self.labels.names[number] for number in logprobs.argmax(-1).tolist()]
 
-    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> list[tuple[str, float]]:
+    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> tuple[LabelProbability, ...]:
         """The labels with their probabilities, the likeliest first; `top` of them, or all."""
         order = logprobs.exp().sort(descending=True, stable=True)
         chosen = slice(top or len(self.labels))
         names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
-        return list(zip(names, order.values[chosen].tolist(), strict=True))
+        return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
 
     def majority_baseline(self, references: Sequence[str]) -> Metrics:
         """The accuracy of the most frequent training label; empty if the label counts are unknown."""

@@ -3,19 +3,20 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..config.run import Run
-from ..config.schema import Sides, TextData
+from ..config.schema import LanguageDecode, Sides, TextData
 from ..data.batch import Batch
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.sampler import Step
 from ..decode import Ensemble, Filter, Suppress
+from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
 from ..parts import Cache
@@ -38,9 +39,13 @@ from .base import (
     with_head,
     with_model_settings,
 )
+from .decode_settings import group_indices, number_of_texts, strategy_settings
 from .lm_scoring import corpus_nll, hidden_states, lm_metrics, logprobs
+from .predictor import Answer, Predictor
 from .prompt_generator import Continuation, PromptGenerator
 from .protocols import CausalModel, as_module
+from .records import completion_record
+from .requests import Completion, LanguageRequest, LanguageResult
 
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
@@ -48,8 +53,11 @@ REQUIRED_METHODS = ("decode", "logits", "start", "step", "new_memory")
 HEAD = "next"  # the head of a family with several heads
 
 
-class LanguagePredictor(PromptGenerator):
-    """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
+class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, LanguageResult]):
+    """The continuation of every prompt; decode.nbest above 1 gives a list of them.
+
+    Batch-invariant: a result never depends on the rest of its batch.
+    """
 
     sides, field = 1, "prompt"  # an example is one text; a JSON record has it in this field
 
@@ -74,25 +82,35 @@ class LanguagePredictor(PromptGenerator):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def predict(self, prompts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
-        """The continuation of every prompt, in order; one prompt gives one text.
+    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
+        if not decode:
+            return [LanguageRequest(prompt, details=details) for prompt in items]
+        s = self.decode_settings(decode)
+        rest = strategy_from(s), s.max_tokens, s.stop, s.repetition_penalty, s.add_start, details
+        return [LanguageRequest(prompt, *rest) for prompt in items]
 
-        `decode` takes the names of decode.*; decode.nbest above 1 gives a list of texts for each prompt.
-        """
-        if isinstance(prompts, str):
-            return self.predict([prompts], details, **decode)[0]
-        settings = self.decode_settings(decode)
-        ids = self._encode_prompts(prompts, settings)
-        found = self.generate(prompts, ids, settings)
-        if details:
-            return self._records(ids, found)
-        texts = [[each.text for each in best] for best in found]
-        return [best if settings.nbest > 1 else (best or [""])[0] for best in texts]
+    def predict_requests(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
+        self.refuse_adapters(requests)
+        results: dict[int, LanguageResult] = {}
+        key = attrgetter("strategy", "max_tokens", "stop", "repetition_penalty", "add_start")
+        for indices in group_indices(requests, key):
+            some = [requests[i] for i in indices]
+            results |= zip(indices, self._predict(some, self._request_settings(some[0], batch)), strict=True)
+        return [results[i] for i in range(len(requests))]
 
-    def score(self, texts: str | Sequence[str], details: bool = False) -> Any:
+    def record(self, request: LanguageRequest, result: LanguageResult) -> Record:
+        return completion_record(result)
+
+    def answer(self, request: LanguageRequest, result: LanguageResult) -> str | list[str]:
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [each.text for each in result.nbest] if several else result.text
+
+    def score(self, texts: str | Sequence[str], targets: None = None, details: bool = False) -> Answer:
         """ln P(text) from its start to END; with details also per token."""
+        if targets is not None:
+            raise UserError("a language model scores whole texts, so score takes no targets; join each to its text")
         if isinstance(texts, str):
-            return self.score([texts], details)[0]
+            return self.score([texts], details=details)[0]
         ids = self.encode_texts(texts)
         found = self.logprobs([[self.start_token, *each, self.tokenizer.end] for each in ids])
         totals = [math.fsum(each) for each in found]
@@ -116,10 +134,6 @@ class LanguagePredictor(PromptGenerator):
             [START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()}
         )
 
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over running text; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
-
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""
         texts = data_split(self.run, "test", self.tokenizer, self.folder, sides)
@@ -137,26 +151,40 @@ class LanguagePredictor(PromptGenerator):
         """The log-probability of every token except the first."""
         return logprobs(self.model, texts, self.context, self.tokenizer.size, self.device)
 
-    def _records(self, ids: list[list[int]], found: list[list[Continuation]]) -> list[Record]:
-        """The best continuation of each prompt, and all as `nbest`; log-probabilities are the model's own."""
-        pairs = [(prompt, each) for prompt, best in zip(ids, found, strict=True) for each in best]
-        ends = [[self.tokenizer.end] * (each.ended == "end") for _, each in pairs]
-        rows = self.logprobs([[*prompt, *each.tokens, *end] for (prompt, each), end in zip(pairs, ends, strict=True)])
-        records = iter([self._record(prompt, each, row) for (prompt, each), row in zip(pairs, rows, strict=True)])
-        nbest = [[next(records) for _ in best] for best in found]
-        return [{**best[0], "nbest": best} for best in nbest]
+    def _request_settings(self, request: LanguageRequest, batch: int | None) -> LanguageDecode:
+        """The decode.* of a request."""
+        names = ("max_tokens", "stop", "repetition_penalty", "add_start")
+        own = {name: getattr(request, name) for name in names} | {"batch": batch}
+        changes = strategy_settings(request.strategy) | {key: each for key, each in own.items() if each is not None}
+        return self.decode_settings(changes)
 
-    def _record(self, prompt: list[int], continuation: Continuation, row: list[float]) -> Record:
-        own = row[len(prompt) - 1 :]
-        return {
-            "text": continuation.text,
-            "ended": continuation.ended,
-            "score": continuation.score,
-            "logprob": math.fsum(own),
-            "prompt_pieces": self.tokenizer.pieces(prompt),
-            "pieces": self.tokenizer.pieces(continuation.tokens),
-            "logprobs": own,  # END comes last
-        }
+    def _predict(self, requests: Sequence[LanguageRequest], settings: LanguageDecode) -> list[LanguageResult]:
+        prompts = [each.prompt for each in requests]
+        ids = self._encode_prompts(prompts, settings)
+        found = self.generate(prompts, ids, settings)
+        notices = self.memory_notices(ids)
+        detailed = [i for i, each in enumerate(requests) if each.details]
+        pairs = [(ids[i], each) for i in detailed for each in found[i]]
+        ends = [[self.tokenizer.end] * (each.ended == "end") for _, each in pairs]
+        rows = [[*prompt, *each.tokens, *end] for (prompt, each), end in zip(pairs, ends, strict=True)]
+        logprobs = iter(self.logprobs(rows))
+        results = []
+        for i, best in enumerate(found):
+            rows_of_best = [next(logprobs) if requests[i].details else None for _ in best]
+            nbest = [self._completion(ids[i], each, row) for each, row in zip(best, rows_of_best, strict=True)]
+            told = notices[i] + self.context_notices(best)
+            results.append(LanguageResult(**vars(nbest[0]), nbest=tuple(nbest), notices=told))
+        return results
+
+    def _completion(self, prompt: list[int], continuation: Continuation, row: list[float] | None) -> Completion:
+        """`row` has the log-probabilities of all tokens except the first, the model's own; None without details."""
+        text, ended, score = continuation.text, continuation.ended, continuation.score
+        length = len(continuation.tokens) + (ended == "end")
+        if row is None:
+            return Completion(text, ended, score, length=length)
+        own, pieces = row[len(prompt) - 1 :], self.tokenizer.pieces
+        tokens = tuple(pieces(prompt)), tuple(pieces(continuation.tokens)), tuple(own)
+        return Completion(text, ended, score, math.fsum(own), *tokens, length=length)
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "LanguagePredictor"]) -> "LanguagePredictor":

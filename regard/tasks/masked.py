@@ -2,10 +2,8 @@
 
 import math
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from ..parts.losses import smoothed_cross_entropy
 from ..processors.saved import load_processors
 from ..processors.tokenizers import TrainedTokenizer
 from . import encoder
-from .base import Metrics, Processors, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
+from .base import Metrics, Processors, Record, TrainingJob, build_model, open_lines, open_splits, restored_tokenizer
 from .encoder import (
     EncoderPredictor,
     PretrainedEncoder,
@@ -33,34 +31,48 @@ from .encoder import (
     run_of_folder,
     with_vocab,
 )
+from .notices import Notice, cut_masked, no_mask
 from .protocols import MaskedModel
+from .records import masked_record
+from .requests import MaskedRequest, MaskedResult, TokenProbability
 
 REQUIRED_METHODS = ("encode", "logits", "next_sentence_logits")
 MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
 
 
-class MaskedPredictor(EncoderPredictor):
+class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
+    """Each text with its <mask> or [MASK] filled in. decode.top gives the likeliest tokens of all masks instead."""
+
     model: MaskedModel
     tokenizer: TrainedTokenizer
 
-    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
-        """Each text with its <mask> or [MASK] filled in; with details, the likeliest tokens for each mask."""
-        if isinstance(texts, str):
-            return self.predict([texts], details, **decode)[0]
+    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
         self._require_head()
-        settings, masker = self.decode_settings(decode), Masker(self.tokenizer, self.run.data)
-        rows = [self._encode_masked(text, masker.mask) for text in texts]
-        if plain := sum(masker.mask not in row for row in rows):
-            warnings.warn(f"{plain} of {len(rows)} texts have no <mask> and stay as they are", stacklevel=2)
-        found = self.map_states(rows, lambda states, _: self.model.logits(states).float().log_softmax(-1))
-        return [
-            self._fill(text, row, logprobs[: len(row)], settings.top, details, masker.mask)
-            for text, row, logprobs in zip(texts, rows, found, strict=True)
-        ]
+        top = self.decode_settings(decode).top if decode else None
+        return [MaskedRequest(text, top) for text in items]
 
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over lines of text with a fixed masking; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
+    def predict_requests(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
+        self.refuse_adapters(requests)
+        self._require_head()
+        mask = Masker(self.tokenizer, self.run.data).mask
+        rows = [self._encode_masked(each.text, mask) for each in requests]
+        cut = [add_start_end(self.tokenizer, ids[: self.room]) for ids in rows]
+        found = self.map_states(cut, lambda states, _: self.model.logits(states).float().log_softmax(-1), batch)
+        results = []
+        for request, ids, row, logprobs in zip(requests, rows, cut, found, strict=True):
+            notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
+            positions = np.flatnonzero(row == mask)
+            notices += () if len(positions) else (no_mask(),)
+            results.append(self._fill(request, row, positions, logprobs[: len(row)], notices))
+        return results
+
+    def record(self, request: MaskedRequest, result: MaskedResult) -> Record:
+        return masked_record(result)
+
+    def answer(self, request: MaskedRequest, result: MaskedResult) -> str | list[tuple[str, float]]:
+        if not self.top(request):
+            return result.text
+        return [(each.token, each.probability) for candidates in result.masks for each in candidates]
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
         """The metrics of `evaluate`, None because it predicts no texts, and the texts."""
@@ -94,27 +106,23 @@ class MaskedPredictor(EncoderPredictor):
         if self.run.model.head != "words":
             raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
 
-    def _encode_masked(self, text: str, mask: int) -> Ids:
+    def _encode_masked(self, text: str, mask: int) -> list[int]:
         parts = self.tokenizer.encode(MASK_PATTERN.split(text))
-        ids = [token for part in parts for token in [mask, *part]][1:]
-        if len(ids) > self.room:
-            warnings.warn(f"a text has more than {self.room} tokens and was cut there (data.max_tokens)", stacklevel=4)
-        return add_start_end(self.tokenizer, ids[: self.room])
+        return [token for part in parts for token in [mask, *part]][1:]
 
-    def _fill(self, text: str, row: Ids, logprobs: Tensor, top: int, details: bool, mask: int) -> Any:
-        positions = np.flatnonzero(row == mask)
-        best = logprobs[positions].topk(min(max(top, 1), logprobs.shape[-1]), dim=-1)
-        filled = row.copy()
+    def _fill(
+        self, request: MaskedRequest, row: Ids, positions: Ids, logprobs: Tensor, notices: tuple[str, ...]
+    ) -> MaskedResult:
+        top = min(max(self.top(request), 1), logprobs.shape[-1])
+        best, filled, text = logprobs[positions].topk(top, dim=-1), row.copy(), request.text
         filled[positions] = best.indices[:, 0].numpy()
         if len(positions):
             (text,) = self.tokenizer.decode([filled.tolist()])
-        if not details and not top:
-            return text
-        masks = [
-            list(zip(self.tokenizer.pieces(ids), values, strict=True))
+        masks = tuple(
+            tuple(map(TokenProbability, self.tokenizer.pieces(ids), values))
             for ids, values in zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
-        ]
-        return {"text": text, "masks": masks} if details else [each for candidates in masks for each in candidates]
+        )
+        return MaskedResult(text, masks, notices=notices)
 
 
 class MaskedJob(TrainingJob):

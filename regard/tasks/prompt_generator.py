@@ -1,8 +1,8 @@
 """Generation with a causal model: from prompts to continuations, in batches or as a stream."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,9 @@ from ..decode.strategies import EarlyStopping, Sample, strategy_from
 from ..decode.texts import added_text
 from ..errors import UserError
 from ..processors.tokenizers import Tokenizer, unknown_words
+from .notices import Notice, full_context, short_memory, warn_once
 from .protocols import CausalModel, memory_layer
+from .requests import Ended
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Continuation:
 
     text: str  # without the stop string
     tokens: list[int]  # all generated tokens except END
-    ended: str  # end: by END; stop: by decode.stop; max: by decode.max_tokens; context: the model's context is full
+    ended: Ended
     score: float  # Σ log p / length^α in the search
 
 
@@ -87,7 +89,9 @@ class PromptGenerator:
         settings = self.decode_settings(decode)
         if settings.nbest > 1:
             raise UserError(f"decode.nbest is {settings.nbest}; a stream has one text, use predict or decode.nbest=1")
-        return self._stream(prompt, self._encode_prompts([prompt], settings)[0], settings)
+        (ids,) = self._encode_prompts([prompt], settings)
+        warn_once(chain(*self.memory_notices([ids])), 1)
+        return self._stream(prompt, ids, settings)
 
     def _stream(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Iterator[str]:
         detokenizer = IncrementalDetokenizer(self.tokenizer.decode, ids, settings.stop)
@@ -99,7 +103,7 @@ class PromptGenerator:
                 yield text
         found = [self._continuation(ids, each, settings) for each in state.results()[0]]
         yield from filter(None, (each.text[detokenizer.emitted :] for each in found))
-        self._warn_context([found])
+        warn_once(self.context_notices(found), 1, stacklevel=2)
 
     def generate(
         self, prompts: Sequence[str], ids: list[list[int]], settings: LanguageDecode
@@ -111,7 +115,6 @@ class PromptGenerator:
             results = search(self.model, self._start(batch), *batch)
             for i, best in zip(indices, results, strict=True):
                 found[i] = [self._continuation(ids[i], each, settings) for each in best]
-        self._warn_context(found)
         return found
 
     # --- internals ---------------------------------------------------------------------------------------------
@@ -122,12 +125,14 @@ class PromptGenerator:
         found = [[self.start_token, *ids] if settings.add_start or not ids else ids for ids in found]
         for number, ids in enumerate(found, 1):
             self.refuse_long(len(ids), f"prompt {number}")
-        longest, memory = max(map(len, found), default=0), self.memory_tokens
-        if memory is not None and longest > memory:
-            warnings.warn(
-                f"a prompt has {longest:,} tokens; the model remembers the last {memory:,} (model.memory)", stacklevel=4
-            )
         return found
+
+    def memory_notices(self, ids: list[list[int]]) -> list[tuple[Notice, ...]]:
+        """The notices of each prompt: the model may forget its beginning."""
+        memory = self.memory_tokens
+        if memory is None:
+            return [()] * len(ids)
+        return [(short_memory(len(row), memory),) if len(row) > memory else () for row in ids]
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of texts. Unknown words are allowed, unknown characters of a character vocabulary are not."""
@@ -181,6 +186,7 @@ class PromptGenerator:
 
     def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
         text, stopped = cut_at_stop(added_text(self.tokenizer.decode, prompt, found.tokens), settings.stop)
+        ended: Ended
         if stopped:
             ended = "stop"
         elif found.ended:
@@ -189,11 +195,10 @@ class PromptGenerator:
             ended = "max" if len(found.tokens) == settings.max_tokens else "context"
         return Continuation(text, found.tokens, ended, found.score)
 
-    def _warn_context(self, found: list[list[Continuation]]) -> None:
-        short = sum(each.ended == "context" for best in found for each in best)
-        if short:
-            texts = "the text ends" if short == 1 else f"{short} texts end"
-            warnings.warn(f"{texts} at the model's context of {self.context:,} tokens", stacklevel=4)
+    def context_notices(self, found: list[Continuation]) -> tuple[Notice, ...]:
+        """The notices of the continuations of one prompt."""
+        short = sum(each.ended == "context" for each in found)
+        return (full_context(short, self.context),) if short else ()
 
     def decode_settings(self, decode: Mapping[str, object]) -> LanguageDecode:
         """The run's decode.*, changed by `decode`."""

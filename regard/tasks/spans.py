@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,15 +26,8 @@ class SpanPredictor(TranslatePredictor):
 
     data_split = staticmethod(open_lines)
 
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over lines of text with a fixed corruption."""
-        return self._evaluate(sides)[0]
-
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> Any:
-        return self._evaluate(sides)
-
-    def _evaluate(self, sides: Sides | None) -> tuple[Metrics, None, list[str]]:
-        """The metrics, None because it predicts no texts, and the texts."""
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[str]]:
+        """The metrics of lines of text with a fixed corruption, None because it predicts no texts, and the texts."""
         examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))

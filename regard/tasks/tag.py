@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,13 +28,22 @@ from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
 from .protocols import LabelModel
+from .records import tag_record
+from .requests import TagRequest, TagResult
 
 REQUIRED_METHODS = ("encode", "label_logits")
 
 Words = Sequence[str]
 
 
-class TagPredictor(LabelPredictor):
+class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
+    """Each sentence with its tags.
+
+    A string comes back in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A list
+    of words gives the list of their tags.
+    """
+
+    multiline = True
     label_field = "tags"
 
     @property
@@ -44,39 +52,32 @@ class TagPredictor(LabelPredictor):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def predict(self, sentences: str | Sequence[str | Words], details: bool = False, **decode: object) -> Any:
-        """Each sentence with its tags; one sentence gives one.
+    def requests(self, items: Sequence[str | Words], details: bool = False, **decode: object) -> list[TagRequest]:
+        top = self.decode_settings(decode).top if decode else self.run.decode.top
+        if top and not details:
+            warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=3)
+        return [TagRequest(each if isinstance(each, str) else tuple(each), top) for each in items]
 
-        A string comes back in its own format: CoNLL-U, columns, a JSON object, or words between spaces as word/TAG. A
-        list of words gives the list of their tags.
-        """
-        if isinstance(sentences, str):
-            return self.predict([sentences], details, **decode)[0]
-        settings = self.decode_settings(decode)
-        parsed = [self._parse(number, each) for number, each in enumerate(sentences)]
-        found = self._logprobs([words for _, words in parsed])
-        best = [self.best_labels(rows) for rows in found]
-        if details:
-            return [
-                self._record(words, tags, rows, settings.top)
-                for (_, words), tags, rows in zip(parsed, best, found, strict=True)
-            ]
-        if settings.top:
-            warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=2)
+    def predict_requests(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
+        self.refuse_adapters(requests)
+        parsed = [self._parse(number, each.sentence) for number, each in enumerate(requests)]
+        found = self._logprobs([words for _, words in parsed], batch)
         return [
-            format.with_tags(each.split("\n"), tags) if format and isinstance(each, str) else tags
-            for each, (format, _), tags in zip(sentences, parsed, best, strict=True)
+            self._result(request, format, words, logprobs)
+            for request, (format, words), logprobs in zip(requests, parsed, found, strict=True)
         ]
 
-    def blocks(self, lines: Iterable[str]) -> Iterator[str]:
+    def record(self, request: TagRequest, result: TagResult) -> Record:
+        return tag_record(result, self.top(request) > 0)
+
+    def answer(self, request: TagRequest, result: TagResult) -> str | list[str]:
+        return list(result.tags) if result.text is None else result.text
+
+    def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
         lines = iter(lines)
         if head := read_head(lines):
             yield from detect_format(head, self.run.data).blocks(chain(head, lines))
-
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over tagged sentences; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted tags and the reference tags of all words."""
@@ -104,11 +105,11 @@ class TagPredictor(LabelPredictor):
         count = max(int((wanted != IGNORED).sum()), 1)
         return float(nats) / count, [self.best_labels(rows) for rows in logprobs], references
 
-    def _logprobs(self, sentences: Sequence[Words]) -> list[Tensor]:
+    def _logprobs(self, sentences: Sequence[Words], batch: int | None = None) -> list[Tensor]:
         """(words, labels) of each sentence, of any length."""
         tokens = encode_words(self.tokenizer, sentences)
         encoded = [encode_sentence(self.tokenizer, each, self.room, self.run.data.overlap) for each in tokens]
-        found = iter(self.label_logprobs([row for each in encoded for row in each.rows]))
+        found = iter(self.label_logprobs([row for each in encoded for row in each.rows], batch))
         logprobs = []
         for each in encoded:
             rows = [next(found) for _ in each.rows]
@@ -134,10 +135,15 @@ class TagPredictor(LabelPredictor):
         except ValueError as error:
             raise UserError(f"{name}, {_shorten(given)}: {error}") from error
 
-    def _record(self, words: Words, tags: list[str], rows: Tensor, top: int) -> Record:
-        record: Record = {"words": list(words), "tags": tags}
-        record["probabilities"] = rows.exp().amax(-1).tolist() if len(rows) else []
-        return record | ({"top": [self.ranked_labels(row, top) for row in rows]} if top else {})
+    def _result(self, request: TagRequest, format: TagFormat | None, words: Words, logprobs: Tensor) -> TagResult:
+        tags, sentence, top = self.best_labels(logprobs), request.sentence, self.top(request)
+        return TagResult(
+            tuple(words),
+            tuple(tags),
+            tuple(logprobs.exp().amax(-1).tolist()) if len(logprobs) else (),
+            tuple(self.ranked_labels(row, top) for row in logprobs) if top else (),
+            format.with_tags(sentence.split("\n"), tags) if format and isinstance(sentence, str) else None,
+        )
 
     def _baselines(self, examples: Examples) -> Metrics:
         """The accuracy of the most frequent tag overall, and of the most frequent tag of each word."""

@@ -25,9 +25,9 @@ class Text2TextPredictor(TranslatePredictor):
         read = lambda files: open_mixture(files, run.data, references=split != "train")  # noqa: E731
         return open_split(run, split, sides, read, lambda: make_mixture(run.data, split), "test.tsv")
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
+    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
         """As in translation, with the metrics of each task in addition."""
-        metrics, found, references = super().evaluate_with_outputs(sides)
+        metrics, found, references = super().evaluate_texts(sides)
         examples = self.data_split(self.run, "test", sides)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)

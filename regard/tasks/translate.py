@@ -1,8 +1,9 @@
 """Translation: a target text for a source text."""
 
-import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..data.sampler import PairSampler, sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.ensemble import mean_logprobs
+from ..decode.strategies import strategy_from
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..look import CrossAttentionView, record_attention
@@ -44,9 +46,13 @@ from .base import (
     with_head,
     with_model_settings,
 )
+from .decode_settings import group_indices, number_of_texts
+from .predictor import Answer, Predictor
 from .protocols import Seq2SeqModel, as_module
-from .records import Trace, join_records, translation_record
+from .records import translation_record
+from .requests import TranslateRequest, TranslateResult
 from .seq2seq_generator import Seq2SeqGenerator
+from .translations import Trace, changed_settings, constraints_of, join_sentences, translate_result
 
 REQUIRED_METHODS = ("encode", "decode", "logits", "start", "step")
 HEAD = "target"  # the head of a family with several heads
@@ -54,8 +60,11 @@ END = "■"  # how details and pictures show END
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
-class TranslatePredictor(Seq2SeqGenerator):
-    """A model with its tokenizers. Batch-invariant: a translation never depends on the rest of its batch."""
+class TranslatePredictor(Seq2SeqGenerator, Predictor[str, TranslateRequest, TranslateResult]):
+    """A translation for every text; decode.nbest above 1 gives a list of them.
+
+    Batch-invariant: a translation never depends on the rest of its batch.
+    """
 
     sides = 2  # of an example: source and target
 
@@ -82,31 +91,39 @@ class TranslatePredictor(Seq2SeqGenerator):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def predict(self, texts: str | Sequence[str], details: bool = False, **decode: object) -> Any:
-        """A translation for every text, in order; one text gives one.
-
-        `decode` takes the names of decode.*; `prefix`, `include` and `exclude` may be lists with one entry per text.
-        """
-        if isinstance(texts, str):
-            return self.predict([texts], details, **decode)[0]
-        requests, settings = parse_constraints(len(texts), decode, self.decode_settings)
-        if not settings.split:
-            return self._predict(texts, settings, self.constraints(requests, settings), details)
-        parts = [[sentence.strip() for sentence in split_sentences(text)] for text in texts]
-        first = [index == 0 for part in parts for index in range(len(part))]
-        requests = [request for request, part in zip(requests, parts, strict=True) for _ in part]
-        requests = [
-            request if begins else request._replace(prefix="") for request, begins in zip(requests, first, strict=True)
+    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
+        """`prefix`, `include` and `exclude` may be lists with one entry per text."""
+        if not decode:
+            return [TranslateRequest(text, details=details) for text in items]
+        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
+        strategy, limit, split = strategy_from(settings), settings.max_tokens, settings.split
+        return [
+            TranslateRequest(text, strategy, limit, *each, split, details)
+            for text, each in zip(items, constraints, strict=True)
         ]
-        found = iter(self._predict(list(chain(*parts)), settings, self.constraints(requests, settings), details))
-        groups = [[next(found) for _ in part] for part in parts]
-        if details:
-            return [join_records(part, some, settings.length_penalty) for part, some in zip(parts, groups, strict=True)]
-        return [" ".join(filter(None, some)) for some in groups]
 
-    def score(self, sources: str | Sequence[str], targets: str | Sequence[str], details: bool = False) -> Any:
+    def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
+        self.refuse_adapters(requests)
+        results: dict[int, TranslateResult] = {}
+        for indices in group_indices(requests, attrgetter("strategy", "max_tokens", "split")):
+            some = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch))
+            predict = self._predict_sentences if settings.split else self._predict_texts
+            results |= zip(indices, predict(some, settings), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
+        return translation_record(result)
+
+    def answer(self, request: TranslateRequest, result: TranslateResult) -> str | list[str]:
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [each.text for each in result.nbest] if several else result.text
+
+    def score(
+        self, sources: str | Sequence[str], targets: str | Sequence[str] | None = None, details: bool = False
+    ) -> Answer:
         """ln P(target | source), END included; with details also per token."""
-        if isinstance(sources, str) or isinstance(targets, str):
+        if targets is None or isinstance(sources, str) or isinstance(targets, str):
             if not (isinstance(sources, str) and isinstance(targets, str)):
                 raise UserError("score takes two texts or two lists of texts, not one of each")
             return self.score([sources], [targets], details)[0]
@@ -139,12 +156,11 @@ class TranslatePredictor(Seq2SeqGenerator):
             decoder_states(model, self.pair([source_ids], [target_ids]))
         return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
 
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over examples with one or more references each; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+        return self.evaluate_texts(sides)
 
-    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[list[str]]]:
-        """The metrics of `evaluate`, the translations and the references."""
+    def evaluate_texts(self, sides: Sides | None) -> tuple[Metrics, list[str], list[list[str]]]:
+        """The metrics of examples with one or more references each, the translations and the references."""
         examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
@@ -164,23 +180,24 @@ class TranslatePredictor(Seq2SeqGenerator):
 
     # --- internals ---------------------------------------------------------------------------------------------
 
-    def _predict(
-        self, texts: Sequence[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None, details: bool
-    ) -> list[Any]:
+    def _predict_texts(self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode) -> list[TranslateResult]:
+        texts = [each.source for each in requests]
+        constraints = self.constraints([constraints_of(each, self.run.decode) for each in requests], settings)
         found = self.generate(texts, settings, constraints)
-        decoded = [self.target.decode([each.tokens for each in best]) for best in found]
-        constraints = constraints or [Constraints()] * len(texts)
-        if details:
-            return self._records(texts, found, decoded, constraints)
-        best_texts = [(best or [""])[0] for best in decoded]
-        missing = [each.missing(text) for each, text in zip(constraints, best_texts, strict=True) if each.include]
-        if incomplete := [phrases for phrases in missing if phrases]:
-            warnings.warn(
-                f"decode.include: {len(incomplete)} of {len(texts)} texts lack a phrase, such as {incomplete[0][0]!r}; "
-                "details show which",
-                stacklevel=3,
-            )
-        return decoded if settings.nbest > 1 else best_texts
+        return self._results(requests, found, constraints or [Constraints()] * len(texts))
+
+    def _predict_sentences(
+        self, requests: Sequence[TranslateRequest], settings: Seq2SeqDecode
+    ) -> list[TranslateResult]:
+        """Translate sentence by sentence; only the first one begins with the prefix."""
+        parts = [[sentence.strip() for sentence in split_sentences(each.source)] for each in requests]
+        sentences = [
+            replace(request, source=sentence, prefix="" if index else request.prefix)
+            for request, part in zip(requests, parts, strict=True)
+            for index, sentence in enumerate(part)
+        ]
+        found = iter(self._predict_texts(sentences, settings))
+        return [join_sentences(part, [next(found) for _ in part], settings.length_penalty) for part in parts]
 
     @torch.no_grad()
     def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
@@ -204,20 +221,19 @@ class TranslatePredictor(Seq2SeqGenerator):
         logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
 
-    def _records(
-        self,
-        texts: Sequence[str],
-        found: list[list[Hypothesis]],
-        decoded: list[list[str]],
-        constraints: list[Constraints],
-    ) -> list[Record]:
-        sources = self.source.encode(list(texts))
-        repeated = [source for source, best in zip(sources, found, strict=True) for _ in best]
-        traces = iter(self._traces(repeated, [each.tokens for best in found for each in best]))
-        return [
-            translation_record(some, best, [next(traces) for _ in best], each)
-            for some, best, each in zip(decoded, found, constraints, strict=True)
-        ]
+    def _results(
+        self, requests: Sequence[TranslateRequest], found: list[list[Hypothesis]], constraints: list[Constraints]
+    ) -> list[TranslateResult]:
+        detailed = [(each.source, best) for each, best in zip(requests, found, strict=True) if each.details]
+        sources = self.source.encode([source for source, _ in detailed]) if detailed else []
+        repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
+        traces = iter(self._traces(repeated, [each.tokens for _, best in detailed for each in best]))
+        results = []
+        for request, best, own in zip(requests, found, constraints, strict=True):
+            texts = self.target.decode([each.tokens for each in best])
+            kept = [next(traces) for _ in best] if request.details else []
+            results.append(translate_result(texts, best, kept, own, request.details))
+        return results
 
     @torch.no_grad()
     def _traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:

@@ -49,7 +49,8 @@ class Record:
 class FakePredictor:
     """A fake translator: it returns upper case."""
 
-    sides = 2
+    sides, field, multiline = 2, None, False
+    items = staticmethod(iter)
 
     def __init__(self, calls):
         self.calls = calls

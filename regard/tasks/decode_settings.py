@@ -1,0 +1,38 @@
+"""From the strategies of requests to the settings decode.* of a run."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
+from ..decode.strategies import Beam, DecodeStrategy, Greedy, Sample
+
+T = TypeVar("T")
+
+
+def strategy_settings(strategy: DecodeStrategy | None) -> dict[str, object]:
+    """A strategy as decode.*; none: the run's own settings hold."""
+    match strategy:
+        case None:
+            return {}
+        case Greedy():
+            own: dict[str, object] = {"nbest": 1}
+        case Beam(size, n):
+            own = {"beam": size, "nbest": n, "early_stopping": strategy.early_stopping}
+        case Sample(temperature, top_k, top_p, min_p, n, seed):
+            own = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "nbest": n, "seed": seed}
+    return {**NEUTRAL_SAMPLING, "kind": strategy.kind, "length_penalty": strategy.length_penalty, **own}
+
+
+def number_of_texts(strategy: DecodeStrategy | None, settings: DecodeBase) -> int:
+    """How many texts a strategy gives; none: the one of the run's settings."""
+    if strategy is None:
+        return settings.nbest
+    return 1 if isinstance(strategy, Greedy) else strategy.n
+
+
+def group_indices(items: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+    """The indices of items with equal keys, in the order of their first item."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    return list(groups.values())

@@ -1,0 +1,96 @@
+"""Notices: sentences about one result, which travel with it. Warnings sum them up over the results of a call."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Self
+
+
+class Notice(str):
+    """A sentence about one result. Notices of one `kind` are reported once: `summarize(count, total)` says it of all.
+
+    If the sentences of a kind differ, the one with the largest `size` speaks for all of them. `texts` is the number
+    of texts that it concerns: a result may have several.
+    """
+
+    kind: str
+    size: int
+    texts: int
+    summarize: Callable[[int, int], str]
+
+    def __new__(
+        cls, text: str, summarize: Callable[[int, int], str], kind: str = "", size: int = 0, texts: int = 1
+    ) -> Self:
+        notice = super().__new__(cls, text)
+        notice.kind, notice.size, notice.texts, notice.summarize = kind or text, size, texts, summarize
+        return notice
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # copies and other processes get the sentence
+
+
+def warn_once(notices: Iterable[str], total: int, stacklevel: int = 3) -> None:
+    """Issue one warning for each kind of notice among `total` results; the default level is the caller's caller."""
+    kinds: dict[str, list[str]] = {}
+    for notice in notices:
+        kinds.setdefault(notice.kind if isinstance(notice, Notice) else notice, []).append(notice)
+    for found in kinds.values():
+        known = [notice for notice in found if isinstance(notice, Notice)]
+        if known:
+            speaker = max(known, key=lambda notice: notice.size)
+            message = speaker.summarize(sum(notice.texts for notice in known), total)
+        else:
+            message = found[0]
+        warnings.warn(message, stacklevel=stacklevel)
+
+
+def cut_text(tokens: int) -> Notice:
+    """Of a text that an encoder reads only in part."""
+    why = "(data.max_tokens and the model's positions)"
+    return Notice(
+        f"the text has more than {tokens} tokens and was cut there {why}",
+        lambda count, total: f"{count} of {total} texts have more than {tokens} tokens and were cut there {why}",
+    )
+
+
+def empty_text() -> Notice:
+    return Notice(
+        "the text is empty and gets no label",
+        lambda count, total: f"{count} of {total} texts are empty and get no label",
+    )
+
+
+def no_mask() -> Notice:
+    return Notice(
+        "the text has no <mask> and stays as it is",
+        lambda count, total: f"{count} of {total} texts have no <mask> and stay as they are",
+    )
+
+
+def cut_masked(tokens: int) -> Notice:
+    message = f"a text has more than {tokens} tokens and was cut there (data.max_tokens)"
+    return Notice(message, lambda count, total: message)
+
+
+def missing_phrase(phrase: str) -> Notice:
+    return Notice(
+        f"the text lacks the phrase {phrase!r} (decode.include)",
+        lambda count, total: (
+            f"decode.include: {count} of {total} texts lack a phrase, such as {phrase!r}; details show which"
+        ),
+        kind="missing phrase",
+    )
+
+
+def short_memory(tokens: int, memory: int) -> Notice:
+    """Of a prompt that is longer than the memory of the model."""
+    rest = f"has {tokens:,} tokens; the model remembers the last {memory:,} (model.memory)"
+    return Notice(f"the prompt {rest}", lambda count, total: f"a prompt {rest}", kind="short memory", size=tokens)
+
+
+def full_context(texts: int, context: int | None) -> Notice:
+    """Of texts that end because the model can read no further token."""
+
+    def sentence(count: int, total: int) -> str:
+        return f"{'the text ends' if count == 1 else f'{count} texts end'} at the model's context of {context:,} tokens"
+
+    return Notice(sentence(texts, texts), sentence, kind="full context", texts=texts)

@@ -1,0 +1,167 @@
+"""What a predictor is asked and what it answers: frozen values, from which a server derives its schema.
+
+A result never depends on the other requests of a call. A field of a request that is None has the value of the run.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from ..decode.strategies import DecodeStrategy
+
+Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
+Ended: TypeAlias = Literal["end", "stop", "max", "context"]
+"""How a continuation ends: by END, by a stop string, at max_tokens, or because the model's context is full."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The fields of every request."""
+
+    adapter: str | None = None  # one of the tuned runs that were loaded over a base; None: the selected one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The fields of every result."""
+
+    notices: tuple[str, ...] = ()  # sentences for the user, such as that a text was cut
+
+
+# --- texts from texts ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TranslateRequest(Request):
+    """A text to translate, for all encoder–decoder tasks."""
+
+    source: str
+    strategy: Strategy | None = None
+    max_tokens: int | None = None  # 0: a limit from the length of the source
+    prefix: str | None = None  # start of the output
+    include: tuple[str, ...] | None = None  # phrases that the output must contain
+    exclude: tuple[str, ...] | None = None  # phrases that the output may not contain
+    split: bool | None = None  # translate sentence by sentence
+    details: bool = False  # also tokens, log-probabilities and alignments, which cost a second pass
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One hypothesis. Its tokens and alignments are empty without details."""
+
+    text: str
+    score: float | None = None  # log-probability / length^length_penalty; None for an empty source
+    logprob: float | None = None
+    ended: bool | None = None  # False: cut by max_tokens
+    pieces: tuple[str, ...] = ()  # tokens
+    logprobs: tuple[float, ...] = ()  # of the tokens; END comes last
+    given: int = 0  # tokens of the prefix, which score and logprob exclude
+    alignment: tuple[int, ...] = ()  # for every token, the source token with the largest attention weight
+    word_alignment: tuple[tuple[int, int], ...] = ()  # (source word, target word)
+    missing: tuple[str, ...] = ()  # phrases of `include` that it lacks
+    length: int = 0  # generated tokens, END included
+
+
+@dataclass(frozen=True)
+class TranslateResult(Translation, Result):
+    """The best hypothesis; all of them are in `nbest`. A text that was split has its `sentences` instead."""
+
+    source_pieces: tuple[str, ...] = ()
+    nbest: tuple[Translation, ...] = ()
+    sentences: tuple["TranslateResult", ...] = ()
+
+
+@dataclass(frozen=True)
+class LanguageRequest(Request):
+    """A prompt to continue."""
+
+    prompt: str
+    strategy: Strategy | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None  # the output ends before the first of these strings
+    repetition_penalty: float | None = None
+    add_start: bool | None = None  # START before the prompt: it begins a text
+    details: bool = False  # also tokens and log-probabilities, which cost a second pass
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One continuation. Its tokens and log-probabilities are missing without details."""
+
+    text: str
+    ended: Ended
+    score: float
+    logprob: float | None = None
+    prompt_pieces: tuple[str, ...] = ()  # tokens
+    pieces: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] = ()  # of the tokens; END comes last
+    length: int = 0  # generated tokens, END included
+
+
+@dataclass(frozen=True)
+class LanguageResult(Completion, Result):
+    """The best continuation; all of them are in `nbest`."""
+
+    nbest: tuple[Completion, ...] = ()
+
+
+# --- labels and tokens from texts ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelProbability:
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class TokenProbability:
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class ClassifyRequest(Request):
+    text: str
+    top: int | None = None  # number of labels in the result; 0: all
+
+
+@dataclass(frozen=True)
+class ClassifyResult(Result):
+    """The likeliest label, and the `top` ones. An empty text has none."""
+
+    label: str | None
+    probability: float | None
+    top: tuple[LabelProbability, ...]
+
+
+@dataclass(frozen=True)
+class TagRequest(Request):
+    """A sentence as words, or as text: CoNLL-U, columns, a JSON object, or words between spaces."""
+
+    sentence: str | tuple[str, ...]
+    top: int | None = None  # number of candidates per word; 0: none
+
+
+@dataclass(frozen=True)
+class TagResult(Result):
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    top: tuple[tuple[LabelProbability, ...], ...] = ()  # per word
+    text: str | None = None  # a sentence that was given as text, with its tags, in its own format
+
+
+@dataclass(frozen=True)
+class MaskedRequest(Request):
+    """A text with <mask> or [MASK]."""
+
+    text: str
+    top: int | None = None  # number of candidates per mask; 0: one
+
+
+@dataclass(frozen=True)
+class MaskedResult(Result):
+    text: str  # with the likeliest tokens in place of the masks
+    masks: tuple[tuple[TokenProbability, ...], ...]  # per mask

@@ -1,0 +1,164 @@
+"""Requests and results: their JSON schema, mixed requests in one call, notices, and records made from results."""
+
+import json
+import warnings
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+import regard
+from regard.config.schema import NEUTRAL_SAMPLING
+from regard.decode.strategies import Beam, Greedy, Sample
+from regard.errors import UserError
+from regard.tasks import requests as types
+from regard.tasks.notices import Notice, warn_once
+from regard.tasks.predictor import Embedding, Predictor, Streaming
+from regard.tasks.requests import (
+    ClassifyRequest,
+    LanguageRequest,
+    MaskedRequest,
+    TagRequest,
+    TranslateRequest,
+    TranslateResult,
+)
+
+OLD = Path(__file__).parents[1] / "old"
+TYPES = [
+    getattr(types, f"{task}{kind}")
+    for task in ("Translate", "Language", "Classify", "Tag", "Masked")
+    for kind in ("Request", "Result")
+]
+TEXTS = ["The dog", "It will rain in the evening.", "the people sold apples", "Yes"]
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Predictors of old runs, each loaded once."""
+    loaded: dict[str, Predictor] = {}
+    return lambda name: loaded.setdefault(name, regard.load(OLD / name))
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_every_type_has_a_json_schema(kind):
+    schema = TypeAdapter(kind).json_schema()
+    described = schema["$defs"][kind.__name__] if "$ref" in schema else schema
+    assert set(described["properties"]) == set(kind.__dataclass_fields__)
+    assert json.loads(json.dumps(schema)) == schema
+    with pytest.raises(FrozenInstanceError):
+        kind.__new__(kind).anything = 1
+
+
+def test_requests_are_read_from_json():
+    read = TypeAdapter(TranslateRequest).validate_json
+    strategy = {"kind": "beam", "size": 3, "n": 2}
+    request = read(json.dumps({"source": "a cat", "strategy": strategy, "include": ["cat"], "details": True}))
+    assert request == TranslateRequest("a cat", Beam(3, 2), include=("cat",), details=True)
+    assert read('{"source": "a", "strategy": {"kind": "greedy"}}').strategy == Greedy()
+    assert read('{"source": "a"}').strategy is None
+    for wrong in ('{"source": "a", "strategy": {"kind": "lucky"}}', '{"source": 1}', "{}"):
+        with pytest.raises(ValidationError):
+            read(wrong)
+
+
+@pytest.mark.parametrize("name", ["translate-cnn", "spans-t5"])
+def test_requests_with_their_own_strategies_answer_as_alone(load, name):
+    predictor = load(name)
+    strategies = [Greedy(), Beam(3, 2, 0.5), Sample(temperature=0.8, n=2, seed=4), Beam(2)]
+    requests = [
+        TranslateRequest(text, strategy, 12, "", (), (), split=False) for text in TEXTS for strategy in strategies
+    ]
+    results = predictor.predict_requests(requests)
+    assert len(results) == 16
+    for request, result in zip(requests, results, strict=True):
+        (alone,) = predictor.predict_requests([request])
+        assert alone.text == result.text and len(alone.nbest) == getattr(request.strategy, "n", 1)
+        assert result.score == pytest.approx(alone.score, abs=1e-5)
+        assert result.length <= 12 and not result.pieces and result.logprob < 0
+    plain = dict(max_tokens=12, include=(), exclude=(), prefix="", split=False, **NEUTRAL_SAMPLING)
+    expected = predictor.predict(TEXTS, kind="greedy", nbest=1, **plain)
+    assert [result.text for result in results[::4]] == expected
+
+
+def test_the_default_strategy_is_that_of_the_run(load):
+    predictor = load("language-gpt")
+    plain = predictor.predict_requests([LanguageRequest(text) for text in TEXTS])
+    assert [predictor.answer(LanguageRequest(""), each) for each in plain] == predictor.predict(TEXTS)
+    strict = [LanguageRequest(TEXTS[0], Greedy(), 6), LanguageRequest(TEXTS[0], None, 3), LanguageRequest(TEXTS[0])]
+    short, shorter, whole = predictor.predict_requests([replace(each, details=True) for each in strict])
+    assert short.length <= 6 and shorter.length <= 3 and whole.text == plain[0].text
+    assert short.ended in ("max", "end") and len(short.logprobs) == short.length
+    assert short.logprob == pytest.approx(sum(short.logprobs)) and whole.logprobs and not plain[0].logprobs
+
+
+def test_a_record_is_made_of_the_result(load):
+    predictor = load("translate-cnn")
+    request = TranslateRequest(TEXTS[1], Beam(3, 2), include=(), details=True)
+    (result,) = predictor.predict_requests([request])
+    record = predictor.record(request, result)
+    assert record == predictor.predict(TEXTS[1], details=True, kind="beam", beam=3, nbest=2, include=())
+    assert set(record) == set(TranslateResult.__dataclass_fields__) - {"notices", "length", "sentences"}
+    assert result.pieces == tuple(record["pieces"]) and result.nbest[1].text == record["nbest"][1]["text"]
+    assert TypeAdapter(TranslateResult).validate_json(TypeAdapter(TranslateResult).dump_json(result)) == result
+
+
+def test_wrong_settings_of_a_request_are_refused(load):
+    translate, language = load("translate-cnn"), load("language-gpt")
+    plain = TranslateRequest("a", Greedy(), include=())
+    for wrong, message in (
+        (replace(plain, strategy=Sample(temperature=0.0)), "decode.temperature is 0; expected more than 0"),
+        (replace(plain, strategy=Beam(2, 3)), "decode.nbest is 3, above decode.beam=2"),
+        (replace(plain, include=("cat",)), "decode.include needs beam search but decode.kind is greedy"),
+        (replace(plain, max_tokens=-1), "decode.max_tokens is -1; expected at least 0"),
+        (replace(plain, adapter="a"), "a request names the adapter 'a', but this predictor has none"),
+    ):
+        with pytest.raises(UserError, match=message):
+            translate.predict_requests([plain, wrong])
+    with pytest.raises(UserError, match="decode.stop has an empty string"):
+        language.predict_requests([LanguageRequest("a", stop=("",))])
+    with pytest.raises(UserError, match="a language model scores whole texts, so score takes no targets"):
+        language.score("a", "b")
+
+
+def test_notices_belong_to_their_results(load):
+    long = "the dog " * 80
+    empty, cut, plain = load("classify-bert").predict_requests(
+        [ClassifyRequest(each) for each in (" ", long, "The dog")]
+    )
+    assert empty.notices == ("the text is empty and gets no label",) and empty.label is None
+    assert cut.notices[0].startswith("the text has more than 62 tokens and was cut there") and not plain.notices
+    cut, plain = load("masked-bert").predict_requests([MaskedRequest(f"<mask> {long}"), MaskedRequest("The dog")])
+    assert "more than 46 tokens" in cut.notices[0] and plain.notices == ("the text has no <mask> and stays as it is",)
+    assert plain.text == "The dog" and plain.masks == ()
+    long_prompt, short = load("language-xl").predict_requests([LanguageRequest(long), LanguageRequest("The")])
+    assert "the model remembers the last 12" in long_prompt.notices[0] and not short.notices
+    request = TranslateRequest("The dog", Beam(2), include=("mars",), max_tokens=8)
+    results = load("translate-cnn").predict_requests([request, replace(request, details=True)])
+    missing = [each for each in results if each.missing]
+    assert [bool(each.notices) for each in results] == [each in missing and not each.pieces for each in results]
+
+
+def test_notices_of_one_kind_are_one_warning():
+    def notice(size: int) -> Notice:
+        return Notice(f"size {size}", lambda count, total: f"{count} of {total}, up to {size}", kind="size", size=size)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_once([notice(2), notice(7), notice(3), "plain", "plain"], 9)
+    assert [str(each.message) for each in seen] == ["3 of 9, up to 7", "plain"]
+
+
+def test_labels_tags_and_masks(load):
+    (result,) = load("classify-bert").predict_requests([ClassifyRequest("The dog", top=1)])
+    assert result.label == load("classify-bert").predict("The dog") == result.top[0].label and len(result.top) == 1
+    words, text = load("tag-bert").predict_requests([TagRequest(("The", "dog"), top=2), TagRequest("The dog")])
+    assert words.tags == text.tags and words.text is None and text.text.count("/") == 2
+    assert len(words.top) == 2 and words.top[0][0].probability == words.probabilities[0] and text.top == ()
+    (filled,) = load("masked-bert").predict_requests([MaskedRequest("The <mask> is [MASK]", top=3)])
+    assert [len(each) for each in filled.masks] == [3, 3]
+
+
+def test_what_predictors_can_do(load):
+    assert isinstance(load("classify-bert"), Embedding) and not isinstance(load("classify-bert"), Streaming)
+    assert isinstance(load("language-gpt"), Streaming) and not isinstance(load("language-gpt"), Embedding)
