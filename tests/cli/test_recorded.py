@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,7 @@ def split_numbers(text: str) -> tuple[str, list[float]]:
 def test_output_is_as_recorded(call, capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[1] / "old")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(call["stdin"].encode())))
-    for module in [*sys.modules.values()]:  # Python shows a warning once per place
-        getattr(module, "__warningregistry__", {}).clear()
+    warnings.simplefilter("always")  # else Python shows a warning once per place
     assert cli.main(call["arguments"]) == 0
     out, err = capsys.readouterr()
     (words, numbers), (known, expected) = split_numbers(out), split_numbers(call["out"])

@@ -67,17 +67,17 @@ def test_requests_with_their_own_strategies_answer_as_alone(load, name):
     predictor = load(name)
     strategies = [Greedy(), Beam(3, 2, 0.5), Sample(temperature=0.8, n=2, seed=4), Beam(2)]
     requests = [
-        TranslateRequest(text, strategy, 12, "", (), (), split=False) for text in TEXTS for strategy in strategies
+        TranslateRequest(text, strategy, 12, "", (), (), split=False) for text in TEXTS[:2] for strategy in strategies
     ]
     results = predictor.predict_requests(requests)
-    assert len(results) == 16
+    assert len(results) == 8
     for request, result in zip(requests, results, strict=True):
         (alone,) = predictor.predict_requests([request])
         assert alone.text == result.text and len(alone.nbest) == getattr(request.strategy, "n", 1)
         assert result.score == pytest.approx(alone.score, abs=1e-5)
         assert result.length <= 12 and not result.pieces and result.logprob < 0
     plain = dict(max_tokens=12, include=(), exclude=(), prefix="", split=False, **NEUTRAL_SAMPLING)
-    expected = predictor.predict(TEXTS, kind="greedy", nbest=1, **plain)
+    expected = predictor.predict(TEXTS[:2], kind="greedy", nbest=1, **plain)
     assert [result.text for result in results[::4]] == expected
 
 
@@ -94,7 +94,7 @@ def test_the_default_strategy_is_that_of_the_run(load):
 
 def test_a_record_is_made_of_the_result(load):
     predictor = load("translate-cnn")
-    request = TranslateRequest(TEXTS[1], Beam(3, 2), include=(), details=True)
+    request = TranslateRequest(TEXTS[1], Beam(3, 2, predictor.run.decode.length_penalty), include=(), details=True)
     (result,) = predictor.predict_requests([request])
     record = predictor.record(request, result)
     assert record == predictor.predict(TEXTS[1], details=True, kind="beam", beam=3, nbest=2, include=())
@@ -151,7 +151,9 @@ def test_notices_of_one_kind_are_one_warning():
 
 def test_labels_tags_and_masks(load):
     (result,) = load("classify-bert").predict_requests([ClassifyRequest("The dog", top=1)])
-    assert result.label == load("classify-bert").predict("The dog") == result.top[0].label and len(result.top) == 1
+    assert (
+        result.label == load("classify-bert").predict("The dog", top=0) == result.top[0].label and len(result.top) == 1
+    )
     words, text = load("tag-bert").predict_requests([TagRequest(("The", "dog"), top=2), TagRequest("The dog")])
     assert words.tags == text.tags and words.text is None and text.text.count("/") == 2
     assert len(words.top) == 2 and words.top[0][0].probability == words.probabilities[0] and text.top == ()
