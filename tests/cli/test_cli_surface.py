@@ -344,7 +344,8 @@ def test_score(api, feed, capsys, tmp_path, monkeypatch):
 class FakeLanguagePredictor:
     """A fake language model."""
 
-    sides, field = 1, "prompt"
+    sides, field, multiline = 1, "prompt", False
+    items = staticmethod(iter)
 
     def __init__(self, calls):
         self.calls = calls
