@@ -397,7 +397,8 @@ def test_look_and_list(api, capsys):
 FAKE = """
 import sys, types, regard
 api = types.ModuleType("regard.api")
-api.load = lambda *_, **__: types.SimpleNamespace(predict=lambda texts: texts)
+fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, multiline=False)
+api.load = lambda *_, **__: fake
 sys.modules["regard.api"] = regard.api = api
 from regard.cli import main
 sys.exit(main(["predict", "run"]))
