@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from regard import files, run_folder
+from regard import run_folder
 from regard.config.run import resolve
 from regard.device import resolve_device
 from regard.errors import UserError
@@ -63,7 +63,7 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
         if weights is not None:
             model.load_state_dict(weights)
         before.mkdir(parents=True)
-        files.write_json(before / "run.json", {"format": run_folder.FORMAT})
+        run_folder.write_run(before, {"config": objective.run.dump()})
         seconds += fit(objective, model, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()

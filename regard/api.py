@@ -58,6 +58,7 @@ def train(
         _check_free(out)
     run = _resumed_run(out, recipe, resolved, changes) if resume else resolved.run
     pretrained = _pretrained(run.start) if run.start else None
+    run = pretrained.complete(run) if pretrained else run
     kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
     job = prepare(run, kept, resolve_device(run.device), out if resume else None)
     run, processors = job.run, job.predictor.processors
@@ -79,7 +80,7 @@ def train(
         if not resume and _is_untrained(out):  # the first step failed
             remove(out)
         raise
-    return load(out) if outcome.status != "stopped" else None
+    return _load_run(_read_config(out), out, pretrained) if outcome.status != "stopped" else None
 
 
 def load(
@@ -111,9 +112,13 @@ def load(
 
 def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
+    return _build(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
+
+
+def _build(run: Run) -> "nn.Module":
     from .tasks import with_max_vocab
 
-    run = with_max_vocab(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
+    run = with_max_vocab(run)
     model: nn.Module = family_of(run.model.family).Model(run.model)
     return model
 
@@ -131,8 +136,9 @@ def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
 
     run = resolve(recipe, overrides).run
     pretrained = _pretrained(run.start) if run.tune.kind != "none" else None
+    run = pretrained.complete(run) if pretrained else run
     with torch.device("meta"):  # shapes without storage
-        model = build(recipe, overrides)
+        model = _build(run)
         if pretrained:
             pretrained.shared_names(model)
             tuned_run.check_room(model, run)
@@ -254,7 +260,8 @@ def _load_ensemble(names: list[str], changes: Mapping[str, Any]) -> Any:
     return first.ensemble(predictors)
 
 
-def _load_run(run: Run, path: Path) -> Any:
+def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> Any:
+    """The predictor of a run folder. `pretrained` is the base of a tuned run, if it is in memory already."""
     from .adapt import tuned_run
     from .device import resolve_device
     from .tasks import restore
@@ -262,7 +269,7 @@ def _load_run(run: Run, path: Path) -> Any:
 
     predictor = restore(run, path, resolve_device(run.device))
     if run.tune.kind != "none":
-        return tuned_run.restore(predictor, path, _pretrained(tuned_run.base_folder(run, path)))
+        return tuned_run.restore(predictor, path, pretrained or _pretrained(tuned_run.base_folder(run, path)))
     load_model(predictor.model, path / "model.safetensors")
     return _apply_precision(predictor)
 
@@ -347,6 +354,7 @@ def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[
     given_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
     for key in changed_keys(old, resolved.run):
         fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
+        fixed &= not resolved.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
         if fixed and (key in given_now or key not in given_before):
             raise UserError(
                 f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"

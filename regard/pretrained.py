@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config.merge import flatten
+from .config.run import Run, change_settings
 from .errors import UserError
 from .run_folder import is_run, read_run
 
@@ -19,15 +20,18 @@ MAX_NAMES = 6  # tensor names in a message
 
 
 def read_settings(start: str) -> dict[str, Any]:
-    """The model settings of a run or Hugging Face folder and, of a run, its tokenizer settings, by dotted key."""
+    """The model settings of a run or Hugging Face folder and, of a run, its tokenizer settings, by dotted key.
+
+    It reads no weights; `Pretrained.complete` adds what only they show.
+    """
     path = Path(start)
     if is_run(path):
         config = read_run(path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
     elif (path / "config.json").is_file() or (path / "modules.json").is_file():
-        from .formats.huggingface.folder import load_folder
+        from .formats.huggingface.folder import folder_config
 
-        groups = {"model": load_folder(path, {"device": "cpu"}).run.model.model_dump(mode="json")}
+        groups = {"model": folder_config(path).model_dump(mode="json")}
     else:
         problem = "does not exist" if not path.exists() else "has neither run.json nor config.json (Hugging Face)"
         raise UserError(f"start={start} {problem}; give a run folder or a Hugging Face folder")
@@ -58,6 +62,19 @@ class Pretrained:
         """What a new run may keep, by field."""
         processors: Mapping[str, Processor] = self.predictor.processors
         return processors
+
+    def complete(self, run: Run) -> Run:
+        """The run with the settings of the start that only its tensors show, such as a T5 head that is not tied."""
+        if is_run(Path(self.start)):
+            return run
+        from .formats.huggingface.folder import folder_config
+
+        given, own, shown = (
+            dict(flatten({"model": config.model_dump(mode="json")}))
+            for config in (folder_config(Path(self.start)), run.model, self.predictor.run.model)
+        )
+        new = {key: value for key, value in shown.items() if given[key] != value and own.get(key) == given[key]}
+        return change_settings(run, new, only=("model",)) if new else run
 
     def copy_weights(self, model: "nn.Module") -> list[str]:
         """Copy all tensors that the model shares with the start; return notes for the user."""

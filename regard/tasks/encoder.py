@@ -266,10 +266,14 @@ def run_of_folder(folder: PretrainedEncoder, overrides: Mapping[str, object], ta
 
 def with_vocab(run: Run, tokenizer: Tokenizer, **settings: object) -> Run:
     """The run with the vocabulary size of its tokenizer; a pretrained model may have a larger one."""
-    others = {name: value for name, value in OTHER_HEADS.items() if name in type(run.model).model_fields}
-    return with_model_settings(run, **{"vocab": vocab_size(run, tokenizer), **others, **settings})
+    return _with_head(run, vocab_size(run, tokenizer), settings)
 
 
 def with_max_vocab(run: Run, **settings: object) -> Run:
     """The run with the largest vocabulary that its tokenizer may learn."""
-    return with_model_settings(run, vocab=max_vocab(run), **settings)
+    return _with_head(run, max_vocab(run), settings)
+
+
+def _with_head(run: Run, vocab: int, settings: Mapping[str, object]) -> Run:
+    others = {name: value for name, value in OTHER_HEADS.items() if name in type(run.model).model_fields}
+    return with_model_settings(run, **{"vocab": vocab, **others, **settings})

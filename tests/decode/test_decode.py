@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
 from regard.decode.pool import blocked_topk, top_candidates
 from regard.families import transformer
-from regard.formats.huggingface.marian import COMPUTED, from_config, names
+from regard.formats.huggingface.marian import COMPUTED, from_huggingface, names
 from regard.formats.huggingface.weight_names import load_weights
 from regard.parts import Cache, LayerCache, Mask
 
@@ -221,7 +221,7 @@ def marian() -> tuple[nn.Module, nn.Module]:
             )
     theirs.final_logits_bias.data.normal_()
     theirs.final_logits_bias.data[0, 0] += 3.5
-    own = from_config(config.to_dict())
+    own = from_huggingface(config.to_dict())
     ours = load_weights(transformer.Model(own), theirs.state_dict(), names(own), COMPUTED)
     return theirs, ours
 

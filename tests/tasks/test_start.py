@@ -8,11 +8,14 @@ import pytest
 import torch
 import transformers as hf
 from helpers import bert as folders
-from helpers import causal, marian, reads
+from helpers import causal, long, marian, reads
+from safetensors.torch import load_file, save_file
 
 import regard
+from regard.config.merge import flatten
 from regard.errors import UserError
-from regard.pretrained import Pretrained
+from regard.formats.huggingface import folder as huggingface
+from regard.pretrained import Pretrained, read_settings
 
 FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.tensorboard": False, "device": "cpu"}
 
@@ -59,6 +62,10 @@ def test_weights_come_from_the_start_and_the_head_is_new(first, tmp_path):
             assert torch.allclose(ours[name], old[name], atol=1e-6), name
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (first / "tokenizer.json").read_bytes()
     about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["processors"] == {
+        "text": {"kind": "text", "file": "tokenizer.json"},
+        "label": {"kind": "labels", "file": "labels.json"},
+    }
     assert about["config"]["start"] == str(first) == about["start"]["folder"] and len(about["start"]["weights"]) == 32
     events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     notes = [event["text"] for event in events if event["event"] == "note"]
@@ -169,6 +176,90 @@ def test_a_run_starts_from_a_hugging_face_folder(tmp_path, first):
     assert again.tokenizer.encode(["the cat"]) == predictor.tokenizer.encode(["the cat"])
     with pytest.raises(UserError, match="tokenizer.kind is 'bpe' but start=.* brings its own tokenizer; leave"):
         regard.resolve("tag", {"start": str(path), "tokenizer.kind": "bpe"})
+
+
+FOLDERS = {
+    "bert": lambda path: folders.folder(path, "BertForPreTraining"),
+    "sentences": lambda path: folders.sentence_folder(path, nested=True, pooling_mode_mean_tokens=True),
+    "longformer": lambda path: long.longformer(path, "LongformerForSequenceClassification", num_labels=3),
+    "bigbird": lambda path: long.bigbird(path),
+    "gpt2": lambda path: causal.gpt2(path)[0],
+    "qwen2": lambda path: causal.llama(path, "qwen2", num_key_value_heads=2)[0],
+    "marian": lambda path: marian.folder(path),
+}
+SHOWN_BY_TENSORS = ("model.pooled", "model.next_sentence")
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_the_settings_of_a_folder_are_read_without_its_weights(kind, tmp_path):
+    path = FOLDERS[kind](tmp_path / "folder")
+    expected = dict(flatten({"model": regard.load(path).run.model.model_dump(mode="json")}))
+    for file in path.rglob("*.safetensors"):
+        file.unlink()
+    found = read_settings(str(path))
+    for key, value in expected.items():
+        assert found[key] == value or key in SHOWN_BY_TENSORS, key
+    assert found.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("tune", ["none", "lora"])
+def test_training_reads_the_weights_of_its_start_once(tune, tmp_path, monkeypatch):
+    path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
+    read = []
+    monkeypatch.setattr(huggingface, "load_file", lambda file: read.append(file) or load_file(file))
+    data = reads.write_texts(tmp_path / "train.tsv", reads.labeled_examples(30, 1))
+    settings = {**FINE, "train.steps": 1, "data.train": str(data), "start": str(path), "tune.kind": tune}
+    regard.resolve("classify", settings)
+    assert not read
+    predictor = regard.train("classify", settings, out=tmp_path / "run")
+    assert read == [path / "model.safetensors"] and predictor.predict("the cat") in ("glad", "sad")
+    if tune == "lora":  # the predictor shares the weights that were read for the training
+        assert regard.load(tmp_path / "run").score("the cat", "sad") == pytest.approx(predictor.score("the cat", "sad"))
+
+
+def test_a_start_without_weights(tmp_path, first):
+    path = folders.folder(tmp_path / "hf", "BertForMaskedLM")
+    (path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="hf has no model.safetensors"):
+        train_from("classify", path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_only_tensors_show(tmp_path):
+    """The head of this T5 is its own, although config.json ties it."""
+    tiny = {
+        **FINE,
+        "train.steps": 1,
+        "tokenizer.vocab": 300,
+        "data.examples": 40,
+        "model.size": "tiny",
+        "model.tied": True,
+    }
+    regard.train("text2text", tiny, out=tmp_path / "one")
+    regard.convert(tmp_path / "one", to="huggingface", out=tmp_path / "t5")
+    tensors = load_file(tmp_path / "t5/model.safetensors")
+    own = {"lm_head.weight": 0.5 * tensors["shared.weight"].flip(0)}
+    save_file(tensors | own, tmp_path / "t5/model.safetensors", {"format": "pt"})
+    settings = {**FINE, "data.examples": 40, "start": str(tmp_path / "t5"), "train.lr": 1e-12}
+    assert regard.resolve("text2text", settings).run.model.tied
+    predictor = regard.train("text2text", settings, out=tmp_path / "two")
+    theirs = regard.load(tmp_path / "t5")
+    assert not predictor.run.model.tied and not theirs.run.model.tied
+    assert predictor.score("a b", "c") == pytest.approx(theirs.score("a b", "c"), abs=1e-4)
+    again = regard.train("text2text", {**settings, "train.steps": 6}, out=tmp_path / "two", resume=True)
+    assert not again.run.model.tied
+
+
+def test_a_classifier_keeps_the_label_ids_of_its_start(tmp_path):
+    names = {"id2label": {0: "sad", 1: "glad"}, "label2id": {"sad": 0, "glad": 1}}
+    path = folders.folder(tmp_path / "hf", "BertForSequenceClassification", **names)
+    data = reads.write_texts(tmp_path / "train.tsv", reads.labeled_examples(30, 1))
+    settings = {**FINE, "data.train": str(data), "start": str(path), "train.lr": 1e-12}
+    predictor, theirs = regard.train("classify", settings, out=tmp_path / "run"), regard.load(path)
+    assert predictor.labels.names == ["sad", "glad"] and all(predictor.labels.counts.values())
+    assert torch.allclose(predictor.model.classes.weight, theirs.model.classes.weight, atol=1e-6)
+    again = regard.train("classify", {**settings, "train.steps": 6}, out=tmp_path / "run", resume=True)
+    assert again.labels.names == ["sad", "glad"]
 
 
 def write_tags(folder: Path, name: str) -> Path:

@@ -112,7 +112,7 @@ def head_settings(theirs: Mapping[str, Any], tensors: Collection[str], head: str
     }
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> bert.Config:
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> bert.Config:
     """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
     ours = CONFIG.read(theirs)
     return bert.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler.dense"))

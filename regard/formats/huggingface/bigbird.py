@@ -80,7 +80,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> bigbird.Config:
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> bigbird.Config:
     """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
     ours = CONFIG.read(theirs)
     return bigbird.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler"))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -10,12 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ...config.schema import Base
 from ...errors import UserError
 from ...files import read_json, read_optional_json
 
 T = TypeVar("T")
 
-IMPORTERS = {  # by model_type: a module with `load_predictor`
+IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to our Config) and `load_predictor`
     "marian": "regard.formats.huggingface.marian",
     "bert": "regard.formats.huggingface.bert",
     "longformer": "regard.formats.huggingface.longformer",
@@ -30,11 +32,25 @@ IMPORTERS = {  # by model_type: a module with `load_predictor`
 
 def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
     """The predictor of a Hugging Face folder; its task depends on the model type."""
-    config = read_optional_json((path if (path / "config.json").is_file() else first_module(path)) / "config.json")
+    _, config, importer = _open_folder(path)
+    return importer.load_predictor(path, config, overrides)
+
+
+def folder_config(path: Path) -> Base:
+    """The settings of a folder's model, read without its weights: what only tensors show has its default."""
+    home, config, importer = _open_folder(path)
+    found: Base = parse_config(home, config, importer.from_huggingface)
+    return found
+
+
+def _open_folder(path: Path) -> tuple[Path, dict[str, Any], ModuleType]:
+    """The folder of the model itself, its config.json, and the importer of its type."""
+    home = path if (path / "config.json").is_file() else first_module(path)
+    config = read_optional_json(home / "config.json")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in IMPORTERS:
         raise UserError(f"{path} holds a model of type {kind!r}; regard reads {', '.join(IMPORTERS)}")
-    return import_module(IMPORTERS[kind]).load_predictor(path, config, overrides)
+    return home, config, import_module(IMPORTERS[kind])
 
 
 def first_module(path: Path) -> Path:

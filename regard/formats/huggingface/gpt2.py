@@ -80,7 +80,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
+def from_huggingface(theirs: Mapping[str, Any]) -> gpt.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return gpt.Config(size="gpt2", **CONFIG.read(theirs))
 
@@ -122,7 +122,7 @@ def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     """The model of a GPT-2 folder with its Config."""
-    ours = parse_config(path, config, from_config)
+    ours = parse_config(path, config, from_huggingface)
     model = gpt.Model(ours)
     load_weights(model, with_prefix(read_weights(path)), names(ours), COMPUTED)
     return ours, model

@@ -128,7 +128,7 @@ QWEN2_CONFIG = ConfigTable((*SHARED, *DENSE, Fixed("biased", True, "expected tru
 CONFIGS = {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG}
 
 
-def from_config(theirs: Mapping[str, Any]) -> gpt.Config:
+def from_huggingface(theirs: Mapping[str, Any]) -> gpt.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return gpt.Config(size="llama", **CONFIGS[theirs["model_type"]].read(theirs))
 
@@ -171,7 +171,7 @@ def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: Ma
 
 def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     """The model of a Llama, Mistral or Qwen2 folder with its Config."""
-    ours = parse_config(path, config, from_config)
+    ours = parse_config(path, config, from_huggingface)
     model = gpt.Model(ours)
     load_weights(model, with_zero_biases(model, read_weights(path), config), names(ours), COMPUTED)
     return ours, model

@@ -100,7 +100,7 @@ def first_position(theirs: Mapping[str, Any]) -> int:
     return int(theirs.get("pad_token_id", 1)) + 1
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str]) -> longformer.Config:
+def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> longformer.Config:
     """Our Config of a folder, by config.json and its tensors' names without `longformer.`; ValueError if refused."""
     ours = config_table(first_position(theirs)).read(theirs)
     head = head_settings(theirs, tensors, ours["head"], "pooler.dense")

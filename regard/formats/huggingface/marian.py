@@ -104,7 +104,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_config(theirs: Mapping[str, Any]) -> transformer.Config:
+def from_huggingface(theirs: Mapping[str, Any]) -> transformer.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return transformer.Config(size="marian", **CONFIG.read(theirs))
 
@@ -201,7 +201,7 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
 
-    ours = parse_config(path, config, from_config)
+    ours = parse_config(path, config, from_huggingface)
     model = load_weights(transformer.Model(ours), read_weights(path), names(ours), COMPUTED)
     generation = read_generation_config(path, config)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)

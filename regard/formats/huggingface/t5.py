@@ -47,6 +47,11 @@ def refuse_feed(c: t5.Config) -> str | None:
     return None if c.feed.act in acts else f"model.feed.act={c.feed.act} of {c.feed.kind} (expected {', '.join(acts)})"
 
 
+def scales_states(theirs: Mapping[str, Any]) -> bool:
+    """True if the decoder's output is scaled, which goes with a tied head unless config.json says otherwise."""
+    return bool(theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings") is not False))
+
+
 def read_depth(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Ours is 0 where encoder and decoder are equally deep."""
     layers, decoder = theirs["num_layers"], present(theirs, "num_decoder_layers", 0)
@@ -80,7 +85,7 @@ CONFIG = ConfigTable(
         Field("attention.dropout", "dropout_rate", 0.1, write=None),
         Field("feed.dropout", "dropout_rate", 0.1, write=None),
         Joint(
-            lambda theirs: {"tied": theirs.get("tie_word_embeddings") is not False},
+            lambda theirs: {"tied": theirs.get("tie_word_embeddings") is not False and scales_states(theirs)},
             lambda c: {"tie_word_embeddings": c.tied, "scale_decoder_outputs": c.tied},
         ),
         Fixed("attention.kind", "dense", "expected dense"),
@@ -164,11 +169,11 @@ def tie_head(tensors: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
     untied head is put into `tensors`.
     """
     tied = config.get("tie_word_embeddings") is not False
-    scaled = config.get("scale_decoder_outputs", tied)
+    scaled = scales_states(config)
     shared = next((tensors[name] for name in ("shared.weight", "encoder.embed_tokens.weight") if name in tensors), None)
     head = tensors.get("lm_head.weight", shared if tied else None)
     if shared is None or head is None:
-        return bool(scaled)  # loading reports the missing tensor
+        return scaled  # loading reports the missing tensor
     if scaled and head.equal(shared):
         return True
     tensors["lm_head.weight"] = head * config["d_model"] ** -0.5 if scaled else head
