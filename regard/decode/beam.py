@@ -40,6 +40,7 @@ class OpenCache(SearchCache, Protocol):
     """A cache whose rows come and go: the cache of an open batch."""
 
     def put(self, rows: Tensor, other: Any, origin: Tensor) -> None: ...
+    def rebound(self, tokens: int) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ class GraphedStep(EagerStep):
 
 
 class BatchStep:
-    """One step of a model over all rows of a fixed cache. On a GPU it is replayed as a CUDA graph from the third on."""
+    """One step of a model over all rows of a cache. On a GPU the cache is fixed, and the step is replayed as a CUDA
+    graph from the third on.
+    """
 
     def __init__(self, model: StepModel, cache: SearchCache, rows: int, device: torch.device) -> None:
         self.model, self.cache, self.warm = model, cache, False

@@ -33,6 +33,10 @@ class CacheBundle:
             cache.select(rows)
         return self
 
+    def rebound(self, tokens: int) -> None:
+        for cache in self.caches:
+            cache.rebound(tokens)
+
     def put(self, rows: Tensor, other: "CacheBundle", origin: Tensor) -> None:
         for cache, theirs in zip(self.caches, other.caches, strict=True):
             cache.put(rows, theirs, origin)

@@ -198,7 +198,7 @@ class Generator:
         """Their cache and the logits of their first tokens. Where it fails, requests under way are not affected."""
         if not handles:
             return None
-        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles))
+        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles), self._prefill.device)
         try:
             return self._prefill.read([each.request for each in handles], room)
         except BaseException as error:

@@ -1,6 +1,6 @@
 """The open batch of a generator: requests join and leave it while others are under way.
 
-All requests share one cache of fixed shape and one step of the model. A request takes one row of the cache for each of
+All requests share one cache and one step of the model. A request takes one row of the cache for each of
 its hypotheses. Requests that agree in their settings share one search, wherever each of them is in its text.
 """
 
@@ -49,6 +49,11 @@ class SharedSearch:
     def __init__(self, state: SearchState, rows: BeamRows, handles: list["Handle"]) -> None:
         self.state, self.rows, self.handles = state, rows, handles
         self.steps = [state.step] * len(handles)  # of each row; the state has them on the device
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a row of the cache holds. The last token of each is not read yet."""
+        return max(len(each.request.prompt) + step - 1 for each, step in zip(self.handles, self.steps, strict=True))
 
     def join(self, other: "SharedSearch", builder: SettingsBuilder) -> None:
         self.state.join(other.state)
@@ -109,8 +114,13 @@ class OpenBatch:
     def handles(self) -> list["Handle"]:
         return [handle for search in self.searches.values() for handle in search.handles]
 
-    def prefill_room(self, tokens: int) -> int:
-        """The capacity of a cache whose rows are to be admitted. The first such cache becomes the common one."""
+    def prefill_room(self, tokens: int, device: torch.device) -> int | None:
+        """The capacity of a cache whose rows are to be admitted. The first such cache becomes the common one.
+
+        On a GPU shapes are fixed. Elsewhere caches grow, so that attention reads fewer keys.
+        """
+        if device.type != "cuda":
+            return None
         return self.capacity if self.step is None else -(-tokens // PREFILL_MULTIPLE) * PREFILL_MULTIPLE
 
     def admit(self, handles: Sequence["Handle"], cache: OpenCache, logits: Tensor) -> None:
@@ -131,6 +141,7 @@ class OpenBatch:
     def advance(self) -> None:
         """Read the last tokens of all rows and choose the next ones."""
         if self.searches and self.step is not None:
+            self.cache.rebound(max(search.longest for search in self.searches.values()))
             logits = self.step()
             for search in self.searches.values():
                 self.step.tokens[search.rows.slots.flatten(), 0] = search.advance(logits).flatten()

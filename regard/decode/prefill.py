@@ -39,7 +39,7 @@ class Prefill:
         tokens = max(len(each.prompt) for each in requests) + limit
         return self.start(requests, (tokens // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
 
-    def read(self, requests: Sequence[Generate], capacity: int) -> tuple[OpenCache, Tensor]:
+    def read(self, requests: Sequence[Generate], capacity: int | None) -> tuple[OpenCache, Tensor]:
         """A cache that has read the prompts, and the logits of their next tokens (rows, vocab)."""
         cache = self.start(requests, capacity)
         prompt, valid = pad_prompts([each.prompt for each in requests], self.device)

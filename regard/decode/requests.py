@@ -33,7 +33,7 @@ class Generate:
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()  # strings that end the text
     constraints: Constraints = Constraints()  # its prefix is part of the prompt already
-    key: str = ""  # samples depend on it, on the seed and on their number; empty: the input itself
+    key: str | None = None  # samples depend on it, on the seed and on their number; None: on the input itself
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -58,7 +58,7 @@ class Generate:
     @cached_property
     def sample_key(self) -> str:
         values = () if self.source is None else self.source.values.tolist()
-        return self.key or f"{values} {list(self.prompt)}"
+        return f"{values} {list(self.prompt)}" if self.key is None else self.key
 
     def agreement(self) -> Hashable:
         """Requests with equal values can share one search."""

@@ -99,7 +99,7 @@ def random_request(dice: random.Random, sourced: bool, number: int) -> Generate:
         filters=(FORBID,) if dice.random() < 0.2 else (),
         repetition_penalty=dice.choice([1.0, 1.0, 1.3]),
         stop=dice.choice([(), (), ("e", "qa"), ("Ab",)]),
-        key=dice.choice(["", f"text {number}"]),
+        key=dice.choice([None, f"text {number}"]),
     )
     if sourced and dice.random() < 0.3:
         words = tuple("".join(dice.choices("abcdefgh", k=dice.randint(1, 3))) for _ in range(2))

@@ -119,6 +119,23 @@ def test_rows_of_another_cache_join(name: str, sizes: tuple[int | None, int | No
         others.read(torch.randint(50, (3, 1)))  # their cache is still their own
 
 
+@EVERY
+@CAPACITIES
+@torch.no_grad()
+def test_long_rows_leave(name: str, capacity: int | None) -> None:
+    """Once the longest row has left, a growing cache reads no more slots than the others need."""
+    it = stepped(name)
+    texts, short = Texts(it, capacity), Texts(it, None)
+    texts.read(torch.randint(50, (3, 19)), ragged([4, 19, 6]))
+    short.read(torch.randint(50, (3, 3)))
+    texts.put([1], short, [0])
+    texts.cache.rebound(6)
+    for _ in range(5):
+        texts.read(torch.randint(50, (3, 1)))
+    if name == "dense":
+        assert texts.cache.layouts[0].read_size == (12 if capacity is None else None)
+
+
 @torch.no_grad()
 def test_sources_of_other_lengths_join() -> None:
     """The shorter source gets padding, also where one mask serves all rows or none is given."""

@@ -1,5 +1,6 @@
 """Tests that need a GPU; skipped elsewhere. Their CPU counterparts are in the other files."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -330,3 +331,43 @@ def test_memory_is_linear_in_text_length():
                 read(x)
             peaks.append(torch.cuda.max_memory_allocated() - held)
         assert peaks[1] < 2.6 * peaks[0]
+
+
+@pytest.mark.parametrize("name", ["transformer", "gpt", "window", "gru", "ensemble"])
+def test_joining_requests_equal_those_alone(name, monkeypatch):
+    """200 requests of mixed strategies join one running batch, whose step is a CUDA graph; fp32, as each alone."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    from helpers.generation import SOURCED, alone, build, generator, random_request, worst_difference
+
+    model, dice = build(name).cuda(), random.Random(0)
+    requests = [random_request(dice, name in SOURCED, number) for number in range(200)]
+    engine, handles, waiting = generator(model, rows=32, capacity=48), [], list(requests)
+    while waiting or not all(handle.done for handle in handles):
+        for _ in range(min(len(waiting), dice.choice([0, 1, 1, 3]))):
+            handles.append(engine.submit(waiting.pop(0)))
+        engine.step()
+    worst = [worst_difference(each.result(), alone(model, each.request)) for each in handles]
+    print(name, "largest difference of scores", max(worst))
+    assert max(worst) < 1e-5, [handles[i].request for i, each in enumerate(worst) if each >= 1e-5]
+
+
+def test_an_open_batch_replays_its_step():
+    """After two steps of the same rows the step of the model is replayed, also when rows join and leave."""
+    from helpers.generation import START, build, generator
+
+    from regard.decode import Generate, cuda_graph
+
+    model = build("gpt").cuda()
+    model.head.bias.data[2] = -10.0
+    engine = generator(model, rows=4, capacity=48)
+    handles = [engine.submit(Generate((START, i), max_tokens=20 + i)) for i in (5, 6, 7, 8)]
+    for _ in range(4):
+        engine.step()
+    step = engine._batch.step
+    assert isinstance(step, cuda_graph.BatchStep) and step.graph is not None
+    graph = step.graph
+    handles[1].cancel()
+    handles.append(engine.submit(Generate((START, 9), max_tokens=12)))
+    engine.drain()
+    assert engine._batch.step is step and step.graph is graph
+    assert all(handle.done for handle in handles)

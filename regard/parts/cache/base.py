@@ -90,6 +90,9 @@ class CacheLayout:
 
     def reset(self, rows: Tensor) -> None: ...
 
+    def rebound(self, tokens: int) -> None:
+        """Know that no row has more than `tokens` any more: a growing cache then reads no more of its slots."""
+
     def skip_prompt(self) -> None:
         """Expect no prompt: the first token comes in a single step like all later ones."""
 
@@ -199,6 +202,13 @@ class Cache:
             layer_cache.put(rows, their_cache, origin)
         if self.cross is not None and other.cross is not None and other is not self:  # its own beams share a source
             self.cross = self.cross.put(rows, other.cross, origin)
+
+    def rebound(self, tokens: int) -> None:
+        """Tell the cache that no row that still counts has read more than `tokens`: after longer ones have left."""
+        if self.tokens_read is not None:
+            self.tokens_read = tokens + self.prefix_length
+        for layout in self._distinct_layouts():
+            layout.rebound(tokens + self.prefix_length)
 
     def skip_prompt(self) -> None:
         """Expect no prompt: the first step is like all others."""

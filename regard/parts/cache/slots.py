@@ -149,6 +149,10 @@ class DenseLayout(SlotLayout):
             used = other.used if other.capacity is None else other.slots
             self._grow(max(used - self.used, 0))
 
+    def rebound(self, tokens: int) -> None:
+        if self.capacity is None:
+            self.used = self.read_size = tokens + 1  # slot 0 holds no token
+
     def _grow(self, tokens: int) -> None:
         self.used += tokens  # an upper bound that does not wait for the device
         self.read_size = self.used
