@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from regard.errors import UserError
 from regard.families import gpt
 from regard.formats.huggingface.gpt2_export import gpt2_config, tensors
 from regard.parts.inputs import Inputs
-from regard.tasks.language import LanguageJob
+from regard.tasks.objectives import LanguageObjective
 from regard.training import optim
 
 from .report import Report, Section
@@ -209,11 +208,11 @@ def trainers(
     without_dropout = c.model_copy(update={"dropout": 0.0})
     own = gpt.Model(without_dropout).to(device)
     own.load_state_dict(model.state_dict())
-    task: Any = SimpleNamespace(run=SimpleNamespace(train=SimpleNamespace(smoothing=0.0)))
+    objective = LanguageObjective(own, smoothing=0.0)
 
     def our_loss(net: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
         inputs = {"text": Inputs("tokens", tokens), "labels": Inputs("tokens", targets)}
-        return LanguageJob.loss(task, net, Batch(inputs, targets.numel())) / targets.numel()
+        return objective.forward(Batch(inputs, targets.numel())).sum / targets.numel()
 
     found: dict[str, tuple[nn.Module, Loss]] = {"regard": (own, our_loss)}
     if installed("transformers", notes):

@@ -64,7 +64,7 @@ def train(variant: str, tokens: int, folder: Path, others: Mapping[str, Any], sh
             model.load_state_dict(weights)
         before.mkdir(parents=True)
         run_folder.write_run(before, {"config": objective.run.dump()})
-        seconds += fit(objective, model, before, resume=False, progress=False).seconds
+        seconds += fit(objective, before, resume=False, progress=False).seconds
         weights = model.state_dict()
     model.eval()
     found = objective.predictor.evaluate()

@@ -75,7 +75,7 @@ def train(
     else:
         _create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
     try:
-        outcome = fit(job, job.model, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+        outcome = fit(job, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
     except UserError:
         if not resume and _is_untrained(out):  # the first step failed
             remove(out)

@@ -66,11 +66,11 @@ def build_programs(
     """The programs by name, all with the same weights."""
     first = build_objective(workload, examples, encoded, device)
     theirs = encoded.grouped(workload.sentences)
-    programs = {SAME_BATCHES: Program(first.model, first.loss, theirs)}
+    programs = {SAME_BATCHES: Program(first.model, loss_of(first), theirs)}
     packed = device.type == "cuda"
     own = build_objective(workload, examples, encoded, device, packed)
     programs[f"regard, {'packed' if packed else 'buckets'}"] = Program(
-        own.model, own.loss, list(own.steps(0, 0)), packed
+        own.model, loss_of(own), list(own.steps(0, 0)), packed
     )
     if peers.installed("transformers", notes):
         programs["HF Marian"] = Program(peers.marian(first.predictor), peers.marian_loss, theirs)
@@ -101,6 +101,11 @@ def build_objective(
     torch.manual_seed(run.train.seed)
     translator = TranslatePredictor(run, workload.family.Model(run.model), encoded.text, encoded.text, device)
     return TranslateJob(translator, {"train": examples})
+
+
+def loss_of(job: TranslateJob) -> Loss:
+    """Our loss, called as the peers' are."""
+    return lambda net, batch: job.objective.forward(batch).sum
 
 
 def move_step(step: Step, device: torch.device) -> Step:
@@ -135,7 +140,7 @@ def train_rounds(
         group["lr"] = 1e-5
     if compiled:
         torch._dynamo.config.recompile_limit = 64  # special lengths such as 1 recompile; nothing falls back silently
-        loss = optim.compile_loss(loss, static_shapes, device)
+        loss = optim.compile_forward(loss, static_shapes, device)
 
     def go(number: int) -> float:
         net.train()

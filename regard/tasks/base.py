@@ -1,9 +1,11 @@
 """Helpers shared by all tasks: open splits, report data facts, build the model."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
@@ -16,18 +18,28 @@ from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import Tokenizer
 from ..synthetic.language_id import make_phrases
+from ..training.objective import AnyObjective
 
 Metrics = dict[str, Any]  # by name: numbers, names and tables
 Record = dict[str, Any]  # JSON values
 
 
-class TrainingJob:
-    """A training objective whose steps come from a sampler."""
+class TrainingJob(ABC):
+    """What the loop gets from a task: the run, the objective, its data and its validation."""
 
     static_shapes = False  # True if almost all micro-batches share one shape (CUDA graphs pay off)
     run: Run
+    objective: AnyObjective
     splits: dict[str, Examples]
     sampler: StepSampler
+
+    @property
+    def model(self) -> nn.Module:
+        return self.objective.model
+
+    @abstractmethod
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation split; none without one."""
 
     def describe_data(self) -> list[str]:
         """Facts about the data, and what was left out so far."""

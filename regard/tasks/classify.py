@@ -9,27 +9,27 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.batch import Batch
 from ..data.examples import Examples
 from ..data.labeled import labeled_texts
 from ..data.rows import LabeledTextSampler
 from ..errors import UserError
 from ..metrics.labels import label_metrics
-from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
+from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
 from .notices import empty_text
+from .objectives import LabelObjective
 from .predictor import Answer
-from .protocols import LabelModel
+from .protocols import as_module
 from .records import label_record
 from .requests import ClassifyRequest, ClassifyResult
+from .task import TEXT, Task
 
-REQUIRED_METHODS = ("encode", "label_logits")
+TASK = Task("classify", TEXT, "label", ClassifyRequest, ClassifyResult)
 
 
 class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
@@ -107,23 +107,17 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
 
 
 class ClassifyJob(TrainingJob):
-    """Batches of labeled texts, their loss, and metrics on the validation split."""
+    """Texts with one label each."""
 
     def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        data, train, model = self.run.data, self.run.train, predictor.model
+        self.objective = LabelObjective(as_module(model), train.smoothing, data.rdrop)
         self.sampler = LabeledTextSampler(
-            splits["train"], predictor.tokenizer, predictor.labels, self.run.data, self.run.train, self.model.context
+            splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context
         )
 
-    def loss(self, model: LabelModel, batch: Batch) -> Tensor:
-        """Summed over the texts; data.rdrop averages two passes and adds their divergence (R-Drop)."""
-        text, labels = batch["text"], batch["label"].values
-        rdrop, smoothing = self.run.data.rdrop, self.run.train.smoothing
-        logits = [model.label_logits(hidden_states(model, text), valid_tokens(text)) for _ in range(2 if rdrop else 1)]
-        loss = torch.stack([smoothed_cross_entropy(each, labels, smoothing=smoothing) for each in logits]).mean()
-        return loss + rdrop * rdrop_divergence(*logits) if rdrop else loss
-
-    def validate(self, model: LabelModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
         loss, found, references = self.predictor.loss_over(self.splits["valid"])

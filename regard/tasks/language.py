@@ -7,11 +7,10 @@ from operator import attrgetter
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
-from ..data.batch import Batch
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.sampler import Step
@@ -19,8 +18,6 @@ from ..decode import Ensemble, Filter, Suppress
 from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..look import SelfAttentionView, record_attention
-from ..parts import Cache
-from ..parts.losses import smoothed_cross_entropy
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -40,16 +37,18 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices, number_of_texts, strategy_settings
-from .lm_scoring import corpus_nll, hidden_states, lm_metrics, logprobs
+from .lm_scoring import corpus_nll, lm_metrics, logprobs
+from .objectives import LanguageObjective
 from .predictor import Answer, Predictor
 from .prompt_generator import Continuation, PromptGenerator
 from .protocols import CausalModel, as_module
 from .records import completion_record
 from .requests import Completion, LanguageRequest, LanguageResult
+from .task import TEXT, Task
 
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
-REQUIRED_METHODS = ("decode", "logits", "start", "step", "new_memory")
+TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
 HEAD = "next"  # the head of a family with several heads
 
 
@@ -204,16 +203,20 @@ class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, Languag
 
 
 class LanguageJob:
-    """Windows of the texts, their loss, and metrics on the validation split."""
+    """Windows of running text."""
 
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
         assert not isinstance(predictor.model, Ensemble)
-        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
-        has_memory = self.model.new_memory(1) is not None
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        self.objective = LanguageObjective(as_module(predictor.model), self.run.train.smoothing)
+        has_memory = predictor.model.new_memory(1) is not None
         sampler = ContiguousSampler if has_memory else WindowSampler
         self.sampler = sampler(splits["train"], self.run.data, self.run.train)
         self.static_shapes = not has_memory  # the memory must survive from one step to the next
-        self.memories: dict[int, Cache] = {}  # of the text before each micro-batch, by its number
+
+    @property
+    def model(self) -> nn.Module:
+        return self.objective.model
 
     def describe_data(self) -> list[str]:
         """Facts about the data, and what was left out."""
@@ -224,43 +227,14 @@ class LanguageJob:
         return facts
 
     def steps(self, epoch: int, index: int) -> Iterator[Step]:
-        for step in self.sampler.steps(epoch, index):
-            for batch in step.micro_batches:
-                if "reset" in batch and batch.number not in self.memories:
-                    self.memories[batch.number] = self._new_memory(len(batch["text"]))
-            yield step
+        return self.sampler.steps(epoch, index)
 
-    def loss(self, model: CausalModel, batch: Batch) -> Tensor:
-        """Summed over the predicted tokens."""
-        memory = self.memories[batch.number] if "reset" in batch else None
-        logits, labels = model.logits(hidden_states(model, batch, memory)), batch["labels"]  # (batch, tokens, vocab)
-        return smoothed_cross_entropy(logits, labels.values, labels.valid, self.run.train.smoothing)
-
-    def validate(self, model: CausalModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
         texts, predictor = self.splits["valid"], self.predictor
-        nll = corpus_nll(model, texts, self.run.data, predictor.tokenizer.size, predictor.device, VALIDATION_ROWS)
-        return lm_metrics(nll, texts)
-
-    # The memories carry over from step to step, so checkpoints save them.
-
-    def _new_memory(self, rows: int) -> Cache:
-        memory = self.model.new_memory(rows)
-        assert memory is not None
-        return memory
-
-    def state(self) -> dict[str, Tensor]:
-        states = ((number, memory.state()) for number, memory in self.memories.items())
-        return {f"{number}.{name}": tensor for number, tensors in states for name, tensor in tensors.items()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Checkpoints of before name a memory by its first row, which has the same order as the micro-batches."""
-        for number, saved in enumerate(sorted({int(name.partition(".")[0]) for name in state})):
-            own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{saved}.")}
-            if number not in self.memories:
-                self.memories[number] = self._new_memory(len(own["lengths"]))
-            self.memories[number].load_state(own)
+        vocab, device = predictor.tokenizer.size, predictor.device
+        return lm_metrics(corpus_nll(predictor.model, texts, self.run.data, vocab, device, VALIDATION_ROWS), texts)
 
 
 # --- construction ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.batch import Batch
 from ..data.collate import IGNORED, Ids
 from ..data.examples import Examples
 from ..data.masking import MaskedSampler, Masker
@@ -32,11 +31,13 @@ from .encoder import (
     with_vocab,
 )
 from .notices import Notice, cut_masked, no_mask
-from .protocols import MaskedModel
+from .objectives import MaskedObjective
+from .protocols import MaskedModel, as_module
 from .records import masked_record
 from .requests import MaskedRequest, MaskedResult, TokenProbability
+from .task import TEXT, Task
 
-REQUIRED_METHODS = ("encode", "logits", "next_sentence_logits")
+TASK = Task("masked", TEXT, "masked", MaskedRequest, MaskedResult)
 MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
 
 
@@ -126,28 +127,16 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
 
 
 class MaskedJob(TrainingJob):
-    """Batches of masked lines, their loss, and metrics on the validation split."""
+    """Lines with masked tokens."""
 
     def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
-        masker = Masker(predictor.tokenizer, self.run.data)
-        self.sampler = MaskedSampler(splits["train"], masker, self.run.data, self.run.train, self.model.context)
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        data, train, model = self.run.data, self.run.train, predictor.model
+        self.objective = MaskedObjective(as_module(model), train.smoothing)
+        masker = Masker(predictor.tokenizer, data)
+        self.sampler = MaskedSampler(splits["train"], masker, data, train, model.context)
 
-    def loss(self, model: MaskedModel, batch: Batch) -> Tensor:
-        """Summed over the masked tokens.
-
-        The mean loss of the pairs is added once per masked token. Divided by the masked tokens of a step, both are
-        means, as in the paper.
-        """
-        states, labels = hidden_states(model, batch["text"]), batch["labels"].values
-        masked = labels != IGNORED
-        loss = smoothed_cross_entropy(model.logits(states[masked]), labels[masked], smoothing=self.run.train.smoothing)
-        if "next_sentence" not in batch:
-            return loss
-        classes = batch["next_sentence"].values
-        return loss + masked.sum() / len(classes) * smoothed_cross_entropy(model.next_sentence_logits(states), classes)
-
-    def validate(self, model: MaskedModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 

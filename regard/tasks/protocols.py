@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..parts import Cache, Cross, Mask
+from ..parts.inputs import Inputs
 
 
 class TaskModel(Protocol):
@@ -59,6 +60,13 @@ class Seq2SeqModel(TaskModel, Protocol):
     def logits(self, states: Tensor, /) -> Tensor: ...
     def start(self, source: Tensor, mask: Mask = ..., capacity: int | None = None, /) -> Cache: ...
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None, /) -> Tensor: ...
+
+
+class EmbeddingModel(TaskModel, Protocol):
+    log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
+
+    def embed(self, inputs: Inputs, /) -> Tensor:
+        """Vectors of length 1 (batch, width)."""
 
 
 class MemoryLayer(Protocol):

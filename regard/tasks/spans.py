@@ -13,10 +13,15 @@ from ..data.spans import SpanCorruptor, SpanSampler
 from ..processors.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate
 from .base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
-from .protocols import Seq2SeqModel
-from .translate import REQUIRED_METHODS, TranslatePredictor, with_max_vocab, with_vocab
+from .objectives import Seq2SeqObjective
+from .protocols import as_module
+from .requests import TranslateRequest, TranslateResult
+from .task import TEXT, Task
+from .translate import TranslatePredictor, with_max_vocab, with_vocab
 
-__all__ = ["REQUIRED_METHODS", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
+__all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
+
+TASK = Task("spans", TEXT, "target", TranslateRequest, TranslateResult)
 
 
 class SpanPredictor(TranslatePredictor):
@@ -47,12 +52,13 @@ class SpanJob(translate.TranslateJob):
     predictor: SpanPredictor
 
     def __init__(self, predictor: SpanPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = self.run.data.packed
         corruptor = SpanCorruptor(predictor.source, self.run.data)
         self.sampler = SpanSampler(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)
 
-    def validate(self, model: Seq2SeqModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}
 
 

@@ -12,26 +12,26 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
-from ..data.batch import Batch
 from ..data.collate import IGNORED
 from ..data.examples import Examples
 from ..data.rows import TaggedSampler, encode_sentence
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
 from ..errors import UserError
 from ..metrics.labels import label_metrics, span_metrics
-from ..parts.losses import smoothed_cross_entropy
 from ..processors.base import Processor
 from ..processors.labels import TagProcessor, collect_tags
 from ..processors.text import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LabelPredictor, hidden_states, kept_or_trained_tokenizer, label_set, valid_tokens, with_vocab
-from .protocols import LabelModel
+from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .objectives import TagObjective
+from .protocols import as_module
 from .records import tag_record
 from .requests import TagRequest, TagResult
+from .task import TEXT, Task
 
-REQUIRED_METHODS = ("encode", "label_logits")
+TASK = Task("tag", TEXT, "tags", TagRequest, TagResult)
 
 Words = Sequence[str]
 
@@ -184,22 +184,15 @@ class MostFrequentTag:
 
 
 class TagJob(TrainingJob):
-    """Batches of tagged sentences, their loss, and metrics on the validation split."""
+    """Sentences with one tag per word."""
 
     def __init__(self, predictor: TagPredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits, self.model = predictor, predictor.run, splits, predictor.model
-        self.sampler = TaggedSampler(
-            splits["train"], predictor.tokenizer, predictor.labels, self.run.data, self.run.train, self.model.context
-        )
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        data, train, model = self.run.data, self.run.train, predictor.model
+        self.objective = TagObjective(as_module(model), train.smoothing)
+        self.sampler = TaggedSampler(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
 
-    def loss(self, model: LabelModel, batch: Batch) -> Tensor:
-        """Summed over the words; the first token of a word predicts its tag."""
-        text, tags = batch["text"], batch["tags"].values
-        tagged = tags != IGNORED
-        logits = model.label_logits(hidden_states(model, text), valid_tokens(text))[tagged]
-        return smoothed_cross_entropy(logits, tags[tagged], smoothing=self.run.train.smoothing)
-
-    def validate(self, model: LabelModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
         loss, found, references = self.predictor.loss_over(self.splits["valid"])

@@ -12,9 +12,13 @@ from ..metrics.text import text_metrics
 from ..synthetic.mixture import make_mixture
 from . import translate
 from .base import Metrics, Processors, open_split
-from .translate import REQUIRED_METHODS, TranslateJob, TranslatePredictor, with_max_vocab
+from .requests import TranslateRequest, TranslateResult
+from .task import TEXT, Task
+from .translate import TranslateJob, TranslatePredictor, with_max_vocab
 
-__all__ = ["REQUIRED_METHODS", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
+__all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
+
+TASK = Task("text2text", TEXT, "target", TranslateRequest, TranslateResult)
 
 
 class Text2TextPredictor(TranslatePredictor):

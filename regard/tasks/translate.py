@@ -24,7 +24,6 @@ from ..errors import UserError
 from ..look import CrossAttentionView, record_attention
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..parts.inputs import Encoded
-from ..parts.losses import smoothed_cross_entropy
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -46,14 +45,16 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices, number_of_texts
+from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
 from .protocols import Seq2SeqModel, as_module
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .seq2seq_generator import Seq2SeqGenerator
+from .task import TEXT, Task
 from .translations import Trace, changed_settings, constraints_of, join_sentences, translate_result
 
-REQUIRED_METHODS = ("encode", "decode", "logits", "start", "step")
+TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult)
 HEAD = "target"  # the head of a family with several heads
 END = "■"  # how details and pictures show END
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
@@ -297,11 +298,12 @@ VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": ()
 
 
 class TranslateJob(TrainingJob):
-    """Batches of pairs, their loss, and metrics on the validation split."""
+    """Pairs of texts."""
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.model, self.static_shapes = predictor.model, self.run.data.packed
+        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.static_shapes = self.run.data.packed
         source, target, run = predictor.source, predictor.target, self.run
         self.sampler = PairSampler(splits["train"], source, target, run.data, run.train, predictor.context)
         if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
@@ -309,12 +311,7 @@ class TranslateJob(TrainingJob):
             for tokenizer, texts in zip((source, target), sides, strict=True):
                 predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
 
-    def loss(self, model: Seq2SeqModel, batch: Batch) -> Tensor:
-        """Summed over the valid target tokens. Padding gets no logits; packed rows have little of it."""
-        labels = batch["labels"]
-        return smoothed_cross_entropy(logits(model, batch), labels.values, labels.valid, self.run.train.smoothing)
-
-    def validate(self, model: Seq2SeqModel) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
         examples = self.splits["valid"]

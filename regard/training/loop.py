@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import run_folder
 from ..adapt.injection import injection_of
@@ -19,14 +18,14 @@ from ..errors import UserError
 from . import average, checkpoint, curves, optim, schedules
 from .checkpoint import TrainingState
 from .progress import EventLog, Record, StopSignal, make_display
-from .protocols import Outcome, Resampled, Stateful, StepLike, StepStats, TrainingObjective
+from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
+from .step import GradientStep, StepLoss
 
 MAX_UNCHECKED = 50  # steps between two checks for non-finite values, where a check waits for the device
 
 
 def fit(
-    task: TrainingObjective,
-    model: nn.Module,
+    job: JobLike,
     folder: Path,
     *,
     resume: bool,
@@ -34,12 +33,12 @@ def fit(
     progress: bool = True,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Train the model with the settings in `task.run.train`; write everything to the run `folder`, which has run.json.
+    """Train the model of a job with the settings in `job.run.train`; write to the run `folder`, which has run.json.
 
     With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. `notes` are reported.
     """
-    trainer = Trainer(task, model, folder)
-    settings = task.run.train
+    trainer = Trainer(job, folder)
+    settings = job.run.train
     with optim.deterministic(settings.deterministic), StopSignal() as stop:
         notes = [*notes, *trainer.prepare(resume)]
         display = make_display() if progress else None
@@ -52,18 +51,22 @@ class Trainer:
 
     event_log: EventLog
 
-    def __init__(self, task: TrainingObjective, model: nn.Module, folder: Path):
-        self.task, self.folder = task, folder
-        self.settings = train = task.run.train
-        self.device = resolve_device(task.run.device)
-        self.model = model.to(self.device)
+    def __init__(self, job: JobLike, folder: Path):
+        self.job, self.folder = job, folder
+        self.settings = train = job.run.train
+        self.device = resolve_device(job.run.device)
+        self.objective = job.objective.to(self.device)
+        self.model = model = job.objective.model
         self.learning_rate = schedules.learning_rate(train.schedule, train.lr, train.warmup, train.steps)
         self.optimizer = optim.build_optimizer(model, train.optimizer)
         self.ema = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         frozen = injection_of(model) is not None  # a tuned base keeps its buffers
         self.resampled = [] if frozen else [part for part in model.modules() if isinstance(part, Resampled)]
-        self.compiled = optim.compile_loss(task.loss, task.static_shapes, self.device) if train.compile else task.loss
+        compiled = (
+            optim.compile_forward(self.objective.forward, job.static_shapes, self.device) if train.compile else None
+        )
+        self.gradients = GradientStep(self.objective, self.device, train.seed, train.precision, compiled=compiled)
         self.state = TrainingState(compiled=train.compile)
         self.deferred = self.device.type == "cuda"  # checking a value there at once would stall the device
         self.unchecked: list[StepStats] = []  # steps whose loss and norm were not checked yet
@@ -93,10 +96,11 @@ class Trainer:
     def resume_from(self, path: Path) -> None:
         """Restore the training from a checkpoint."""
         self.state = checkpoint.load(path, self.model, self.optimizer)
-        if isinstance(self.task, Stateful):
-            self.task.load_state(checkpoint.load_task_state(path))
+        if isinstance(self.objective, Stateful):
+            self.objective.load_state(checkpoint.load_task_state(path))
         self.saved = self.state.step
         self.state.compiled &= self.settings.compile  # once off, it stays off: the bits depend on it
+        self.gradients.compile(self.state.compiled)
         if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
             self.state.best, self.state.waited = None, 0  # another metric selects now, or the best weights are gone
 
@@ -104,7 +108,7 @@ class Trainer:
         """Train to the end."""
         self.event_log = event_log
         if self.state.step:
-            self.reported_facts.update(self.task.describe_data())
+            self.reported_facts.update(self.job.describe_data())
         self.report_facts()
         for note in notes:
             self.note(note)
@@ -139,7 +143,7 @@ class Trainer:
         """Yield (epoch, step) from the current position in the data, epoch after epoch."""
         epoch, index = self.state.epoch, self.state.index
         while not self.settings.epochs or epoch < self.settings.epochs:
-            for step in self.task.steps(epoch, index):
+            for step in self.job.steps(epoch, index):
                 index = step.index
                 yield epoch, step
             if not index:
@@ -155,10 +159,10 @@ class Trainer:
             group["lr"] = self.learning_rate(number)
         for position, part in enumerate(self.resampled):
             part.resample(number, random.Random(f"{self.settings.seed} {number} {position}").getrandbits(63))
-        loss = self.compute_gradients(step)
+        loss = self.compute_gradients(number, step)
         norm = optim.clip_gradients(self.parameters, self.settings.clip)
         start = state.index if epoch == state.epoch else 0
-        self.track(StepStats(number, epoch, start, step.index, step.examples, step.count, loss, norm))
+        self.track(StepStats(number, epoch, start, step.index, step.examples, loss.count, loss.loss, norm))
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema:
@@ -166,37 +170,28 @@ class Trainer:
         state.step, state.epoch, state.index = number, epoch, step.index
         self.tokens += step.tokens
 
-    def compute_gradients(self, step: StepLike) -> Tensor:
-        """Sum the gradients of the micro-batches; return the mean loss per predicted token, still on the device."""
+    def compute_gradients(self, number: int, step: StepLike) -> StepLoss:
+        """Add up the gradients of the micro-batches of step `number`."""
         if not self.state.compiled:
-            return self.backward(step, self.task.loss)
-        before, task_state = checkpoint.rng_state(), self.task_state()
+            return self.gradients.run(number, step.micro_batches)
+        before, objective_state = checkpoint.rng_state(), self.objective_state()
         try:
-            return self.backward(step, self.compiled)
+            return self.gradients.run(number, step.micro_batches)
         except UserError:
             raise
         except Exception as error:  # any compiler failure; an error of the task itself recurs below
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.note(f"torch.compile failed ({reason}); training continues without it")
             self.state.compiled = False
+            self.gradients.compile(False)
             self.optimizer.zero_grad()
             checkpoint.restore_rng_state(before)
-            if isinstance(self.task, Stateful):
-                self.task.load_state(task_state)
-            return self.backward(step, self.task.loss)
+            if isinstance(self.objective, Stateful):
+                self.objective.load_state(objective_state)
+            return self.gradients.run(number, step.micro_batches)
 
-    def task_state(self) -> dict[str, Tensor]:
-        return self.task.state() if isinstance(self.task, Stateful) else {}
-
-    def backward(self, step: StepLike, loss_of: Callable[[nn.Module, Any], Tensor]) -> Tensor:
-        total = torch.zeros((), device=self.device)
-        for micro_batch in step.micro_batches:
-            with optim.autocast(self.device, self.settings.precision):
-                # The divisor is that of the whole step, so that the number of micro-batches changes nothing.
-                loss = loss_of(self.model, micro_batch.to(self.device)) / max(step.count, 1)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
+    def objective_state(self) -> dict[str, Tensor]:
+        return self.objective.state() if isinstance(self.objective, Stateful) else {}
 
     # Checks for non-finite losses, gradients and weights
 
@@ -284,7 +279,7 @@ class Trainer:
         began, before = time.monotonic(), checkpoint.rng_state()
         self.model.eval()
         with torch.no_grad(), optim.autocast(self.device, self.settings.precision):
-            metrics = self.task.validate(self.model)
+            metrics = self.job.validate()
         self.model.train()
         checkpoint.restore_rng_state(before)  # the frequency of evaluations must not change the training
         self.logged += time.monotonic() - began  # the reported speed is that of training
@@ -302,7 +297,7 @@ class Trainer:
             state.waited += 1
 
     def is_better(self, value: float) -> bool:
-        return TASKS[self.task.run.task].metric(self.settings.metric).is_better(value, self.state.best)
+        return TASKS[self.job.run.task].metric(self.settings.metric).is_better(value, self.state.best)
 
     def publish(self) -> None:
         """Write the run's model.safetensors. It stores its own step, so a crash before run.json is harmless."""
@@ -326,7 +321,7 @@ class Trainer:
             checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
         else:
             keep = max(self.settings.keep, self.settings.average)
-            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.task_state())
+            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.objective_state())
         self.saved = state.step
         self.logged += time.monotonic() - began
 
@@ -370,7 +365,7 @@ class Trainer:
 
     def report_facts(self) -> None:
         """Report each fact about the data once."""
-        for fact in self.task.describe_data():
+        for fact in self.job.describe_data():
             if fact not in self.reported_facts:
                 self.note(fact)
                 self.reported_facts.add(fact)

@@ -1,8 +1,9 @@
 """Objectives: the modules that the training loop runs, and that compile, DDP and FSDP wrap."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
@@ -49,3 +50,7 @@ class StepObjective(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, features: Mapping[str, Tensor]) -> LossSum: ...
+
+
+AnyObjective: TypeAlias = Objective | StepObjective
+Forward: TypeAlias = Callable[[Batch], LossSum | dict[str, Tensor]]

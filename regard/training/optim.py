@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar, cast
 
 import numpy
 import torch
@@ -12,17 +13,20 @@ from torch import Tensor, nn
 from ..config.schema import Optimizer
 from ..errors import UserError
 
+Forward = TypeVar("Forward", bound=Callable[..., object])
+
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """bf16: matrix products in bfloat16; sensitive operations and the weights stay in float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def compile_loss(loss: Callable[..., Tensor], static_shapes: bool, device: torch.device) -> Callable[..., Tensor]:
-    """Compile the loss. With static shapes it is compiled for these alone, and on a GPU captured as a CUDA graph."""
+def compile_forward(forward: Forward, static_shapes: bool, device: torch.device) -> Forward:
+    """Compile an objective. With static shapes only for these, and on a GPU it is captured as a CUDA graph."""
     if not static_shapes:
-        return torch.compile(loss, dynamic=True)
-    return torch.compile(loss, dynamic=False, mode="reduce-overhead" if device.type == "cuda" else None)
+        return cast(Forward, torch.compile(forward, dynamic=True))
+    mode = "reduce-overhead" if device.type == "cuda" else None
+    return cast(Forward, torch.compile(forward, dynamic=False, mode=mode))
 
 
 @contextmanager

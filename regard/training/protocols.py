@@ -1,20 +1,22 @@
-"""Types of the training loop: what it requires of an objective, what it records of a step, and its outcome."""
+"""Types of the training loop: what it requires of a task, what it records of a step, and its outcome."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config.run import Run
+from ..data.batch import Batch
+from .objective import AnyObjective
 
 
 class StepLike(Protocol):
     """The data of one optimizer step."""
 
     @property
-    def micro_batches(self) -> Sequence[Any]:
-        """Micro-batches, each with a method `to(device)`."""
+    def micro_batches(self) -> Sequence[Batch]:
+        """This process's share of the step."""
 
     @property
     def index(self) -> int:
@@ -25,25 +27,26 @@ class StepLike(Protocol):
         """The size of the step; the reported speed counts it."""
 
     @property
-    def count(self) -> int:
-        """Predicted tokens over all micro-batches and processes; the summed loss is divided by it."""
-
-    @property
     def examples(self) -> list[int]:
-        """Indices of the examples in the data."""
+        """Indices of the examples in the data, over all processes."""
 
 
-class TrainingObjective(Protocol):
+class JobLike(Protocol):
     """What the loop requires of a task."""
 
-    run: Run
-    static_shapes: bool  # true if almost all micro-batches share one shape (CUDA graphs pay off)
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def objective(self) -> AnyObjective: ...
+
+    @property
+    def static_shapes(self) -> bool:
+        """True if almost all micro-batches share one shape (CUDA graphs pay off)."""
 
     def steps(self, epoch: int, index: int) -> Iterator[StepLike]: ...
 
-    def loss(self, model: nn.Module, micro_batch: Any) -> Tensor: ...
-
-    def validate(self, model: nn.Module) -> dict[str, float]: ...
+    def validate(self) -> dict[str, float]: ...
 
     def describe_data(self) -> list[str]:
         """Facts about the data. The loop calls it at the start and after every epoch, and reports each fact once."""
@@ -51,7 +54,7 @@ class TrainingObjective(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A task with state that carries over from step to step, such as the memory of a recurrent model.
+    """An objective with state that carries over from step to step, such as the memory of a recurrent model.
 
     The state is saved with every checkpoint, so that a resumed run continues exactly.
     """

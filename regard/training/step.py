@@ -1,7 +1,7 @@
 """The gradients of one optimizer step: any objective, any number of micro-batches and processes."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data.batch import Batch
-from .objective import LossSum, Objective, StepObjective
+from .objective import AnyObjective, Forward, LossSum, Objective, StepObjective
 from .optim import autocast
 
-AnyObjective: TypeAlias = Objective | StepObjective
 Features: TypeAlias = Mapping[str, Tensor]
 
 
@@ -48,7 +47,7 @@ ALONE = Ranks()
 class CompiledObjective(nn.Module):
     """The objective as the loop calls it: compiled while `enabled`."""
 
-    def __init__(self, objective: AnyObjective, compiled: Callable[[Batch], LossSum | dict[str, Tensor]]) -> None:
+    def __init__(self, objective: AnyObjective, compiled: Forward) -> None:
         super().__init__()
         self.objective, self.compiled, self.enabled = objective, compiled, True
 
@@ -79,7 +78,7 @@ class GradientStep:
         seed: int = 0,
         precision: str = "fp32",
         ranks: Ranks = ALONE,
-        compiled: Callable[[Batch], LossSum | dict[str, Tensor]] | None = None,
+        compiled: Forward | None = None,
     ) -> None:
         self.objective, self.device, self.seed, self.precision, self.ranks = objective, device, seed, precision, ranks
         self.switch = CompiledObjective(objective, compiled) if compiled else None
@@ -165,7 +164,7 @@ class GradientStep:
         return batch.to(self.device, non_blocking=self.device.type == "cuda")
 
     def _forward(self, step: int, batch: Batch) -> AbstractContextManager[object]:
-        torch.manual_seed(random.Random(f"{self.seed} {step} {batch.number}").getrandbits(63))
+        seed_dropout(self.seed, step, batch.number)
         return autocast(self.device, self.precision)
 
     def _reduced(self, last: bool) -> AbstractContextManager[object]:
@@ -173,6 +172,10 @@ class GradientStep:
         if isinstance(self.module, DistributedDataParallel) and not last:
             return self.module.no_sync()
         return nullcontext()
+
+
+def seed_dropout(seed: int, step: int, number: int) -> None:
+    torch.manual_seed(random.Random(f"{seed} {step} {number}").getrandbits(63))
 
 
 def _gradient(features: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import regard
 from regard.config.merge import flatten
 from regard.config.renamed import renamed_key
 from regard.run_folder import read_run
+from regard.training import step
 
 OLD = Path(__file__).parents[1] / "old"
 RUNS: dict[str, Any] = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))["runs"]
@@ -100,6 +101,8 @@ def test_run_json_of_format_1_is_read_with_current_names(name: str) -> None:
 
 @pytest.mark.parametrize("settings", ["settings of the run", "settings of the model only"])
 def test_a_checkpoint_of_format_1_is_resumed(settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, with dropout from the random state of the checkpoint; today each micro-batch has its own seed."""
+    monkeypatch.setattr(step, "seed_dropout", lambda *numbers: None)
     for name in ("language-xl", "texts"):
         shutil.copytree(OLD / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)

@@ -120,9 +120,10 @@ def test_benchmark_trains_each_kind(capsys) -> None:
 def test_benchmark_trains_short_texts_first(capsys, monkeypatch) -> None:
     seen = []
 
-    def fit(objective, model, folder, **others):
+    def fit(objective, folder, **others):
+        model = objective.model
         weights = [{name: each.clone() for name, each in model.state_dict().items()}]
-        outcome = bench_fit(objective, model, folder, **others)
+        outcome = bench_fit(objective, folder, **others)
         weights.append({name: each.clone() for name, each in model.state_dict().items()})
         seen.append((objective.run.data.max_tokens, objective.predictor.tokenizer.backend.to_str(), *weights))
         return outcome

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.processors.tokenizers import TrainedTokenizer
-from regard.tasks.translate import TranslateJob, decoder_states
+from regard.tasks.objectives import Seq2SeqObjective
+from regard.tasks.translate import decoder_states
 from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -179,13 +179,11 @@ def test_compiled_packed_training_equals_plain():
         torch.randint(4, 97, (int(n),), generator=rng).tolist() for n in torch.randint(2, 40, (48,), generator=rng)
     ]
     batch = collate_pairs(texts[:24], texts[24:], TrainedTokenizer, TrainedTokenizer, 128).to("cuda")
-    task = SimpleNamespace(
-        predictor=SimpleNamespace(device="cuda"), run=SimpleNamespace(train=SimpleNamespace(smoothing=0.1))
-    )
     model, found = a_model().cuda(), []
-    for loss_of in (TranslateJob.loss, torch.compile(TranslateJob.loss, dynamic=False)):
+    objective = Seq2SeqObjective(model, smoothing=0.1)
+    for forward in (objective.forward, torch.compile(objective.forward, dynamic=False)):
         model.zero_grad()
-        loss = loss_of(task, model, batch)
+        loss = forward(batch).sum
         loss.backward()
         found.append((loss.item(), [each.grad.clone() for each in model.parameters()]))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)

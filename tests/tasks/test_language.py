@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import causal, marian
+from helpers.losses import batch_loss
 from torch.nn import functional as F
 
 import regard
@@ -19,6 +20,7 @@ from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.tasks.language import LanguageJob, LanguagePredictor, data_split, prepare
 from regard.tasks.lm_scoring import corpus_nll, lm_metrics, spans
+from regard.tasks.objectives import LanguageObjective
 
 SMALL: dict[str, Any] = {
     "model.size": "tiny", "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "model.dropout": 0.0, "device": "cpu",
@@ -73,7 +75,7 @@ def train_briefly(objective: LanguageJob, epochs: int = 6) -> None:
     optimizer = torch.optim.Adam(objective.model.parameters(), 5e-3)
     for step in chain(*(objective.steps(100 + epoch, 0) for epoch in range(epochs))):
         for piece in step.micro_batches:
-            (objective.loss(objective.model, piece) / step.count).backward()
+            (batch_loss(objective, piece) / step.count).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -370,7 +372,7 @@ def test_overlapping_windows(stride, objectives):
 def test_validation_equals_evaluation(objectives, files):
     for family in FAMILIES:
         objective = objectives(family)
-        valid = objective.validate(objective.model)
+        valid = objective.validate()
         metrics = objective.predictor.evaluate(((f"{files}/valid.txt",),))
         assert {name: metrics[name] for name in valid} == pytest.approx(valid, rel=1e-6)
         assert metrics["policy"] == ("memory 20, segments of 24" if family == "xl" else "non-overlapping 24")
@@ -401,7 +403,7 @@ def gradients(objective: LanguageJob) -> tuple[float, dict[str, torch.Tensor]]:
     for _ in range(2):
         step = next(steps)
         for piece in step.micro_batches:
-            loss = objective.loss(objective.model, piece) / step.count
+            loss = batch_loss(objective, piece) / step.count
             loss.backward()
             total += loss.item()
     return total, {name: each.grad.clone() for name, each in objective.model.named_parameters()}
@@ -432,7 +434,7 @@ def test_loss_is_cross_entropy(smoothing, objectives, files):
             own = text.segments[row] == number
             logits = objective.model(text.values[row][own][None])[0]
             total += float(F.cross_entropy(logits, labels[row][own], label_smoothing=smoothing, reduction="sum"))
-    assert float(objective.loss(objective.model, batch)) == pytest.approx(total, rel=1e-5)
+    assert float(batch_loss(objective, batch)) == pytest.approx(total, rel=1e-5)
 
 
 def test_memory_carries_over_between_steps(objectives):
@@ -442,11 +444,11 @@ def test_memory_carries_over_between_steps(objectives):
         steps = objective.steps(0, 0)
         batches = [next(steps).micro_batches[0] for _ in range(3)]
         losses = [
-            float(objective.loss(objective.model, batches[0])),
-            float(objective.loss(objective.model, batches[1])),
+            float(batch_loss(objective, batches[0])),
+            float(batch_loss(objective, batches[1])),
         ]
-        objective.validate(objective.model)
-        losses.append(float(objective.loss(objective.model, batches[2])))
+        objective.validate()
+        losses.append(float(batch_loss(objective, batches[2])))
         tokens, targets = (torch.cat([each[name].values for each in batches], 1) for name in ("text", "labels"))
         scores = objective.model(tokens).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     assert losses == pytest.approx([-float(each.sum()) for each in scores.split(20, 1)], rel=1e-5)
@@ -455,7 +457,7 @@ def test_memory_carries_over_between_steps(objectives):
 def test_no_validation_without_valid_data(files, cache):
     run = resolve("language", {**SMALL, "data.train": f"{files}/train.txt", "data.cache": cache}).run
     objective = prepare(run, {}, torch.device("cpu"))
-    assert objective.validate(objective.model) == {} and list(objective.splits) == ["train"]
+    assert objective.validate() == {} and list(objective.splits) == ["train"]
     assert any("train.txt" in fact for fact in objective.describe_data())
 
 
@@ -473,18 +475,18 @@ def test_resuming_is_bit_exact(family, files, cache, tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    original = LanguageJob.loss
+    original = LanguageObjective.forward
     for life, at in enumerate((7, 5, 14)):
         calls = [0]
 
-        def breaking(self: LanguageJob, model: Any, micro_batch: Any, calls: Any = calls, at: int = at) -> Any:
+        def breaking(self: LanguageObjective, batch: Any, calls: Any = calls, at: int = at) -> Any:
             calls[0] += 1
             if calls[0] > 2 * at:
                 raise Stop
-            return original(self, model, micro_batch)
+            return original(self, batch)
 
         with monkeypatch.context() as patch:
-            patch.setattr(LanguageJob, "loss", breaking)
+            patch.setattr(LanguageObjective, "forward", breaking)
             with pytest.raises(Stop):
                 regard.train("language", changes, out=tmp_path / "broken", resume=life > 0)
     regard.train("language", changes, out=tmp_path / "broken", resume=True)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._dynamo.testing
+from helpers.losses import batch_loss
 
 from regard.config.run import resolve
 from regard.tasks.translate import TranslateJob, prepare
@@ -23,7 +24,7 @@ def gradients(objective: TranslateJob) -> tuple[float, dict[str, torch.Tensor], 
     step, total = next(objective.steps(0, 0)), 0.0
     objective.model.train()
     for piece in step.micro_batches:
-        loss = objective.loss(objective.model, piece) / step.count
+        loss = batch_loss(objective, piece) / step.count
         loss.backward()
         total += loss.item()
     return total, {name: each.grad for name, each in objective.model.named_parameters()}, len(step.micro_batches)
@@ -55,7 +56,7 @@ def test_packing_keeps_the_gradients():
     for width in (0, 64):
         batch = collate_pairs(*sides, predictor.source, predictor.target, width)
         objective.model.zero_grad()
-        loss = objective.loss(objective.model, batch)
+        loss = batch_loss(objective, batch)
         loss.backward()
         found[width] = loss.item(), [each.grad.clone() for each in objective.model.parameters()], len(batch["source"])
     assert found[64][2] < found[0][2] == 12 and found[0][0] == pytest.approx(found[64][0], rel=1e-5)
@@ -71,14 +72,12 @@ def test_compiled_loss_serves_every_length(packed):
     objective = build_objective()
     counter = torch._dynamo.testing.CompileCounter()
     torch._dynamo.reset()
-    loss = torch.compile(objective.loss, dynamic=True, backend=counter)
+    compiled = torch.compile(objective.objective.forward, dynamic=True, backend=counter)
     counts = []
     for source, target in ((9, 7), (8, 8), (5, 11), (17, 6), (12, 13), (3, 4)):
         ids = ([[5] * (source - i % 3) for i in range(12)], [[6] * (target - i % 3) for i in range(12)])
         batch = collate_pairs(*ids, objective.predictor.source, objective.predictor.target, 18 if packed else 0)
         with torch.no_grad():
-            assert loss(objective.model, batch).item() == pytest.approx(
-                objective.loss(objective.model, batch).item(), rel=1e-5
-            )
+            assert compiled(batch).sum.item() == pytest.approx(batch_loss(objective, batch).item(), rel=1e-5)
         counts.append(counter.frame_count)
     assert counts[1] == counts[-1] > 0

@@ -17,7 +17,19 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from test_train import Net, Task, WithoutValidation, checkpoints, folder, light, net, records, step_of, trained  # noqa: F401
+from test_train import (  # noqa: F401
+    Net,
+    Task,
+    ToyObjective,
+    WithoutValidation,
+    checkpoints,
+    folder,
+    light,
+    net,
+    records,
+    step_of,
+    trained,
+)
 from torch import nn
 
 from regard import files
@@ -202,11 +214,11 @@ def train_interrupted(path: Path, at: int, task: Task, monkeypatch: pytest.Monke
     calls = [0]
     original = task.loss
 
-    def breaking(model: nn.Module, micro_batch: Any) -> Any:
+    def breaking(model: nn.Module, batch: Any) -> Any:
         calls[0] += 1
         if calls[0] == at:
             raise Interrupted
-        return original(model, micro_batch)
+        return original(model, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(task, "loss", breaking)
@@ -230,8 +242,8 @@ def test_all_random_generators_are_restored(tmp_path: Path, monkeypatch: pytest.
     import numpy
 
     class Noisy(Task):
-        def loss(self, model: nn.Module, micro_batch: Any) -> Any:
-            return super().loss(model, micro_batch) * (1 + random.random() + numpy.random.standard_normal() / 10)
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            return super().loss(model, batch) * (1 + random.random() + numpy.random.standard_normal() / 10)
 
     trained(tmp_path / "whole", Noisy())
     train_interrupted(tmp_path / "broken", 8, Noisy(), monkeypatch)
@@ -248,16 +260,24 @@ class StatefulTask(Task):
         super().__init__(**train)
         self.seen = torch.zeros(2)
 
-    def loss(self, model: nn.Module, micro_batch: Any) -> Any:
+    def loss(self, model: nn.Module, batch: Any) -> Any:
         self.seen[0] += 1
-        self.seen[1] += micro_batch.tokens.sum()
-        return super().loss(model, micro_batch) * (1 + (self.seen[1] % 7) / 10)
+        self.seen[1] += batch["text"].values.sum()
+        return super().loss(model, batch) * (1 + (self.seen[1] % 7) / 10)
+
+    def of(self, model: nn.Module) -> "StatefulTask":
+        self.objective = StatefulObjective(self, model)
+        return self
+
+
+class StatefulObjective(ToyObjective):
+    task: StatefulTask
 
     def state(self) -> dict[str, torch.Tensor]:
-        return {"seen": self.seen.clone()} if self.seen[0] else {}
+        return {"seen": self.task.seen.clone()} if self.task.seen[0] else {}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        self.seen = state.get("seen", torch.zeros(2)).clone()
+        self.task.seen = state.get("seen", torch.zeros(2)).clone()
 
 
 @pytest.mark.parametrize("at", [3, 8])
@@ -319,7 +339,7 @@ class _FallingMetric(Task):
         super().__init__(eval_every=2, save_every=4, patience=4)
         self.losses = iter([5.0, 4.0, 3.0, 3.5, 3.4, 3.3, 3.2, 1.0])
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         return {"loss": next(self.losses)}
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
-from regard.training.objective import LossSum, Objective, StepObjective
-from regard.training.step import AnyObjective, GradientStep
+from regard.training.objective import AnyObjective, LossSum, Objective, StepObjective
+from regard.training.step import GradientStep
 
 CPU = torch.device("cpu")
 ROWS, WIDTH = 12, 6

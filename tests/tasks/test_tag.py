@@ -164,7 +164,7 @@ def test_unseen_tags(run, predictor, tmp_path):
     with pytest.raises(UserError, match=r"data\.valid: .*a\.txt:1 has the label 'B-ODD', which data\.train never has"):
         regard.train("tag", {**reads.TINY, **data}, out=tmp_path / "x")
     objective = tag.prepare(resolve("tag", {**reads.TINY, **data, "data.invalid": "skip"}).run, {}, torch.device("cpu"))
-    metrics = objective.validate(objective.model)
+    metrics = objective.validate()
     assert metrics["loss"] > 0 and metrics["accuracy"] <= 0.5 and "spans" in metrics
 
 

@@ -20,11 +20,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from regard.config.schema import Constant, Cosine, Linear, Noam, Train, WarmupStableDecay
+from regard.data.batch import Batch
 from regard.device import resolve_device
 from regard.errors import UserError
+from regard.parts.inputs import Inputs
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training import curves, fit, loop, progress
 from regard.training import optim as optim
+from regard.training.objective import LossSum, Objective
 from regard.training.schedules import learning_rate
 
 VOCAB, EXAMPLES, BATCH = 23, 40, 8
@@ -50,39 +53,44 @@ class Net(nn.Module):
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    tokens: Tensor
-    targets: Tensor
-    valid: Tensor
-    examples: Tensor  # their indices
-
-    def to(self, device: torch.device) -> "MicroBatch":
-        return self
-
-
-@dataclass(frozen=True)
 class Step:
-    micro_batches: list[MicroBatch]
+    micro_batches: list[Batch]
     index: int
     tokens: int
-    count: int
     examples: list[int]
+
+
+class ToyObjective(Objective):
+    """The loss of a task, which subclasses override."""
+
+    def __init__(self, task: "Task", model: nn.Module) -> None:
+        super().__init__()
+        self.task, self.model = task, model
+
+    def forward(self, batch: Batch) -> LossSum:
+        return LossSum(self.task.loss(self.model, batch))
 
 
 class Task:
     """Maps every symbol to another; rows have different lengths."""
 
     static_shapes = False
+    objective: Objective
 
     def __init__(self, **train: Any) -> None:
         defaults = {"steps": 20, "lr": 1e-2, "warmup": 5, "save_every": 5, "eval_every": 5, "tensorboard": False}
-        self.run: Any = SimpleNamespace(train=Train(**{**defaults, **train}), device="cpu")
+        self.run: Any = SimpleNamespace(task="translate", train=Train(**{**defaults, **train}), device="cpu")
         generator = torch.Generator().manual_seed(7)
         self.tokens = torch.randint(0, VOCAB, (EXAMPLES, 6), generator=generator)
         self.targets = (self.tokens * 5 + 3) % VOCAB
         self.valid = torch.arange(6) < torch.randint(2, 7, (EXAMPLES, 1), generator=generator)
         self.requested: list[tuple[int, int]] = []
         self.facts: list[str] = []
+
+    def of(self, model: nn.Module) -> "Task":
+        """This task, with a model to train."""
+        self.objective = ToyObjective(self, model)
+        return self
 
     def describe_data(self) -> list[str]:
         return list(self.facts)
@@ -92,28 +100,31 @@ class Task:
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(epoch))
         for start in range(index, EXAMPLES, BATCH):
             rows = order[start : start + BATCH]
-            micro_batches = [self.micro_batch(some) for some in rows.chunk(self.run.train.accumulate)]
-            count = int(self.valid[rows].sum())
-            yield Step(micro_batches, start + len(rows), count, count, rows.tolist())
+            parts = enumerate(rows.chunk(self.run.train.accumulate))
+            micro_batches = [self.micro_batch(some, number) for number, some in parts]
+            yield Step(micro_batches, start + len(rows), int(self.valid[rows].sum()), rows.tolist())
 
-    def micro_batch(self, rows: Tensor) -> MicroBatch:
-        return MicroBatch(self.tokens[rows], self.targets[rows], self.valid[rows], rows)
+    def micro_batch(self, rows: Tensor, number: int) -> Batch:
+        text = Inputs("tokens", self.tokens[rows])
+        labels = Inputs("tokens", self.targets[rows], self.valid[rows])
+        return Batch({"text": text, "labels": labels}, int(self.valid[rows].sum()), number, tuple(rows.tolist()))
 
-    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        labels = batch["labels"]
         return smoothed_cross_entropy(
-            model(micro_batch.tokens), micro_batch.targets, micro_batch.valid, self.run.train.smoothing
+            model(batch["text"].values), labels.values, labels.valid, self.run.train.smoothing
         )
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         torch.rand(3)  # an evaluation may use random numbers; it must not matter
-        logits = model(self.tokens[:16])
+        logits = self.objective.model(self.tokens[:16])
         loss = float(smoothed_cross_entropy(logits, self.targets[:16], self.valid[:16]) / self.valid[:16].sum())
         exact = float((logits.argmax(-1) == self.targets[:16]).float().mean())
         return {"loss": loss, "perplexity": math.exp(loss), "exact": exact}
 
 
 class WithoutValidation(Task):
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         return {}
 
 
@@ -125,12 +136,12 @@ def net(seed: int = 1, **settings: Any) -> Net:
 def folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "run.json").exists():
-        (path / "run.json").write_text('{"format": 2}')
+        (path / "run.json").write_text('{"format": 2, "config": {}, "processors": {}}')
     return path
 
 
 def trained(path: Path, task: Task | None = None, resume: bool = False, model: Net | None = None, **train: Any) -> Any:
-    return fit(task or Task(**train), model or net(), folder(path), resume=resume, progress=False)
+    return fit((task or Task(**train)).of(model or net()), folder(path), resume=resume, progress=False)
 
 
 def records(path: Path, event: str) -> list[dict[str, Any]]:
@@ -279,12 +290,12 @@ def test_frozen_parameters_stay_and_a_fully_frozen_model_is_refused(tmp_path: Pa
 
 def test_a_step_matches_torch_adam(tmp_path: Path) -> None:
     task, model, twin = Task(steps=3, schedule="constant", warmup=2, clip=0.5), net(dropout=0), net(dropout=0)
-    fit(task, model, folder(tmp_path), resume=False, progress=False)
+    fit(task.of(model), folder(tmp_path), resume=False, progress=False)
     adam = torch.optim.Adam(twin.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for number, step in zip((1, 2, 3), task.steps(0, 0), strict=False):
-        micro_batch = step.micro_batches[0]
-        logits = twin(micro_batch.tokens)[micro_batch.valid]
-        F.cross_entropy(logits, micro_batch.targets[micro_batch.valid], label_smoothing=0.1).backward()
+        text, labels = (step.micro_batches[0][name] for name in ("text", "labels"))
+        logits = twin(text.values)[labels.valid]
+        F.cross_entropy(logits, labels.values[labels.valid], label_smoothing=0.1).backward()
         norm = nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
         adam.param_groups[0]["lr"] = 1e-2 * min(number / 2, 1)
         adam.step()
@@ -298,10 +309,10 @@ def test_a_step_matches_torch_adam(tmp_path: Path) -> None:
 def test_accumulated_gradients_equal_those_of_one_batch(tmp_path: Path, micro_batches: int) -> None:
     def gradients(accumulate: int) -> tuple[float, dict[str, Tensor]]:
         task, model = Task(accumulate=accumulate), net(dropout=0)
-        trainer = loop.Trainer(task, model, tmp_path)
+        trainer = loop.Trainer(task.of(model), tmp_path)
         step = next(task.steps(0, 0))
         assert len(step.micro_batches) == accumulate
-        loss = trainer.compute_gradients(step).item()
+        loss = trainer.compute_gradients(1, step).loss.item()
         return loss, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
     (whole_loss, whole), (loss, cut) = gradients(1), gradients(micro_batches)
@@ -318,7 +329,7 @@ def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(curves, "draw", draw)
     seen: list[dict[str, Any]] = []
     task = Task(steps=60, log_every=10, eval_every=25, save_every=20, keep=2, tensorboard=True)
-    outcome = fit(task, net(), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
+    outcome = fit(task.of(net()), folder(tmp_path), resume=False, on_event=seen.append, progress=False)
     assert (outcome.status, outcome.steps, outcome.best_step) == ("finished", 60, 60)
     assert outcome.best is not None and outcome.best < 1.5  # chance level: ln 23 = 3.1
     assert checkpoints(tmp_path) == [40, 60]
@@ -330,7 +341,12 @@ def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: 
     assert records(tmp_path, "end")[0]["status"] == "finished"
     assert seen == progress.read_records(tmp_path / "metrics.jsonl")
     weights = json.loads((tmp_path / "run.json").read_text())
-    assert weights == {"format": 2, "weights": {"step": 60, "metric": "loss", "value": outcome.best}}
+    assert weights == {
+        "format": 2,
+        "config": {},
+        "processors": {},
+        "weights": {"step": 60, "metric": "loss", "value": outcome.best},
+    }
     assert step_of(tmp_path) == 60
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     names = {path.name for path in (tmp_path / "checkpoints/step-60").iterdir()}
@@ -354,8 +370,8 @@ def test_the_logged_loss_is_the_mean_per_token_since_the_last_record(tmp_path: P
     with torch.no_grad():
         steps = list(task.steps(0, 0))[:4]
         sums = [float(task.loss(model, step.micro_batches[0])) for step in steps]
-    counts = [step.count for step in steps]
-    fit(task, model, folder(tmp_path), resume=False, progress=False)
+    counts = [step.tokens for step in steps]
+    fit(task.of(model), folder(tmp_path), resume=False, progress=False)
     found = {record["step"]: record["loss"] for record in records(tmp_path, "train")}
     assert len(set(counts)) > 1
     expected = {1: sums[0] / counts[0], 3: sum(sums[1:3]) / sum(counts[1:3]), 4: sums[3] / counts[3]}
@@ -380,11 +396,11 @@ def test_seeds(tmp_path: Path) -> None:
 
 def test_epochs_end_the_training_and_resume_in_the_data(tmp_path: Path) -> None:
     task = Task(steps=0, epochs=3)
-    outcome = fit(task, net(), folder(tmp_path), resume=False, progress=False)
+    outcome = fit(task.of(net()), folder(tmp_path), resume=False, progress=False)
     assert (outcome.status, outcome.steps) == ("finished", 3 * EXAMPLES // BATCH)
     assert task.requested == [(0, 0), (1, 0), (2, 0)]
     more = Task(steps=0, epochs=4)
-    assert fit(more, net(), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
+    assert fit(more.of(net()), folder(tmp_path), resume=True, progress=False).steps == 4 * EXAMPLES // BATCH
     assert more.requested == [(2, EXAMPLES), (3, 0)]
 
 
@@ -392,13 +408,13 @@ def test_minutes_count_over_resumed_parts(tmp_path: Path, monkeypatch: pytest.Mo
     now = [100.0]
 
     class Slow(Task):
-        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             now[0] += 10
-            return super().loss(model, micro_batch)
+            return super().loss(model, batch)
 
-        def validate(self, model: nn.Module) -> dict[str, float]:
+        def validate(self) -> dict[str, float]:
             now[0] += 4
-            return super().validate(model)
+            return super().validate()
 
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ended = []
@@ -429,7 +445,7 @@ class Scripted(Task):
         super().__init__(metric=name, eval_every=2, **train)
         self.metrics, self.name = metrics, name
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self) -> dict[str, float]:
         return {"loss": 9.0, self.name: self.metrics.pop(0)}
 
 
@@ -471,9 +487,9 @@ def test_bf16_keeps_float32_weights(tmp_path: Path) -> None:
     kinds = set()
 
     class Recording(Task):
-        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-            kinds.add(model(micro_batch.tokens).dtype)
-            return super().loss(model, micro_batch)
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+            kinds.add(model(batch["text"].values).dtype)
+            return super().loss(model, batch)
 
     model = net()
     outcome = trained(tmp_path, Recording(precision="bf16", steps=60), model=model)
@@ -486,9 +502,9 @@ def test_deterministic_algorithms_are_enabled_during_training_only(tmp_path: Pat
     seen = set()
 
     class Recording(Task):
-        def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             seen.add(torch.are_deterministic_algorithms_enabled())
-            return super().loss(model, micro_batch)
+            return super().loss(model, batch)
 
     trained(tmp_path, Recording(deterministic=True))
     assert seen == {True}
@@ -502,9 +518,9 @@ def test_a_failing_compile_falls_back_for_the_rest_of_the_run(tmp_path: Path, mo
     trained(tmp_path / "plain", steps=10)
 
     def breaking(loss: Any, **settings: Any) -> Any:
-        def broken(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        def broken(batch: Batch) -> LossSum:
             torch.rand(5)  # dropout may have used random numbers before the failure
-            loss(model, micro_batch).backward()
+            loss(batch).sum.backward()
             raise RuntimeError("no compiler here\nand a long story")
 
         return broken
@@ -542,10 +558,10 @@ class Poisoned(Task):
     poison = "nan"
     start = 16
 
-    def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(1))
-        loss = super().loss(model, micro_batch)
-        if not torch.equal(micro_batch.examples, order[self.start : self.start + BATCH]):
+        loss = super().loss(model, batch)
+        if list(batch.examples) != order[self.start : self.start + BATCH].tolist():
             return loss
         return loss * float(self.poison) if self.poison != "gradient" else loss + model.unused.sub(1).abs().sqrt().sum()
 
@@ -556,7 +572,7 @@ def test_a_nonfinite_step_is_skipped_and_reported(tmp_path: Path, poison: str, d
     model = net()
     task = Poisoned(steps=20, save_every=6, eval_every=100, log_every=10, clip=0.0 if poison == "inf" else 1.0)
     task.poison = poison
-    trainer = loop.Trainer(task, model, folder(tmp_path))
+    trainer = loop.Trainer(task.of(model), folder(tmp_path))
     trainer.deferred = deferred
     trainer.prepare(resume=False)
     kept: dict[int, Tensor] = {}
@@ -591,7 +607,7 @@ def test_a_nonfinite_step_is_skipped_and_reported(tmp_path: Path, poison: str, d
 def test_a_nonfinite_step_is_reported_before_a_save(tmp_path: Path) -> None:
     task = Poisoned(save_every=6, eval_every=100, log_every=100)
     task.start = 0
-    trainer = loop.Trainer(task, net(), folder(tmp_path))
+    trainer = loop.Trainer(task.of(net()), folder(tmp_path))
     trainer.deferred = True
     trainer.prepare(resume=False)
     with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, progress.StopSignal() as stop:
@@ -618,7 +634,7 @@ def test_a_signal_finishes_the_step_saves_and_returns(tmp_path: Path, number: si
             signal.raise_signal(number)
 
     before = signal.getsignal(number)
-    outcome = fit(Task(log_every=1), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    outcome = fit(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert (outcome.status, outcome.steps) == ("stopped", 7)
     assert signal.getsignal(number) == before
     assert checkpoints(tmp_path) == [5, 7]
@@ -637,7 +653,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        fit(Task(log_every=1), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+        fit(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert signal.getsignal(signal.SIGINT) == before
     assert checkpoints(tmp_path) == [5]
 
@@ -647,7 +663,7 @@ def test_stopping_before_any_evaluation_still_saves_weights(tmp_path: Path) -> N
         if record["event"] == "train":
             signal.raise_signal(signal.SIGTERM)
 
-    fit(Task(eval_every=100), net(), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    fit(Task(eval_every=100).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert step_of(tmp_path) == 1
 
 
@@ -663,7 +679,7 @@ def test_training_runs_outside_the_main_thread(tmp_path: Path) -> None:
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(Task(steps=10, log_every=5), net(), folder(tmp_path), resume=False)
+    fit(Task(steps=10, log_every=5).of(net()), folder(tmp_path), resume=False)
     output = capsys.readouterr()
     assert output.out == "" and "\x1b" not in output.err and "\r" not in output.err
     lines = output.err.splitlines()
@@ -699,7 +715,7 @@ def test_progress_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    fit(Task(log_every=1), net(), folder(tmp_path), resume=False)
+    fit(Task(log_every=1).of(net()), folder(tmp_path), resume=False)
     shown = stream.getvalue()
     assert "step 20" in shown and "tokens/s" in shown and "left" in shown and "…" not in shown
     assert "step 20  valid  loss" in shown and "finished after 20 steps" in shown
@@ -750,7 +766,7 @@ def weights_of(path: Path) -> dict[str, Tensor]:
 
 def test_checkpoints_are_averaged_at_the_end(tmp_path: Path) -> None:
     task = Task(steps=20, save_every=4, eval_every=100, keep=1, average=3)
-    task.validate = lambda model: {}  # type: ignore[method-assign, assignment]
+    task.validate = dict  # type: ignore[method-assign, assignment]
     trained(tmp_path, task)
     paths = [tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (12, 16, 20)]
     parts, found = [weights_of(path) for path in paths], weights_of(tmp_path / "model.safetensors")
@@ -763,7 +779,7 @@ def test_checkpoints_are_averaged_at_the_end(tmp_path: Path) -> None:
 def test_averaged_checkpoints_are_published_only_if_better(tmp_path: Path, better: bool) -> None:
     task = Task(steps=12, save_every=4, eval_every=4, average=2)
     values = iter([5.0, 4.0, 3.0, 2.0 if better else 3.5])
-    task.validate = lambda model: {"loss": next(values)}  # type: ignore[method-assign, assignment]
+    task.validate = lambda: {"loss": next(values)}  # type: ignore[method-assign, assignment]
     outcome = trained(tmp_path, task)
     last = weights_of(tmp_path / "checkpoints" / "step-12" / "model.safetensors")
     found = weights_of(tmp_path / "model.safetensors")
@@ -780,7 +796,7 @@ def test_ema_is_evaluated_published_and_resumed(tmp_path: Path) -> None:
     task = Task(steps=14, ema=0.9, save_every=5, eval_every=7)
     seen: list[dict[str, Tensor]] = []
     validate = task.validate
-    task.validate = lambda model: seen.append(copy.deepcopy(model.state_dict())) or validate(model)  # type: ignore
+    task.validate = lambda: seen.append(copy.deepcopy(task.objective.model.state_dict())) or validate()  # type: ignore
     trained(whole, task)
     trained(parts, Task(steps=7, ema=0.9, save_every=5, eval_every=7))
     trained(parts, Task(steps=14, ema=0.9, save_every=5, eval_every=7), resume=True)

@@ -1,0 +1,184 @@
+"""The objectives of the tasks: modules from a batch to its summed loss."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..data.batch import Batch
+from ..data.collate import IGNORED
+from ..parts import Cache
+from ..parts.inputs import Encoded, Inputs
+from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
+from ..training.objective import LossSum, Objective, StepObjective
+from .protocols import CausalModel, EmbeddingModel, EncoderModel, LabelModel, MaskedModel, Seq2SeqModel
+
+
+class Seq2SeqObjective(Objective):
+    """Summed over the valid target tokens. Padding gets no logits; packed rows have little of it."""
+
+    def __init__(self, model: nn.Module, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, labels = cast(Seq2SeqModel, self.model), batch["labels"]
+        states = decoder_states(model, batch["source"], batch["target"])
+        if labels.positions is not None:
+            states = states.flatten(0, 1)[labels.positions]
+        return LossSum(smoothed_cross_entropy(model.logits(states), labels.values, labels.valid, self.smoothing))
+
+
+class LabelObjective(Objective):
+    """Summed over the inputs. R-Drop averages two passes and adds their divergence, `rdrop` times."""
+
+    def __init__(self, model: nn.Module, smoothing: float, rdrop: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.smoothing, self.rdrop = model, smoothing, rdrop
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, labels = cast(LabelModel, self.model), batch["label"].values
+        logits = [label_logits(model, batch["text"]) for _ in range(2 if self.rdrop else 1)]
+        loss = torch.stack([smoothed_cross_entropy(each, labels, smoothing=self.smoothing) for each in logits]).mean()
+        return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
+
+
+class TagObjective(Objective):
+    """Summed over the words; the first token of a word predicts its tag."""
+
+    def __init__(self, model: nn.Module, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> LossSum:
+        tags = batch["tags"].values
+        tagged = tags != IGNORED
+        logits = label_logits(cast(LabelModel, self.model), batch["text"])[tagged]
+        return LossSum(smoothed_cross_entropy(logits, tags[tagged], smoothing=self.smoothing))
+
+
+class MaskedObjective(Objective):
+    """Summed over the masked tokens.
+
+    The mean loss of the pairs is added once per masked token. Divided by the masked tokens of a step, both are means,
+    as in the paper.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, labels = cast(MaskedModel, self.model), batch["labels"].values
+        states, masked = encoder_states(model, batch["text"]), labels != IGNORED
+        loss = smoothed_cross_entropy(model.logits(states[masked]), labels[masked], smoothing=self.smoothing)
+        if "next_sentence" not in batch:
+            return LossSum(loss)
+        classes = batch["next_sentence"].values
+        pairs = smoothed_cross_entropy(model.next_sentence_logits(states), classes)
+        return LossSum(loss + masked.sum() / len(classes) * pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryBatch(Batch):
+    """A batch and the memory of the text before it."""
+
+    memory: Cache | None = None
+
+
+class LanguageObjective(Objective):
+    """Summed over the predicted tokens.
+
+    A model with memory has one for each micro-batch of a step, which carries over to the next step.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+        self.memories: dict[int, Cache] = {}  # by micro-batch number
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, labels = cast(CausalModel, self.model), batch["labels"]
+        memory = batch.memory if isinstance(batch, MemoryBatch) else None
+        if memory is not None:
+            memory.reset(batch["reset"].values)
+        logits = model.logits(causal_states(model, batch["text"], memory))  # (batch, tokens, vocab)
+        return LossSum(smoothed_cross_entropy(logits, labels.values, labels.valid, self.smoothing))
+
+    def bind(self, batch: Batch) -> Batch:
+        """The batch with its memory. One that does not count has its own, which is forgotten."""
+        if "reset" not in batch:
+            return batch
+        memory = self.memories.get(batch.number) if batch.counted else None
+        if memory is None:
+            memory = self._new_memory(len(batch["text"]))
+        if batch.counted:
+            self.memories[batch.number] = memory
+        return MemoryBatch(batch.inputs, batch.count, batch.number, batch.examples, batch.counted, memory)
+
+    def _new_memory(self, rows: int) -> Cache:
+        memory = cast(CausalModel, self.model).new_memory(rows)
+        assert memory is not None
+        return memory
+
+    def state(self) -> dict[str, Tensor]:
+        states = ((number, memory.state()) for number, memory in self.memories.items())
+        return {f"{number}.{name}": tensor for number, tensors in states for name, tensor in tensors.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Older checkpoints have the first row of a micro-batch in place of its number; their order is the same."""
+        self.memories.clear()
+        keys = sorted({int(name.partition(".")[0]) for name in state})
+        for number, key in enumerate(keys):
+            own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{key}.")}
+            self.memories[number] = self._new_memory(len(own["lengths"]))
+            self.memories[number].load_state(own)
+
+
+class ContrastiveObjective(StepObjective):
+    """Among all examples of a step, each side of an example finds its other side (CLIP, 2103.00020)."""
+
+    def __init__(self, model: nn.Module, fields: tuple[str, str]) -> None:
+        super().__init__()
+        self.model, self.fields = model, fields
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        model, (one, other) = cast(EmbeddingModel, self.model), self.fields
+        scale = model.log_scale.exp().repeat(len(batch[one]))
+        return {"one": model.embed(batch[one]), "other": model.embed(batch[other]), "scale": scale}
+
+    def loss(self, features: Mapping[str, Tensor]) -> LossSum:
+        scores = features["scale"].float().mean() * (features["one"].float() @ features["other"].float().T)
+        own = torch.arange(len(scores), device=scores.device)
+        loss = cross_entropy(scores, own, reduction="sum") + cross_entropy(scores.T, own, reduction="sum")
+        return LossSum(loss / 2)
+
+
+# --- hidden states ---------------------------------------------------------------------------------------------------
+
+
+def decoder_states(model: Seq2SeqModel, source: Inputs, target: Inputs) -> Tensor:
+    """(batch, tokens, width)"""
+    encoded = Encoded(model.encode(source.values, source.mask()), source.valid, source.segments)
+    return model.decode(target.values, encoded.cross(target), target.mask())
+
+
+def encoder_states(model: EncoderModel, text: Inputs) -> Tensor:
+    """(batch, tokens, width)"""
+    if text.token_types is None:  # not every family has token types
+        return model.encode(text.values, text.mask())
+    return model.encode(text.values, text.mask(), text.token_types)
+
+
+def label_logits(model: LabelModel, text: Inputs) -> Tensor:
+    """(batch, labels), or of tags (batch, tokens, labels)"""
+    valid = torch.ones_like(text.values, dtype=torch.bool) if text.valid is None else text.valid
+    return model.label_logits(encoder_states(model, text), valid)
+
+
+def causal_states(model: CausalModel, text: Inputs, memory: Cache | None = None) -> Tensor:
+    """(batch, tokens, width)"""
+    return model.decode(text.values, text.mask() if memory is None else memory.next_mask(text.values), memory)

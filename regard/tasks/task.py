@@ -1,0 +1,65 @@
+"""The declaration of a task: what it needs of a model."""
+
+from dataclasses import dataclass
+
+from ..config.merge import one_of
+from ..config.tasks import TASKS, Metric
+from ..errors import UserError
+from ..families import FAMILIES, family
+from ..families.spec import ModelSpec, Output
+from ..parts.inputs import Modality
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task fits the families that read its modalities and write its output."""
+
+    name: str
+    reads: frozenset[Modality]
+    writes: Output
+    request: type  # what its predictor takes and returns
+    result: type
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that train.metric may name."""
+        return TASKS[self.name].metrics
+
+    def fits(self, spec: ModelSpec) -> bool:
+        return self.reads <= spec.reads and self.writes in spec.writes
+
+    def check(self, spec: ModelSpec, name: str) -> None:
+        """Refuse the family `name`, which has this spec, if it does not fit."""
+        if self.fits(spec):
+            return
+        others = [other for other in FAMILIES if self.fits(spec_of(other))]
+        raise UserError(
+            f"model.family={name} cannot be used for the task {self.name}; {one_of(None, others)}: "
+            f"these read {' and '.join(sorted(self.reads))} and write {OUTPUTS[self.writes]}"
+        )
+
+
+OUTPUTS: dict[Output, str] = {
+    "target": "another sequence",
+    "next": "the next token",
+    "masked": "masked tokens",
+    "label": "a label",
+    "tags": "tags",
+    "embedding": "an embedding",
+    "boxes": "boxes",
+}
+TEXT: frozenset[Modality] = frozenset({"tokens"})
+
+
+def spec_of(name: str) -> ModelSpec:
+    """What the family reads and writes."""
+    found: ModelSpec = getattr(family(name), "SPEC", None) or SPECS[name]
+    return found
+
+
+ENCODER: frozenset[Output] = frozenset({"masked", "label", "tags", "embedding"})
+GENERIC: frozenset[Output] = frozenset({"target", "next", "label", "tags", "embedding"})
+SPECS = {name: ModelSpec(TEXT, ENCODER) for name in ("bert", "longformer", "bigbird")}
+SPECS |= {name: ModelSpec(TEXT, frozenset({"target"})) for name in ("transformer", "t5")}
+SPECS |= {name: ModelSpec(TEXT, frozenset({"next"})) for name in ("lm", "gpt", "xl")}
+SPECS |= {name: ModelSpec(TEXT, GENERIC) for name in ("rnn", "cnn")}

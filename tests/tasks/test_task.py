@@ -1,0 +1,48 @@
+"""Tasks declare what they need of a model; families of another modality or output are refused."""
+
+from types import ModuleType
+
+import pytest
+
+import regard
+from regard.config.tasks import TASKS
+from regard.errors import UserError
+from regard.families import FAMILIES, bert
+from regard.families.spec import ModelSpec
+from regard.tasks import task_module
+from regard.tasks.task import spec_of
+
+FITTING = {
+    "translate": "transformer t5 rnn cnn",
+    "text2text": "transformer t5 rnn cnn",
+    "spans": "transformer t5 rnn cnn",
+    "language": "lm gpt xl rnn cnn",
+    "classify": "bert longformer bigbird rnn cnn",
+    "tag": "bert longformer bigbird rnn cnn",
+    "masked": "bert longformer bigbird",
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_fits_the_families_that_read_and_write_what_it_needs(name: str) -> None:
+    task = task_module(name).TASK
+    assert task.name == name and task.metrics == TASKS[name].metrics
+    assert [other for other in FAMILIES if task.fits(spec_of(other))] == FITTING[name].split()
+
+
+def test_a_family_of_another_modality_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It labels pictures: its methods have the names that the task calls, and its model could be built."""
+    pictures = ModuleType("pictures")
+
+    class Config(bert.Config):
+        family: str = "pictures"  # type: ignore[assignment]
+
+    pictures.Config, pictures.SIZES, pictures.Model = Config, bert.SIZES, bert.Model  # type: ignore[attr-defined]
+    pictures.SPEC = ModelSpec(frozenset({"pixels"}), frozenset({"label", "embedding"}))  # type: ignore[attr-defined]
+    monkeypatch.setitem(FAMILIES.added, "pictures", pictures)
+    for task in ("classify", "masked"):
+        with pytest.raises(UserError, match="model.family=pictures cannot be used for the task") as caught:
+            regard.build(task, {"model.family": "pictures"})
+        words = {"classify": "a label", "masked": "masked tokens"}[task]
+        families = FITTING[task].replace(" ", ", ")
+        assert str(caught.value).endswith(f"{task}; expected one of {families}: these read tokens and write {words}")
