@@ -24,6 +24,7 @@ from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
 from ..files import read_json, write_json
 from ..parts.layer import smallest_context
+from ..processors.saved import export_processors, imported_labels
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 
@@ -92,6 +93,8 @@ def load_adapter(predictor: Any, folder: Path, base: str) -> Any:
     else:
         settings = _load_virtual_tokens(predictor.model, kind, folder, tensors, config.get("num_virtual_tokens"))
     predictor.run = predictor.run.model_copy(update={"tune": settings, "start": base})
+    if getattr(c, "labels", 0):  # those of the exported run, which may differ from those of the base
+        predictor.labels = imported_labels(folder, predictor.labels)
     predictor.model.eval()
     return predictor
 
@@ -258,10 +261,9 @@ def _split_heads(part: Tensor, like: Tensor) -> Tensor:
 
 def write(predictor: Any, draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
-    run, c = predictor.run, predictor.run.model
+    run, c, kind = predictor.run, predictor.run.model, predictor.run.tune.kind
     config: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
     config |= {"inference_mode": True, "modules_to_save": None}
-    kind = run.tune.kind
     if kind == "lora":
         tensors, settings = _lora_tensors(predictor.model, c, run.tune)
     else:
@@ -269,6 +271,7 @@ def write(predictor: Any, draft: Path, precision: str) -> None:
         settings = _virtual_token_settings(c, run.tune.length)
     kinds = {ours: theirs for theirs, ours in KINDS.items()}
     draft.mkdir()
+    export_processors(draft, predictor.processors)
     write_json(draft / CONFIG, config | {"peft_type": kinds[kind]} | settings)
     contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     (draft / WEIGHTS).write_bytes(save(contiguous, {"format": "pt"}))

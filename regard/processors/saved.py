@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
+from ..files import read_optional_json, write_json
 from ..run_folder import FILE, read_run
 from .base import PROCESSORS, Processor, read_processor_file
+from .labels import LabelProcessor, LabelSet, TagProcessor
+
+LIST = "processors.json"  # in folders without run.json
 
 
 def processor_class(kind: str) -> type[Processor]:
@@ -50,14 +55,35 @@ def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[s
 
 def load_processors(folder: Path) -> dict[str, Processor]:
     """The processors of a run folder by field. Fields with one file share one processor."""
+    return _load_listed(folder, read_run(folder)["processors"], FILE)
+
+
+def _load_listed(folder: Path, entries: Mapping[str, Any], listed_in: str) -> dict[str, Processor]:
     found: dict[str, Processor] = {}
     files: dict[str, Processor] = {}
-    for field, entry in read_run(folder)["processors"].items():
+    for field, entry in entries.items():
         try:
             kind, file = str(entry["kind"]), str(entry["file"])
         except (TypeError, KeyError) as error:
-            raise UserError(f"{folder / FILE}: the processor of {field} has no {error}; restore the file") from error
+            raise UserError(
+                f"{folder / listed_in}: the processor of {field} has no {error}; restore the file"
+            ) from error
         if file not in files:
             files[file] = load_processor(folder / file, kind)
         found[field] = files[file]
     return found
+
+
+# --- folders of other formats, which have no run.json ----------------------------------------------------------------
+
+
+def export_processors(folder: Path, processors: Mapping[str, Processor]) -> None:
+    """Save the processors with their list."""
+    write_json(folder / LIST, save_processors(folder, processors))
+
+
+def imported_labels(folder: Path, labels: LabelSet) -> LabelSet:
+    """The labels that `export_processors` saved; `labels` where there are none, or another number."""
+    kept = _load_listed(folder, read_optional_json(folder / LIST), LIST).values()
+    found = [each.labels for each in kept if isinstance(each, LabelProcessor | TagProcessor)]
+    return found[0] if found and len(found[0]) == len(labels) else labels

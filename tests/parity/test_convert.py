@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from helpers import marian, small
+from helpers import marian, reads, small
 
 import regard
 from regard.cli import main
 from regard.errors import UserError
 from regard.formats.huggingface import marian_export, tokenizer_export
 from regard.parts import Mask
+from regard.processors.image import ImageProcessor
+from regard.processors.saved import load_processors
 from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
 TEXTS = [*marian.sentences(20, seed=5), "unseen wörds, and 日本 👩‍👩‍👧 </s> <unk>!", "cat", "  the   cat  "]
@@ -307,6 +309,88 @@ def test_average(run, tmp_path, capsys):
     assert regard.load(both).predict(texts) == whole.predict(texts)
     assert "mean of the last 3 checkpoints" in (both / "README.md").read_text()
     assert regard.load(run).score(texts, texts) == last.score(texts, texts)  # the run is as it was
+
+
+# --- processors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def moods(tmp_path_factory) -> Path:
+    """A classifier of two labels."""
+    return reads.train_run(
+        "classify", tmp_path_factory.mktemp("moods"), train__steps=2, train__save_every=1, train__keep=2
+    )
+
+
+def tuned(base: Path, out: Path) -> Path:
+    """A classifier tuned over `base`, whose labels have other names."""
+    lines = [(text, {"glad": "up", "sad": "down"}[label]) for text, label in reads.labeled_examples(60, 5)]
+    data = reads.write_texts(out.with_suffix(".tsv"), lines)
+    settings = {"data.train": str(data), "start": str(base), "tune.kind": "lora", "train.lr": 1e-2, "train.steps": 20}
+    regard.train("classify", {**settings, "train.tensorboard": False, "device": "cpu"}, out=out)
+    return out
+
+
+def same_processors(ours: Path, theirs: Path) -> bool:
+    """True if run.json lists the same processors and their files are equal."""
+    entries = [json.loads((each / "run.json").read_text())["processors"] for each in (ours, theirs)]
+    files = {entry["file"] for entry in entries[0].values()}
+    return entries[0] == entries[1] and all(
+        (ours / name).read_bytes() == (theirs / name).read_bytes() for name in files
+    )
+
+
+def test_averaged_and_merged_runs_keep_every_processor(moods, tmp_path):
+    regard.convert(moods, average=2, out=tmp_path / "mean")
+    assert same_processors(moods, tmp_path / "mean") and regard.load(tmp_path / "mean").labels.names == ["glad", "sad"]
+    run = tuned(moods, tmp_path / "tuned")
+    regard.convert(run, merge=True, out=tmp_path / "merged")
+    assert same_processors(run, tmp_path / "merged") and regard.load(tmp_path / "merged").labels.names == ["down", "up"]
+    ImageProcessor(resize=7).save(moods / "image.json")  # of a task that also reads pictures
+    about = json.loads((moods / "run.json").read_text())
+    more = {**about, "processors": {**about["processors"], "image": {"kind": "image", "file": "image.json"}}}
+    (moods / "run.json").write_text(json.dumps(more))
+    regard.convert(moods, average=2, out=tmp_path / "more")
+    (moods / "run.json").write_text(json.dumps(about))
+    assert load_processors(tmp_path / "more")["image"] == ImageProcessor(resize=7)
+
+
+def test_a_hugging_face_folder_has_the_labels_and_the_tokenizer(moods, tmp_path):
+    regard.convert(moods, to="huggingface", out=tmp_path / "hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["id2label"] == {"0": "glad", "1": "sad"} and config["label2id"] == {"glad": 0, "sad": 1}
+    ours, again = regard.load(moods), regard.load(tmp_path / "hf")
+    assert again.processors.keys() == ours.processors.keys() == {"text", "label"}
+    texts = ["a good day", "Größe </s>"]
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    expected = [ours.processors["text"].encode(text).tolist() for text in texts]
+    assert tokenizer(texts, add_special_tokens=False)["input_ids"] == expected
+    assert [again.processors["text"].encode(text).tolist() for text in texts] == expected
+    assert again.processors["label"].encode("sad") == 1
+
+
+def test_a_peft_folder_has_the_labels_of_its_run(moods, tmp_path):
+    run = tuned(moods, tmp_path / "tuned")
+    regard.convert(run, to="peft", out=tmp_path / "peft")
+    over, ours = regard.load(moods, tune=tmp_path / "peft"), regard.load(run)
+    texts = [text for text, _ in reads.labeled_examples(20, 3)]
+    assert over.labels.names == ["down", "up"] and over.predict(texts) == ours.predict(texts)
+    listed = json.loads((tmp_path / "peft/processors.json").read_text())
+    assert listed == json.loads((run / "run.json").read_text())["processors"]
+    assert (tmp_path / "peft/tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
+
+
+def test_two_tokenizers_are_kept(tmp_path):
+    size = {"model__width": 32, "model__inner": 48, "model__heads": 2, "train__eval_every": 1000}
+    run = small.train_translator(tmp_path, 40, **size, train__save_every=20, train__keep=2, tokenizer__joint=False)
+    sides, texts = regard.load(run).processors, TEXTS[:3]
+    for to in ("ctranslate2", "huggingface"):
+        regard.convert(run, to=to, out=tmp_path / to)
+        for name, side in zip(("tokenizer.json", "target/tokenizer.json"), sides.values(), strict=True):
+            assert load_tokenizer(tmp_path / to / name).encode(texts) == [side.encode(each).tolist() for each in texts]
+    regard.convert(run, average=2, out=tmp_path / "mean")
+    again = regard.load(tmp_path / "mean").processors
+    assert same_processors(run, tmp_path / "mean") and again["source"] is not again["target"]
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
