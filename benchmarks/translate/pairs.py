@@ -11,7 +11,7 @@ from regard.config.schema import TokenizerConfig
 from regard.data.batch import Batch
 from regard.data.collate import collate_pairs
 from regard.data.examples import Examples
-from regard.data.sampler import Step
+from regard.data.loader import LoadedStep
 from regard.parts.inputs import Inputs
 from regard.processors.tokenizers import SPECIALS, TrainedTokenizer, train_tokenizer
 
@@ -69,15 +69,15 @@ class EncodedPairs:
         self.sources, self.targets = (text.encode([both[side] for both in examples.pairs]) for side in (0, 1))
         self.longer = [max(len(x), len(y)) + 1 for x, y in zip(self.sources, self.targets, strict=True)]
 
-    def step(self, chosen: list[int]) -> Step:
+    def step(self, chosen: list[int]) -> LoadedStep:
         """One step with these pairs as a single padded batch."""
         batch = collate_pairs(
             [self.sources[i] for i in chosen], [self.targets[i] for i in chosen], self.text, self.text
         )
         batch = pad_to_multiple(batch, self.multiple, self.text.pad)
-        return Step([batch], 0, sum(self.longer[i] for i in chosen), chosen)
+        return LoadedStep([batch], 0, sum(self.longer[i] for i in chosen), chosen)
 
-    def grouped(self, sentences: int) -> list[Step]:
+    def grouped(self, sentences: int) -> list[LoadedStep]:
         """Steps of `sentences` pairs, grouped by source length as the Trainer of Hugging Face does."""
         steps, many = [], MEGABATCH * sentences
         for begin in range(0, len(self.sources), many):
@@ -102,14 +102,14 @@ def pad_to_multiple(batch: Batch, multiple: int, pad: int) -> Batch:
     return replace(batch, inputs=inputs)
 
 
-def spread(steps: list[Step], count: int) -> list[Step]:
+def spread(steps: list[LoadedStep], count: int) -> list[LoadedStep]:
     """Choose `count` steps of an epoch, evenly from the shortest to the longest sentences."""
     ordered = sorted(steps, key=lambda step: step.tokens / len(step.examples))
     indices = (np.arange(count) + 0.5) * len(ordered) / count
     return [ordered[int(index)] for index in indices]
 
 
-def valid_tokens(steps: list[Step]) -> int:
+def valid_tokens(steps: list[LoadedStep]) -> int:
     """Tokens of both sides without padding."""
     return sum(valid_sources(batch["source"]) + batch.count for step in steps for batch in step.micro_batches)
 
@@ -122,7 +122,7 @@ def valid_sources(source: Inputs) -> int:
     return int(source.valid.sum())
 
 
-def padding(steps: list[Step]) -> float:
+def padding(steps: list[LoadedStep]) -> float:
     """The fraction of padding in both sides."""
     batches = [batch for step in steps for batch in step.micro_batches]
     total = sum(batch["source"].values.numel() + batch["target"].values.numel() for batch in batches)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.config.run import Run
 from regard.config.schema import Adam, PairData, Train
 from regard.data.batch import Batch
-from regard.data.sampler import Step
+from regard.data.loader import LoadedStep
 from regard.errors import UserError
 from regard.tasks.translate import TranslateJob, TranslatePredictor
 from regard.training import optim
@@ -35,7 +35,7 @@ class Program(NamedTuple):
 
     model: nn.Module
     loss: Loss
-    steps: list[Step]
+    steps: list[LoadedStep]
     static_shapes: bool = False  # true if all micro-batches have one shape
 
 
@@ -108,7 +108,7 @@ def loss_of(job: TranslateJob) -> Loss:
     return lambda net, batch: job.objective.forward(batch).sum
 
 
-def move_step(step: Step, device: torch.device) -> Step:
+def move_step(step: LoadedStep, device: torch.device) -> LoadedStep:
     return replace(step, micro_batches=[batch.to(device) for batch in step.micro_batches])
 
 

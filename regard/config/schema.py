@@ -56,7 +56,7 @@ class Data(Base):
     test: Sides = ()
     invalid: Literal["refuse", "skip"] = "refuse"
     max_tokens: Positive = 256  # of the longest side of an example
-    workers: Count = 0  # threads that prefetch
+    workers: Count = 0  # processes that load batches ahead
 
 
 class PackedData(Data):

@@ -6,7 +6,6 @@ data.document=stream, all lines are one text: END after each line is an ordinary
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,9 @@ from ..errors import UserError
 from ..parts.inputs import Inputs
 from ..processors.tokenizers import Tokenizer
 from .batch import Batch
+from .dataset import Measured
 from .documents import Documents
-from .sampler import Step
+from .sampler import Pool, Step, StepSampler
 from .token_cache import cached_tokens
 
 EVAL_TOKENS = 1 << 14  # of a batch in evaluation
@@ -96,13 +96,27 @@ def build_window(
     return Batch(inputs, int(valid.sum()), examples=tuple(begins.tolist()))
 
 
-class CorpusSampler:
-    """The base of both samplers: a number of windows of equal width for each step."""
+class CorpusSampler(StepSampler):
+    """The base of both samplers: a number of windows of equal width for each step.
+
+    The examples of a step are the offsets where its windows begin. A window needs no encoding, so the sampler makes
+    the batches as well.
+    """
 
     def __init__(self, corpus: Corpus, data: TextData, train: Train) -> None:
         self.corpus, self.train = corpus, train
         self.width = min(data.max_tokens, len(corpus))
         self.rows = train.batch or max(train.tokens // self.width, 1)
+
+    def pools(self, epoch: int, index: int = 0) -> Iterator[Pool]:
+        """One: all windows cost the same."""
+        yield Pool(epoch, 0, np.zeros(0, np.int64))
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+        return build_window(self.corpus, indices, self.width)
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        raise NotImplementedError("all windows cost the same")
 
     def _step_starts(self, index: int, rows: int, count: int) -> range:
         """The first window of each remaining step."""
@@ -113,14 +127,9 @@ class CorpusSampler:
             )
         return range(index, count // rows * rows, rows)
 
-    def _make_step(self, begins: np.ndarray, index: int, reset: np.ndarray | None = None) -> Step:
-        micro_batches = []
-        parts = np.array_split(np.arange(len(begins)), min(self.train.accumulate, len(begins)))
-        for number, rows in enumerate(parts):
-            own = None if reset is None else reset[rows]
-            window = build_window(self.corpus, begins[rows], self.width, reset=own)
-            micro_batches.append(replace(window, number=number))
-        return Step(micro_batches, index, begins.size * self.width, begins.tolist())
+    def _step(self, epoch: int, begins: np.ndarray, index: int) -> Step:
+        parts = np.array_split(begins, min(self.train.accumulate, len(begins)))
+        return Step(epoch, index, begins.size * self.width, tuple(parts))
 
 
 class WindowSampler(CorpusSampler):
@@ -129,32 +138,39 @@ class WindowSampler(CorpusSampler):
     An epoch has every token at least once, except for windows that do not fill the last step.
     """
 
-    def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
-        """The steps of an epoch after its first `index` windows; `Step.index` is where to resume."""
-        rng = np.random.default_rng([self.train.seed, epoch])
+    def plan(self, pool: Pool, index: int = 0) -> Iterator[Step]:
+        rng = np.random.default_rng([self.train.seed, pool.epoch])
         last = len(self.corpus) - self.width
         begins = np.unique(np.concatenate([[0], np.arange(rng.integers(self.width), last, self.width), [last]]))
         begins = rng.permutation(begins)
         rows = min(self.rows, len(begins))
         for first in self._step_starts(index, rows, len(begins)):
-            yield self._make_step(begins[first : first + rows], first + rows)
+            yield self._step(pool.epoch, begins[first : first + rows], first + rows)
 
 
 class ContiguousSampler(CorpusSampler):
     """For a model with memory: every row reads its own part of the text, window after window.
 
-    Rows cross document borders, which START marks. The first windows of an epoch reset the memory.
+    Rows cross document borders, which START marks. The first windows of an epoch reset the memory. A row is always in
+    the micro-batch of the same number, and so in the same process, which has its memory.
     """
 
-    def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
+    def plan(self, pool: Pool, index: int = 0) -> Iterator[Step]:
+        begins, steps = self._row_begins(pool.epoch)
+        rows = len(begins)
+        for first in self._step_starts(index, rows, steps * rows):
+            yield self._step(pool.epoch, begins + first // rows * self.width, first + rows)
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+        return build_window(self.corpus, indices, self.width, reset=np.isin(indices, self._row_begins(epoch)[0]))
+
+    def _row_begins(self, epoch: int) -> tuple[np.ndarray, int]:
+        """Where each row begins in an epoch, and the number of its windows."""
         rows = min(self.rows, max(len(self.corpus) // self.width, 1))
         length = len(self.corpus) // rows
         steps = length // self.width
         shift = np.random.default_rng([self.train.seed, epoch]).integers(length - steps * self.width + 1)
-        begins = np.arange(rows) * length + shift
-        for first in self._step_starts(index, rows, steps * rows):
-            current = begins + first // rows * self.width
-            yield self._make_step(current, first + rows, reset=np.full(rows, not first))
+        return np.arange(rows) * length + shift, steps
 
 
 def evaluation_windows(corpus: Corpus, context: int, stride: int = 0, rows: int = 0) -> Iterator[Batch]:

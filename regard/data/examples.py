@@ -52,7 +52,7 @@ class Examples(LazySequence[tuple[Any, ...]]):
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch."""
-        return rng.permutation(len(self))
+        return permutation(len(self), rng)
 
     def texts(self, *sides: int) -> "SideTexts":
         """The texts of these sides, one side after the other."""
@@ -72,6 +72,13 @@ class Examples(LazySequence[tuple[Any, ...]]):
             "bom": "files began with a byte-order mark; it was removed",
         }
         return [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts.get(key)]
+
+
+def permutation(count: int, rng: np.random.Generator) -> np.ndarray:
+    """`rng.permutation(count)` in four bytes per item, where they suffice."""
+    order = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    rng.shuffle(order)
+    return order
 
 
 @dataclass(frozen=True)

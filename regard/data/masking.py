@@ -13,10 +13,11 @@ from ..processors.text import encode_words
 from ..processors.tokenizers import TrainedTokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
+from .dataset import EncodedExample, TaskDataset
+from .draws import Draws
 from .examples import Examples
 from .pairs import PairExamples
 from .rows import max_text_tokens
-from .sampler import EncodedExample, StepSampler
 from .text_lines import TextLines
 
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens: replaced by <mask>, by a random token; the rest stays
@@ -57,17 +58,22 @@ class Masker:
             flat = np.array([token for tokens in words for token in tokens], np.int32)
             yield flat, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
-    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """The concatenated texts with some tokens replaced, and the original of these (IGNORED elsewhere)."""
+    def mask_texts(self, texts: Sequence[tuple[Ids, ...]], draws: Draws) -> tuple[Ids, Ids]:
+        """The concatenated texts with some tokens replaced, and the original of these (IGNORED elsewhere).
+
+        `draws` has a random stream for each text.
+        """
         ids, groups = (np.concatenate(side) for side in zip(*texts, strict=True))
-        chosen = self._choose_positions(groups, np.array([len(ids) for ids, _ in texts]), rng)
-        draw = rng.random(len(ids))
+        lengths = np.array([len(ids) for ids, _ in texts])
+        chosen = self._choose_positions(groups, lengths, draws.branch(0))
+        draw = draws.branch(1).uniform(lengths)
         masked = np.where(chosen & (draw < MASKED_SHARE), self.mask, ids)
         random = chosen & (draw >= MASKED_SHARE) & (draw < MASKED_SHARE + RANDOM_SHARE)
-        masked[random] = rng.choice(self.ordinary_ids, int(random.sum()))
+        others = draws.branch(2).uniform(lengths)[random] * len(self.ordinary_ids)
+        masked[random] = self.ordinary_ids[others.astype(np.int64)]
         return masked, np.where(chosen, ids, IGNORED)
 
-    def _choose_positions(self, groups: Ids, lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _choose_positions(self, groups: Ids, lengths: np.ndarray, draws: Draws) -> np.ndarray:
         """Choose groups of each text in random order until it has its share, at least one.
 
         A long word that would exceed the share is passed over. Vectorized: all texts choose their first group
@@ -77,7 +83,7 @@ class Masker:
         text_of = np.repeat(texts, lengths)
         begins = np.flatnonzero(np.diff(text_of, prepend=-1) | np.diff(groups, prepend=-1))
         sizes, text_of = np.diff(begins, append=len(groups)), text_of[begins]
-        order = np.lexsort((rng.random(len(sizes)), text_of))
+        order = np.lexsort((draws.uniform(np.bincount(text_of, minlength=len(lengths))), text_of))
         turn, last = (np.searchsorted(text_of, texts, side) for side in ("left", "right"))
         chosen, count = np.zeros(len(sizes), bool), np.zeros(len(lengths), int)
         while len(texts := texts[(turn[texts] < last[texts]) & (count[texts] < wanted[texts])]):
@@ -98,7 +104,7 @@ class MaskedRow(NamedTuple):
     next_sentence: Ids  # one class, or none for single lines
 
 
-class MaskedSampler(StepSampler):
+class MaskedDataset(TaskDataset):
     """Lines, or pairs of lines, with other tokens masked in every epoch."""
 
     data: MaskData
@@ -106,8 +112,8 @@ class MaskedSampler(StepSampler):
     def __init__(self, examples: Examples, masker: Masker, data: MaskData, train: Train, context: int | None) -> None:
         super().__init__(examples, data, train)
         self.masker, self.tokenizer = masker, masker.tokenizer
-        self.max_tokens = max_text_tokens(context, data, 3 if data.next_sentence else 2)
-        self.windowed: set[int] = set()
+        self.control_tokens = 3 if data.next_sentence else 2  # START, and END after each text
+        self.max_tokens = max_text_tokens(context, data, self.control_tokens)
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         """Tokens and groups of the line; with data.next_sentence, also of the next line, which may be empty."""
@@ -115,7 +121,7 @@ class MaskedSampler(StepSampler):
         next_lines = [self._next_line(i) for i in indices] if self.data.next_sentence else []
         for i, (ids, groups) in zip(indices, lines, strict=True):
             if len(ids) > self.max_tokens:
-                self.windowed.add(i)
+                self.shortened.add(i)
             if not self.data.next_sentence:
                 yield ids, groups
         if self.data.next_sentence:
@@ -128,21 +134,21 @@ class MaskedSampler(StepSampler):
             return ""
         return self.examples.text(index + 1, 0)
 
-    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
         if not self.data.next_sentence:
-            return self._rows([[item] for item in items], np.zeros(0, int), rng)
-        replaced = np.array([not len(item[2]) for item in items]) | (rng.random(len(items)) < 0.5)
-        others = iter(self.encode_cached(rng.integers(len(self.examples), size=int(replaced.sum()))))
+            return self._rows([[item] for item in items], np.zeros(0, int), draws)
+        replaced = np.array([not len(item[2]) for item in items]) | (draws.branch(0).uniform() < 0.5)
+        others = iter(self.encoded(draws.branch(1).below(len(self.examples))[replaced]))
         seconds = [next(others)[:2] if other else item[2:] for item, other in zip(items, replaced, strict=True)]
         pairs = [[item[:2], second] for item, second in zip(items, seconds, strict=True)]
-        return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), rng)
+        return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), draws)
 
-    def _rows(
-        self, rows: list[list[EncodedExample]], classes: np.ndarray, rng: np.random.Generator
-    ) -> list[EncodedExample]:
+    def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, draws: Draws) -> list[EncodedExample]:
         """Each row as START, and its texts with END after each."""
-        texts = [text for row in rows for text in self._windows(row, rng)]
-        masked, originals = self.masker.mask_texts(texts, rng)
+        draws = draws.branch(2).split(len(rows[0]))
+        begins = iter(draws.branch(3).uniform().tolist())
+        texts = [text for row in rows for text in self._windows(row, [next(begins) for _ in row])]
+        masked, originals = self.masker.mask_texts(texts, draws)
         lengths = np.array([len(ids) for ids, _ in texts]).reshape(len(rows), -1)
         number = np.arange(lengths.size).reshape(lengths.shape)  # of each text: the number of ENDs before it
         places = np.arange(len(masked)) + np.repeat(number + np.arange(len(rows))[:, None] + 1, lengths.ravel())
@@ -160,20 +166,27 @@ class MaskedSampler(StepSampler):
             for own, last in zip(bounds, next_sentence, strict=True)
         ]
 
-    def _windows(self, row: list[EncodedExample], rng: np.random.Generator) -> Iterable[EncodedExample]:
+    def _windows(self, row: list[EncodedExample], chances: list[float]) -> Iterable[EncodedExample]:
         """The texts of a row; of a text that does not fit, a random window."""
-        for (ids, groups), most in zip(row, fit_lengths([len(ids) for ids, _ in row], self.max_tokens), strict=True):
-            begin = int(rng.integers(len(ids) - most + 1)) if len(ids) > most else 0
+        fitted = fit_lengths([len(ids) for ids, _ in row], self.max_tokens)
+        for (ids, groups), most, chance in zip(row, fitted, chances, strict=True):
+            begin = int(chance * (len(ids) - most + 1))
             yield ids[begin : begin + most], groups[begin : begin + most]
 
-    def encode_all(self, rng: np.random.Generator) -> list[EncodedExample]:
+    def encode_all(self, seed: int) -> list[EncodedExample]:
         """All examples in order, masked once."""
-        return self.augment(self.encode_cached(np.arange(len(self.examples))), rng)
+        indices = np.arange(len(self.examples))
+        return self.augment(self.encoded(indices), Draws.of(seed, 0, indices))
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
-        return len(item[0]), len(item[0])
+        """The row of a line and its next one. A random line in its place may be longer, up to data.max_tokens."""
+        texts = len(item[0])
+        if self.data.next_sentence:
+            texts += len(item[2]) or len(item[0])  # the last line of a document always gets a random one
+        size = min(texts, self.max_tokens) + self.control_tokens
+        return size, size
 
-    def collate(self, items: list[EncodedExample]) -> Batch:
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
         tokens, labels, token_types, next_sentence = zip(*items, strict=True)
         types = token_types if self.data.next_sentence else None
         inputs = {"text": pad_tokens(tokens, self.tokenizer.pad, types), "labels": pad_labels(labels)}
@@ -182,9 +195,8 @@ class MaskedSampler(StepSampler):
             inputs["next_sentence"] = Inputs("labels", classes)
         return Batch(inputs, sum(int(np.count_nonzero(row != IGNORED)) for row in labels))
 
-    def report(self) -> list[str]:
-        what = f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"
-        return self.describe_examples(self.windowed, what)
+    def describe_shortened(self) -> str:
+        return f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"
 
 
 def are_adjacent(examples: Examples, index: int) -> bool:

@@ -48,7 +48,7 @@ class Mixture(Examples):
         if self.weights is None:
             return super().order(rng)
         drawn = rng.choice(len(self.datasets), size=len(self), p=self.weights)
-        order = np.empty(len(self), np.int64)
+        order = np.empty(len(self), np.int32 if len(self) < 2**31 else np.int64)
         for task, examples in enumerate(self.datasets):
             places = np.flatnonzero(drawn == task)
             rounds = [rng.permutation(len(examples)) for _ in range(-(-len(places) // len(examples)))]

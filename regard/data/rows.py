@@ -1,4 +1,4 @@
-"""Rows of tokens between START and END: samplers of labeled texts and of tagged words."""
+"""Rows of tokens between START and END: labeled texts and tagged words."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,8 +14,9 @@ from ..processors.text import encode_words
 from ..processors.tokenizers import Tokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
+from .dataset import EncodedExample, TaskDataset
+from .draws import Draws
 from .examples import Examples
-from .sampler import EncodedExample, StepSampler
 
 
 def max_text_tokens(context: int | None, data: Data, control: int = 2) -> int:
@@ -35,7 +36,7 @@ def add_start_end(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids:
     return np.array([tokenizer.start, *ids, tokenizer.end], np.int32)
 
 
-class LabeledTextSampler(StepSampler):
+class LabeledTextDataset(TaskDataset):
     """Texts with one label each. Texts that are too long are truncated, and counted."""
 
     data: LabelData
@@ -57,34 +58,34 @@ class LabeledTextSampler(StepSampler):
                 "set data.token_masking=0"
             )
         self.tokenizer, self.labels, self.max_tokens = tokenizer, labels, max_text_tokens(context, data)
-        self.truncated: set[int] = set()
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         texts, labels = zip(*(self.examples[i] for i in indices), strict=True) if indices else ((), ())
         for i, ids, label in zip(indices, self.tokenizer.encode(texts), labels, strict=True):
             if len(ids) > self.max_tokens:
-                self.truncated.add(i)
+                self.shortened.add(i)
             yield add_start_end(self.tokenizer, ids[: self.max_tokens]), np.array([self.labels.ids[label]], np.int32)
 
-    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
+    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
         """With data.token_masking, replace random tokens by <mask>; START and END stay."""
         if not self.data.token_masking:
             return items
         flat, lengths = np.concatenate([ids for ids, _ in items]), np.array([len(ids) for ids, _ in items])
-        ends, masked = lengths.cumsum(), rng.random(len(flat)) < self.data.token_masking
+        ends, masked = lengths.cumsum(), draws.uniform(lengths) < self.data.token_masking
         masked[ends - lengths] = masked[ends - 1] = False
         flat[masked] = self.mask
         return [(ids, label) for ids, (_, label) in zip(np.split(flat, ends[:-1]), items, strict=True)]
 
-    def collate(self, items: list[EncodedExample]) -> Batch:
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
         labels = Inputs("labels", torch.tensor([int(label[0]) for _, label in items]))
         return Batch({"text": pad_tokens([ids for ids, _ in items], self.tokenizer.pad), "label": labels}, len(items))
 
-    def report(self) -> list[str]:
+    def sizes(self, item: EncodedExample) -> tuple[int, int]:
+        return len(item[0]), 1
+
+    def describe_shortened(self) -> str:
         why = "data.max_tokens, and the positions of the model"
-        return self.describe_examples(
-            self.truncated, f"texts have more than {self.max_tokens} tokens and were cut there ({why})"
-        )
+        return f"texts have more than {self.max_tokens} tokens and were cut there ({why})"
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def encode_sentence(tokenizer: Tokenizer, words: list[list[int]], max_tokens: in
     return SentenceRows(rows, word_positions)
 
 
-class TaggedSampler(StepSampler):
+class TaggedDataset(TaskDataset):
     """Words with one tag each, predicted at their first token. A sentence that is too long becomes several rows."""
 
     data: TagData
@@ -164,7 +165,6 @@ class TaggedSampler(StepSampler):
     ) -> None:
         super().__init__(examples, data, train)
         self.tokenizer, self.labels, self.max_tokens = tokenizer, labels, max_text_tokens(context, data)
-        self.windowed: set[int] = set()
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         """All rows concatenated, their labels, and their lengths."""
@@ -173,7 +173,7 @@ class TaggedSampler(StepSampler):
         for i, words, (_, tags) in zip(indices, encoded, examples, strict=True):
             sentence = encode_sentence(self.tokenizer, words, self.max_tokens, self.data.overlap)
             if len(sentence.rows) > 1:
-                self.windowed.add(i)
+                self.shortened.add(i)
             labels = [np.full(len(row), IGNORED, np.int32) for row in sentence.rows]
             for (row, column), tag in zip(sentence.word_positions, tags, strict=True):
                 labels[row][column] = self.labels.ids[tag]
@@ -183,11 +183,11 @@ class TaggedSampler(StepSampler):
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
 
-    def collate(self, items: list[EncodedExample]) -> Batch:
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
         rows, tags = ([row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1))
         inputs = {"text": pad_tokens(rows, self.tokenizer.pad), "tags": pad_labels(tags)}
         return Batch(inputs, sum(int(np.count_nonzero(item[1] != IGNORED)) for item in items))
 
-    def report(self) -> list[str]:
+    def describe_shortened(self) -> str:
         how = f"are read in windows that overlap by {self.data.overlap} tokens (data.overlap)"
-        return self.describe_examples(self.windowed, f"sentences have more than {self.max_tokens} tokens and {how}")
+        return f"sentences have more than {self.max_tokens} tokens and {how}"

@@ -1,47 +1,189 @@
-"""Optimizer steps from examples: grouped by a token budget, in an order that depends only on (seed, epoch)."""
+"""A global plan of optimizer steps: which examples share a micro-batch, from (seed, epoch, costs, budget) alone.
+
+No tensor and no process is involved: every process plans the same steps and loads its share.
+"""
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ..config.schema import Data, PackedData, Train
 from ..errors import UserError
-from ..processors.tokenizers import Tokenizer
-from .batch import Batch
-from .collate import collate_encoded
+from .dataset import Measured, TaskDataset
 from .examples import Examples
 
-CACHED_EXAMPLES = 2_000_000  # data sets of at most so many examples stay in memory once encoded
 POOL_SIZE = 50_000  # examples sorted together: the more, the less padding (4,096 tokens a step: 3 %; 12,800: 6 %)
 TYPICAL_TOKENS = 32  # of an example, to estimate the examples of a step
-AUGMENT_STREAM = 1  # augmentation has its own random stream, apart from the order of steps
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-EncodedExample: TypeAlias = tuple[np.ndarray, ...]  # token ids of both sides of a pair, or what else the task needs
 
-CachedExample: TypeAlias = tuple[bytes | np.ndarray, ...]
+class MicroBatch(NamedTuple):
+    """The examples of a micro-batch."""
+
+    examples: np.ndarray
+    number: int  # in its step, over all processes: dropout is seeded by it
+    counted: bool = True  # False: a process without a micro-batch of its own repeats one, times zero
 
 
 @dataclass(frozen=True)
 class Step:
-    """The data of one optimizer step, in micro-batches."""
+    """One optimizer step, over all processes."""
 
-    micro_batches: list[Batch]
+    epoch: int
     index: int  # examples of the epoch consumed up to and including this step
-    tokens: int  # of the longer side of each example
-    examples: list[int]  # their indices in the data set
+    tokens: int  # its cost: the sum over the examples, of their longer side
+    micro_batches: tuple[np.ndarray, ...]  # the indices of their examples
 
     @property
-    def count(self) -> int:
-        """The predictions that the summed loss is divided by."""
-        return sum(batch.count for batch in self.micro_batches)
+    def examples(self) -> list[int]:
+        """The indices of all examples."""
+        indices: list[int] = np.concatenate(self.micro_batches).tolist()
+        return indices
+
+    def shard(self, rank: int = 0, world: int = 1) -> list[MicroBatch]:
+        """The share of one process: micro-batch i goes to process i % world.
+
+        All have the same number, because they synchronize after each: where one has none left, it repeats its first
+        one (or that of process 0) uncounted.
+        """
+        real = len(self.micro_batches)
+        idle = self.micro_batches[rank if rank < real else 0]
+        numbers = range(rank, -(-real // world) * world, world)
+        return [MicroBatch(self.micro_batches[n] if n < real else idle, n, n < real) for n in numbers]
+
+
+class Pool(NamedTuple):
+    """Consecutive examples of an epoch, which are planned together."""
+
+    epoch: int
+    begin: int  # examples of the epoch before it
+    examples: np.ndarray
+
+
+class StepSampler(ABC):
+    """The steps of every epoch, pool by pool."""
+
+    @abstractmethod
+    def pools(self, epoch: int, index: int = 0) -> Iterator[Pool]:
+        """The pools of an epoch, from the one in which example `index` is."""
+
+    @abstractmethod
+    def plan(self, pool: Pool, index: int = 0) -> Iterable[Step]:
+        """The steps of a pool that end after `index` examples of the epoch. Needs the costs of its examples."""
+
+    def unmeasured(self, pool: Pool) -> np.ndarray:
+        """The examples of a pool whose costs are not known yet."""
+        return np.zeros(0, np.int64)
+
+    def add_costs(self, measured: Measured) -> None:
+        """Remember the costs of examples, which are measured once."""
+        raise NotImplementedError
+
+    def report(self) -> list[str]:
+        """Sentences about what was left out so far."""
+        return []
+
+
+class CostTable:
+    """The sizes of both sides of every example, as far as they are known: four or eight bytes per example."""
+
+    def __init__(self, count: int, limit: int) -> None:
+        self.limit = limit
+        self.sizes = np.zeros((count, 2), np.min_scalar_type(limit + 1))  # larger ones are left out anyway
+        self.shortened = np.zeros(count, bool)
+        self.too_long = 0
+
+    def add(self, measured: Measured) -> None:
+        examples, places = np.unique(measured.examples, return_index=True)
+        sizes = measured.sizes[places].clip(1, self.limit + 1)
+        self.too_long += int(((sizes.max(1) > self.limit) & (self.sizes[examples, 0] == 0)).sum())
+        self.sizes[examples] = sizes
+        self.shortened[examples] = measured.shortened[places]
+
+    def unknown(self, examples: np.ndarray) -> np.ndarray:
+        unknown: np.ndarray = examples[self.sizes[examples, 0] == 0]
+        return unknown
+
+    def of(self, examples: np.ndarray) -> np.ndarray:
+        sizes: np.ndarray = self.sizes[examples].astype(np.int64)
+        return sizes
+
+
+class BudgetSampler(StepSampler):
+    """Steps of at most train.tokens, or of train.batch examples, of similar sizes.
+
+    The order depends only on (seed, epoch). After an epoch, `report` says what was left out.
+    """
+
+    def __init__(self, dataset: TaskDataset) -> None:
+        self.examples, self.train, self.limit_key = dataset.examples, dataset.train, dataset.limit_key
+        self.costs = CostTable(len(dataset.examples), dataset.limit)
+        self.sorted, self.dataset = dataset.sorted, dataset
+        per_step = self.train.batch or max(self.train.tokens // TYPICAL_TOKENS, 1)  # examples
+        self.pool_size = max(POOL_SIZE, 4 * per_step)
+
+    def pools(self, epoch: int, index: int = 0) -> Iterator[Pool]:
+        order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
+        for begin in range(index // self.pool_size * self.pool_size, len(order), self.pool_size):
+            yield Pool(epoch, begin, order[begin : begin + self.pool_size])
+
+    def unmeasured(self, pool: Pool) -> np.ndarray:
+        return self.costs.unknown(pool.examples)
+
+    def add_costs(self, measured: Measured) -> None:
+        self.costs.add(measured)
+        if self.costs.too_long == len(self.examples):
+            raise UserError(
+                f"all {len(self.examples):,} examples of data.train have a side of more than "
+                f"{self.costs.limit} tokens; raise {self.limit_key}"
+            )
+
+    def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
+        """Examples that are too long count as consumed by the first step of their pool."""
+        sizes = self.costs.of(pool.examples)
+        longer = sizes.max(1)
+        order = alternate_sort(longer, sizes[:, 0] - sizes[:, 1]) if self.sorted else np.arange(len(longer))
+        order = order[longer[order] <= self.costs.limit]
+        groups = [order[group] for group in group_by_budget(longer[order], self.train.tokens, self.train.batch)]
+        rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
+        groups = [groups[i] for i in rng.permutation(len(groups))]
+        first = pool.begin + len(pool.examples) - len(order)
+        ends = first + np.cumsum([len(group) for group in groups], dtype=int)
+        if pool.begin < index and index not in ends:
+            raise UserError(
+                f"no step ends after {index} examples of the epoch: the data, train.tokens, train.batch or "
+                "data.max_tokens are not those of the interrupted run; restore them"
+            )
+        return [
+            self._step(pool, group, longer[group], end)
+            for group, end in zip(groups, ends.tolist(), strict=True)
+            if end > index
+        ]
+
+    def _step(self, pool: Pool, group: np.ndarray, lengths: np.ndarray, end: int) -> Step:
+        parts = split_evenly(lengths, self.train.accumulate)
+        return Step(pool.epoch, end, int(lengths.sum()), tuple(pool.examples[group[part]] for part in parts))
+
+    @property
+    def too_long(self) -> np.ndarray:
+        """The examples left out so far."""
+        return np.flatnonzero(self.costs.sizes.max(1) > self.costs.limit)
+
+    def report(self) -> list[str]:
+        why = f"examples left out because a side has more than {self.costs.limit} tokens ({self.limit_key})"
+        sentences = describe_examples(self.examples, self.too_long, why) if self.costs.too_long else []
+        if len(shortened := np.flatnonzero(self.costs.shortened)):
+            sentences += describe_examples(self.examples, shortened, self.dataset.describe_shortened())
+        return sentences
+
+
+def describe_examples(examples: Examples, indices: np.ndarray, what: str) -> list[str]:
+    """A sentence about some of the examples."""
+    return [f"{len(indices):,} of {len(examples):,} {what}, such as {examples.location(int(indices[0]))}"]
+
+
+# --- cutting ---------------------------------------------------------------------------------------------------------
 
 
 def alternate_sort(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
@@ -86,189 +228,3 @@ def sorted_batches(lengths: Sequence[int], tokens: int = 0, rows: int = 0) -> li
             batches.append([])
         batches[-1].append(i)
     return batches
-
-
-def compact(array: np.ndarray) -> bytes | np.ndarray:
-    """Token ids as bytes, which take 80 bytes less than an array; other arrays stay."""
-    return array.tobytes() if array.dtype == np.int32 and array.ndim == 1 else array
-
-
-def restore(stored: bytes | np.ndarray) -> np.ndarray:
-    return np.frombuffer(stored, np.int32) if isinstance(stored, bytes) else stored
-
-
-class EncodedPool(NamedTuple):
-    """Consecutive examples of an epoch, encoded and divided into one group per step."""
-
-    indices: np.ndarray
-    items: list[EncodedExample]
-    lengths: np.ndarray  # of the longer side
-    too_long: np.ndarray  # indices of examples left out
-    groups: list[np.ndarray]  # positions in the pool
-
-
-class StepSampler(ABC):
-    """The steps of every epoch, for any kind of example. After an epoch, `report` says what was left out."""
-
-    limit_key = "data.max_tokens"  # the setting that bounds the length of a side
-
-    def __init__(self, examples: Examples, data: Data, train: Train) -> None:
-        examples.require_nonempty("data.train")
-        self.examples, self.data, self.train = examples, data, train
-        per_step = train.batch or max(train.tokens // TYPICAL_TOKENS, 1)  # examples
-        self.pool_size = max(POOL_SIZE, 4 * per_step)
-        self.too_long: set[int] = set()  # examples found so far
-        self._cache: list[CachedExample | None] | None = None
-        if len(examples) <= CACHED_EXAMPLES:
-            self._cache = [None] * len(examples)
-
-    # Defined by each task
-
-    @abstractmethod
-    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        """These examples as token ids, the same in every epoch."""
-
-    @abstractmethod
-    def collate(self, items: list[EncodedExample]) -> Batch:
-        """A batch of encoded examples."""
-
-    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
-        """The items as this epoch uses them."""
-        return items
-
-    def sizes(self, item: EncodedExample) -> tuple[int, int]:
-        return len(item[0]), len(item[1])
-
-    def sort_order(self, sizes: np.ndarray) -> np.ndarray:
-        """The order in which a pool is divided into steps: neighbors have similar lengths."""
-        return alternate_sort(sizes.max(1), sizes[:, 0] - sizes[:, 1])
-
-    # Steps
-
-    def steps(self, epoch: int, index: int = 0) -> Iterator[Step]:
-        """The steps of an epoch after its first `index` examples; `Step.index` is where to resume.
-
-        Examples that are too long count as consumed by the first step of their pool.
-        """
-        order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
-        numbers = range(index // self.pool_size, -(-len(order) // self.pool_size))
-
-        def prepare(number: int) -> EncodedPool:
-            indices = order[number * self.pool_size : (number + 1) * self.pool_size]
-            return self._prepare_pool(indices, [self.train.seed, epoch, number + 1])
-
-        with closing(prefetch(prepare, numbers, self.data.workers)) as pools:
-            for number, pool in zip(numbers, pools, strict=True):
-                yield from self._pool_steps(pool, number * self.pool_size, index)
-
-    def _pool_steps(self, pool: EncodedPool, first: int, index: int) -> Iterator[Step]:
-        """The steps of a pool that end after `index`; the pool begins with example `first` of the epoch."""
-        self.too_long.update(pool.too_long.tolist())
-        if len(self.too_long) == len(self.examples):
-            raise UserError(
-                f"all {len(self.examples):,} examples of data.train have a side of more than "
-                f"{self.data.max_tokens} tokens; raise {self.limit_key}"
-            )
-        ends = first + len(pool.too_long) + np.cumsum([len(group) for group in pool.groups], dtype=int)
-        if first < index and index not in ends:
-            raise UserError(
-                f"no step ends after {index} examples of the epoch: the data, train.tokens, train.batch or "
-                "data.max_tokens are not those of the interrupted run; restore them"
-            )
-        for group, end in zip(pool.groups, ends.tolist(), strict=True):
-            if end > index:
-                yield self._make_step(pool, group, end)
-
-    def report(self) -> list[str]:
-        """Sentences about what was left out so far."""
-        why = f"examples left out because a side has more than {self.data.max_tokens} tokens ({self.limit_key})"
-        return self.describe_examples(self.too_long, why)
-
-    def describe_examples(self, indices: set[int], what: str) -> list[str]:
-        """A sentence about these examples; none if there are none."""
-        count = f"{len(indices):,} of {len(self.examples):,}"
-        return [f"{count} {what}, such as {self.examples.location(min(indices))}"] if indices else []
-
-    def _prepare_pool(self, indices: np.ndarray, seed: list[int]) -> EncodedPool:
-        rng = np.random.default_rng([*seed, AUGMENT_STREAM])
-        items = self.augment(self.encode_cached(indices), rng)
-        sizes = np.array([self.sizes(item) for item in items])
-        longer = sizes.max(1)
-        fits = longer <= self.data.max_tokens
-        order = self.sort_order(sizes)
-        order = order[fits[order]]
-        groups = [order[group] for group in group_by_budget(longer[order], self.train.tokens, self.train.batch)]
-        groups = [groups[i] for i in np.random.default_rng(seed).permutation(len(groups))]
-        return EncodedPool(indices, items, longer, indices[~fits], groups)
-
-    def encode_cached(self, indices: np.ndarray) -> list[EncodedExample]:
-        """These examples as token ids, from memory if they were encoded before."""
-        encoded = {i: self._cache[i] if self._cache else None for i in indices.tolist()}
-        new = [i for i, item in encoded.items() if item is None]
-        for i, item in zip(new, self.encode(new), strict=True):
-            encoded[i] = tuple(map(compact, item))
-            if self._cache:
-                self._cache[i] = encoded[i]
-        return [tuple(map(restore, encoded[i] or ())) for i in indices.tolist()]
-
-    def _make_step(self, pool: EncodedPool, group: np.ndarray, index: int) -> Step:
-        lengths = pool.lengths[group]
-        parts = split_evenly(lengths, self.train.accumulate)
-        micro_batches = []
-        for number, part in enumerate(parts):
-            batch = self.collate([pool.items[i] for i in group[part]])
-            micro_batches.append(replace(batch, number=number, examples=tuple(pool.indices[group[part]].tolist())))
-        return Step(micro_batches, index, int(lengths.sum()), pool.indices[group].tolist())
-
-
-class PairSampler(StepSampler):
-    """Pairs of texts, each with its END. No side is longer than `context`, the positions of the model."""
-
-    data: PackedData
-
-    def __init__(
-        self,
-        examples: Examples,
-        source: Tokenizer,
-        target: Tokenizer,
-        data: PackedData,
-        train: Train,
-        context: int | None = None,
-    ) -> None:
-        if context is not None and context < data.max_tokens:
-            data, self.limit_key = data.model_copy(update={"max_tokens": context}), "model.positions.tokens"
-        super().__init__(examples, data, train)
-        self.source, self.target = source, target
-
-    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
-        sides, texts = [], [self.examples[i] for i in indices]
-        for tokenizer, side in ((self.source, 0), (self.target, 1)):
-            rows = tokenizer.encode([text[side] for text in texts])
-            sides.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
-        return zip(*sides, strict=True)
-
-    def sort_order(self, sizes: np.ndarray) -> np.ndarray:
-        return np.arange(len(sizes)) if self.data.packed else super().sort_order(sizes)
-
-    def collate(self, items: list[EncodedExample]) -> Batch:
-        width = self.data.max_tokens if self.data.packed else 0
-        min_rows = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
-        return collate_encoded([x for x, _ in items], [y for _, y in items], self.source, self.target, width, min_rows)
-
-
-def prefetch(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:
-    """`map` with `workers` threads that run ahead. The threads end when the iterator ends or is closed."""
-    if not workers:
-        yield from map(work, items)
-        return
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="data")
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(threads.submit(work, item))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        threads.shutdown(cancel_futures=True)

@@ -8,8 +8,9 @@ from ..config.schema import SpanData, Train
 from ..errors import UserError
 from ..processors.tokenizers import TrainedTokenizer
 from .collate import Ids
+from .dataset import EncodedExample, PairDataset
+from .draws import Draws
 from .examples import Examples
-from .sampler import EncodedExample, PairSampler
 
 MIN_TARGET_TOKENS = 4  # sentinel, token, sentinel, END
 
@@ -33,9 +34,8 @@ class SpanCorruptor:
         """
         if not len(ids):
             return ids, np.array(self.tokenizer.sentinels[:1], np.int32)
-        removed = min(max(round(self.data.masked * len(ids)), 1), len(ids))
+        removed, spans = self._counts(len(ids))
         kept, sentinels = len(ids) - removed, self.tokenizer.sentinels
-        spans = min(max(round(removed / self.data.span), 1), removed, kept + 1, len(sentinels) - 1)
         span_lengths = random_composition(removed - spans, spans, rng) + 1  # a span has at least one token
         gap_lengths = random_composition(kept - (spans - 1), spans + 1, rng)
         gap_lengths[1:-1] += 1  # at least one token separates two spans
@@ -45,6 +45,19 @@ class SpanCorruptor:
         target = [token for i in range(spans) for token in (sentinels[i], *parts[2 * i + 1])] + [sentinels[spans]]
         return np.array(source, np.int32), np.array(target, np.int32)
 
+    def sizes(self, tokens: int) -> tuple[int, int]:
+        """The lengths of source and target of a text, both without END; they do not depend on chance."""
+        if not tokens:
+            return 0, 1
+        removed, spans = self._counts(tokens)
+        return tokens - removed + spans, removed + spans + 1
+
+    def _counts(self, tokens: int) -> tuple[int, int]:
+        """How many tokens are removed, and in how many spans."""
+        removed = min(max(round(self.data.masked * tokens), 1), tokens)
+        most = min(removed, tokens - removed + 1, len(self.tokenizer.sentinels) - 1)
+        return removed, min(max(round(removed / self.data.span), 1), most)
+
 
 def random_composition(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
     """`parts` numbers of at least 0 that sum to `total`, drawn uniformly from all such lists."""
@@ -52,7 +65,7 @@ def random_composition(total: int, parts: int, rng: np.random.Generator) -> np.n
     return np.diff(np.concatenate([[-1], bars, [total + parts - 1]])) - 1
 
 
-class SpanSampler(PairSampler):
+class SpanDataset(PairDataset):
     """Lines of text, with other spans corrupted in every epoch."""
 
     def __init__(
@@ -65,27 +78,30 @@ class SpanSampler(PairSampler):
             )
         super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train, context)
         self.corruptor, self.max_text_tokens = corruptor, self.data.max_tokens - 1  # END
-        self.windowed: set[int] = set()
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for i, ids in zip(indices, self.source.encode([self.examples.text(i, 0) for i in indices]), strict=True):
             if len(ids) > self.max_text_tokens:
-                self.windowed.add(i)
-            yield np.array(ids, np.int32), np.zeros(0, np.int32)
+                self.shortened.add(i)
+            yield (np.array(ids, np.int32),)
 
-    def augment(self, items: list[EncodedExample], rng: np.random.Generator) -> list[EncodedExample]:
-        return [self._corrupt_window(ids, rng) for ids, _ in items]
+    def sizes(self, item: EncodedExample) -> tuple[int, int]:
+        source, target = self.corruptor.sizes(min(len(item[0]), self.max_text_tokens))
+        return source + 1, target + 1
+
+    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+        return [self._corrupt_window(ids, rng) for (ids,), rng in zip(items, draws.generators(), strict=True)]
 
     def _corrupt_window(self, ids: Ids, rng: np.random.Generator) -> EncodedExample:
         begin = int(rng.integers(max(len(ids) - self.max_text_tokens, 0) + 1))
         sides = self.corruptor.corrupt(ids[begin : begin + self.max_text_tokens], rng)
-        return tuple(np.append(side, self.source.end) for side in sides)
+        return tuple(np.append(side, np.int32(self.source.end)) for side in sides)
 
-    def encode_all(self, rng: np.random.Generator) -> tuple[list[list[int]], list[list[int]]]:
+    def encode_all(self, seed: int) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""
-        items = self.augment(self.encode_cached(np.arange(len(self.examples))), rng)
+        indices = np.arange(len(self.examples))
+        items = self.augment(self.encoded(indices), Draws.of(seed, 0, indices))
         return [x[:-1].tolist() for x, _ in items], [y[:-1].tolist() for _, y in items]
 
-    def report(self) -> list[str]:
-        what = f"lines have more than {self.max_text_tokens} tokens, and each epoch reads a window of them"
-        return self.describe_examples(self.windowed, what)
+    def describe_shortened(self) -> str:
+        return f"lines have more than {self.max_text_tokens} tokens, and each epoch reads a window of them"

@@ -121,6 +121,8 @@ class TextLines(LazySequence[str]):
                 if len(self._handles) >= MAX_OPEN_FILES:
                     self._handles.pop(next(iter(self._handles))).close()
                 handle = self._handles[file.path] = open_text(file.path)
+            if hasattr(os, "pread"):  # forked processes share the position of a handle
+                return os.pread(handle.fileno(), size, start)
             handle.seek(start)
             return handle.read(size)
 

@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from ..errors import UserError
 from ..files import atomic_write
 from ..processors.tokenizers import Tokenizer, unknown_words
 from .documents import Documents
-from .sampler import prefetch
 from .split_points import CachedEncoder, TextPart
 
 FORMAT = 1  # of these files, and of how texts are read and split; a change invalidates old files
@@ -29,6 +29,9 @@ UNKNOWN_NAMED, UNKNOWN_LENGTH = 5, 40  # unknown words or characters that are na
 DTYPES: dict[str, np.dtype[Any]] = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4"), "I64": np.dtype("<i8")}
 # Names in cache identities, which must not depend on the name of a class.
 TYPE_NAMES = {"TrainedTokenizer": "Text", "FolderTokenizer": "FolderText", "MarianTokenizer": "MarianText"}
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -183,6 +186,24 @@ def write_token_file(path: Path, texts: Documents, tokenizer: Tokenizer, state: 
         head = json.dumps({"__metadata__": notes} | tables).encode()
         file.seek(0)
         file.write((HEAD - 8).to_bytes(8, "little") + head.ljust(HEAD - 8))
+
+
+def prefetch(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Generator[Result, None, None]:
+    """`map` with threads that run ahead. They end when the iterator ends or is closed."""
+    if not threads:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="data")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def encoding_threads() -> int:

@@ -10,8 +10,8 @@ from torch import nn
 from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
+from ..data.loader import LoadedStep, Loader
 from ..data.masking import line_examples
-from ..data.sampler import Step, StepSampler
 from ..errors import UserError
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet, TagProcessor
@@ -31,7 +31,7 @@ class TrainingJob(ABC):
     run: Run
     objective: AnyObjective
     splits: dict[str, Examples]
-    sampler: StepSampler
+    loader: Loader
 
     @property
     def model(self) -> nn.Module:
@@ -47,10 +47,11 @@ class TrainingJob(ABC):
         for name, examples in self.splits.items():
             facts.append(f"{name}: {len(examples):,} examples, {examples.name}")
             facts += [f"{name}: {fact}" for fact in examples.report()]
-        return facts + self.sampler.report()
+        return facts + self.loader.report()
 
-    def steps(self, epoch: int, index: int) -> Iterator[Step]:
-        return self.sampler.steps(epoch, index)
+    def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
+        """This process's share of the steps of an epoch after its first `index` examples."""
+        return self.loader.steps(epoch, index, rank, world)
 
 
 def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str, Examples]:

@@ -11,7 +11,8 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.labeled import labeled_texts
-from ..data.rows import LabeledTextSampler
+from ..data.loader import Loader
+from ..data.rows import LabeledTextDataset
 from ..errors import UserError
 from ..metrics.labels import label_metrics
 from ..processors.base import Processor
@@ -113,9 +114,8 @@ class ClassifyJob(TrainingJob):
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
         self.objective = LabelObjective(as_module(model), train.smoothing, data.rdrop)
-        self.sampler = LabeledTextSampler(
-            splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context
-        )
+        dataset = LabeledTextDataset(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
+        self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -13,7 +13,7 @@ from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
-from ..data.sampler import Step
+from ..data.loader import LoadedStep, Loader
 from ..decode import Ensemble, Filter, Suppress
 from ..decode.strategies import strategy_from
 from ..errors import UserError
@@ -210,8 +210,8 @@ class LanguageJob:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = LanguageObjective(as_module(predictor.model), self.run.train.smoothing)
         has_memory = predictor.model.new_memory(1) is not None
-        sampler = ContiguousSampler if has_memory else WindowSampler
-        self.sampler = sampler(splits["train"], self.run.data, self.run.train)
+        windows = (ContiguousSampler if has_memory else WindowSampler)(splits["train"], self.run.data, self.run.train)
+        self.loader = Loader(windows, windows, self.run.data.workers)
         self.static_shapes = not has_memory  # the memory must survive from one step to the next
 
     @property
@@ -226,8 +226,9 @@ class LanguageJob:
             facts += [f"{name}: {fact}" for fact in texts.report()]
         return facts
 
-    def steps(self, epoch: int, index: int) -> Iterator[Step]:
-        return self.sampler.steps(epoch, index)
+    def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
+        """This process's share of the steps of an epoch after its first `index` windows."""
+        return self.loader.steps(epoch, index, rank, world)
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

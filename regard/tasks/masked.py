@@ -13,7 +13,8 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.collate import IGNORED, Ids
 from ..data.examples import Examples
-from ..data.masking import MaskedSampler, Masker
+from ..data.loader import Loader
+from ..data.masking import MaskedDataset, Masker
 from ..data.rows import add_start_end
 from ..data.sampler import sorted_batches
 from ..errors import UserError
@@ -38,6 +39,7 @@ from .requests import MaskedRequest, MaskedResult, TokenProbability
 from .task import TEXT, Task
 
 TASK = Task("masked", TEXT, "masked", MaskedRequest, MaskedResult)
+EVALUATION_SEED = 1  # of the one masking that evaluations share
 MASK_PATTERN = re.compile(r"\s*(?:<mask>|\[MASK\])")  # a token includes the space before it
 
 
@@ -86,11 +88,11 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     def metrics(self, examples: Examples) -> dict[str, float]:
         """Nats per masked token and their accuracy; with data.next_sentence also the accuracy of the pairs."""
         data, train = self.run.data, self.run.train
-        sampler = MaskedSampler(examples, Masker(self.tokenizer, data), data, train, self.model.context)
-        items = sampler.encode_all(np.random.default_rng(1))
+        dataset = MaskedDataset(examples, Masker(self.tokenizer, data), data, train, self.model.context)
+        items = dataset.encode_all(EVALUATION_SEED)
         nats, correct, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
-            rows = sampler.collate([items[i] for i in batch]).to(self.device)
+            rows = dataset.collate([items[i] for i in batch]).to(self.device)
             states, labels = hidden_states(self.model, rows["text"]), rows["labels"].values
             masked = labels != IGNORED
             logits, wanted = self.model.logits(states[masked]), labels[masked]
@@ -134,7 +136,7 @@ class MaskedJob(TrainingJob):
         data, train, model = self.run.data, self.run.train, predictor.model
         self.objective = MaskedObjective(as_module(model), train.smoothing)
         masker = Masker(predictor.tokenizer, data)
-        self.sampler = MaskedSampler(splits["train"], masker, data, train, model.context)
+        self.loader = Loader.of(MaskedDataset(splits["train"], masker, data, train, model.context))
 
     def validate(self) -> dict[str, float]:
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}

@@ -3,13 +3,13 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
-from ..data.spans import SpanCorruptor, SpanSampler
+from ..data.loader import Loader
+from ..data.spans import SpanCorruptor, SpanDataset
 from ..processors.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate
 from .base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
@@ -22,6 +22,7 @@ from .translate import TranslatePredictor, with_max_vocab, with_vocab
 __all__ = ["TASK", "SpanJob", "SpanPredictor", "prepare", "restore", "with_max_vocab"]
 
 TASK = Task("spans", TEXT, "target", TranslateRequest, TranslateResult)
+EVALUATION_SEED = 1  # of the one corruption that evaluations share
 
 
 class SpanPredictor(TranslatePredictor):
@@ -40,8 +41,8 @@ class SpanPredictor(TranslatePredictor):
     def metrics(self, examples: Examples) -> dict[str, float]:
         """Nats per target token, sentinels and END included."""
         corruptor, run = SpanCorruptor(self.source, self.run.data), self.run
-        sampler = SpanSampler(examples, corruptor, run.data, run.train, self.context)
-        logprobs = self.logprobs(*sampler.encode_all(np.random.default_rng(1)))
+        dataset = SpanDataset(examples, corruptor, run.data, run.train, self.context)
+        logprobs = self.logprobs(*dataset.encode_all(EVALUATION_SEED))
         loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
         return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 
@@ -56,7 +57,8 @@ class SpanJob(translate.TranslateJob):
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = self.run.data.packed
         corruptor = SpanCorruptor(predictor.source, self.run.data)
-        self.sampler = SpanSampler(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)
+        dataset = SpanDataset(splits["train"], corruptor, self.run.data, self.run.train, predictor.context)
+        self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
         return self.predictor.metrics(self.splits["valid"]) if "valid" in self.splits else {}

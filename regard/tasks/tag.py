@@ -14,7 +14,8 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.collate import IGNORED
 from ..data.examples import Examples
-from ..data.rows import TaggedSampler, encode_sentence
+from ..data.loader import Loader
+from ..data.rows import TaggedDataset, encode_sentence
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
 from ..errors import UserError
 from ..metrics.labels import label_metrics, span_metrics
@@ -190,7 +191,8 @@ class TagJob(TrainingJob):
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model
         self.objective = TagObjective(as_module(model), train.smoothing)
-        self.sampler = TaggedSampler(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
+        dataset = TaggedDataset(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
+        self.loader = Loader.of(dataset)
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

@@ -12,9 +12,11 @@ from torch import Tensor
 from ..config.run import Run, change_settings
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
 from ..data.batch import Batch
+from ..data.dataset import PairDataset
 from ..data.examples import Examples
+from ..data.loader import Loader
 from ..data.pairs import open_pairs, split_references
-from ..data.sampler import PairSampler, sorted_batches
+from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.ensemble import mean_logprobs
@@ -305,7 +307,8 @@ class TranslateJob(TrainingJob):
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = self.run.data.packed
         source, target, run = predictor.source, predictor.target, self.run
-        self.sampler = PairSampler(splits["train"], source, target, run.data, run.train, predictor.context)
+        dataset = PairDataset(splits["train"], source, target, run.data, run.train, predictor.context)
+        self.loader = Loader.of(dataset)
         if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
             sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):

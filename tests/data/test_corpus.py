@@ -25,6 +25,7 @@ from regard.data import documents as reading
 from regard.data import split_points, token_cache
 from regard.data.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
 from regard.data.documents import Documents, open_documents
+from regard.data.loader import Loader
 from regard.data.split_points import CachedEncoder, TextPart
 from regard.errors import UserError
 from regard.processors.tokenizers import END, START, TrainedTokenizer, train_tokenizer, unknown_words
@@ -692,6 +693,11 @@ def train(**changes) -> schema.Train:
     return schema.Train(**changes)
 
 
+def load(way, corpus, data, train) -> Loader:
+    sampler = way(corpus, data, train)
+    return Loader(sampler, sampler)
+
+
 def text(step):
     """The text of its first micro-batch."""
     return step.micro_batches[0]["text"]
@@ -709,7 +715,7 @@ def test_inputs_are_shifted_targets(tmp_path):
     found = make_corpus(tmp_path, *LONG)
     seen: dict[int, int] = {}
     heads = {0, *found.ends.tolist()}
-    for step in WindowSampler(found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
+    for step in load(WindowSampler, found, data(tmp_path, max_tokens=16), train(tokens=64)).steps(epoch=3):
         (batch,) = step.micro_batches
         assert (
             step.tokens == step.count == batch.count == 64 and batch["labels"].valid is None and len(step.examples) == 4
@@ -727,7 +733,7 @@ def test_inputs_are_shifted_targets(tmp_path):
 
 def test_segments_separate_documents(tmp_path):
     found = make_corpus(tmp_path, *LONG)
-    for step in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=3)).steps(0):
+    for step in load(WindowSampler, found, data(tmp_path, max_tokens=32), train(batch=3)).steps(0):
         (batch,) = step.micro_batches
         for row, begin in enumerate(step.examples):
             documents = np.searchsorted(found.ends, np.arange(begin, begin + 32), side="right")
@@ -741,7 +747,7 @@ def test_no_segments_without_document_borders(tmp_path):
     long = make_corpus(tmp_path, "x" * 500)
     lines = open_documents(data(tmp_path, train=write(tmp_path / "s", "ab\n" * 100), document="stream"), "train")
     for found in (long, Corpus(lines, BYTES)):
-        for step in WindowSampler(found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
+        for step in load(WindowSampler, found, data(tmp_path, max_tokens=32), train(batch=2)).steps(0):
             assert text(step).segments is None and text(step).positions is None
     assert END in text(step).values  # in a stream, END is an ordinary token
     assert (
@@ -754,7 +760,7 @@ def test_epoch_covers_every_token(tmp_path):
     found = make_corpus(tmp_path, *LONG)
     orders = []
     for epoch in range(6):
-        steps = list(WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(epoch))
+        steps = list(load(WindowSampler, found, data(tmp_path, max_tokens=20), train(batch=1)).steps(epoch))
         begins = [step.examples[0] for step in steps]
         assert {place for begin in begins for place in range(begin, begin + 20)} == set(range(len(found)))
         assert len(begins) <= len(found) // 20 + 2 and len(set(begins)) == len(begins)
@@ -762,16 +768,16 @@ def test_epoch_covers_every_token(tmp_path):
         orders.append(begins)
     assert len({min(set(begins) - {0}) for begins in orders}) > 3  # other window borders in each epoch
     assert all(begins != sorted(begins) for begins in orders)
-    again = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1)).steps(2)
+    again = load(WindowSampler, found, data(tmp_path, max_tokens=20), train(batch=1)).steps(2)
     assert [step.examples[0] for step in again] == orders[2]
-    other = WindowSampler(found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).steps(2)
+    other = load(WindowSampler, found, data(tmp_path, max_tokens=20), train(batch=1, seed=2)).steps(2)
     assert [step.examples[0] for step in other] != orders[2]
 
 
 @pytest.mark.parametrize("way", [WindowSampler, ContiguousSampler])
 def test_resume_after_any_step(tmp_path, way):
     found = make_corpus(tmp_path, *LONG)
-    cut = way(found, data(tmp_path, max_tokens=20), train(batch=3, accumulate=2))
+    cut = load(way, found, data(tmp_path, max_tokens=20), train(batch=3, accumulate=2))
     whole = list(cut.steps(5))
     assert len(whole) > 5
     for number, step in enumerate(whole):
@@ -790,7 +796,7 @@ def test_micro_batches_of_a_step(tmp_path):
     found = make_corpus(tmp_path, *LONG)
     for accumulate, sizes in ((1, [5]), (2, [3, 2]), (9, [1] * 5)):
         asked = train(tokens=119, accumulate=accumulate)  # five windows of twenty tokens, 19 tokens unused
-        step = next(WindowSampler(found, data(tmp_path, max_tokens=20), asked).steps(0))
+        step = next(load(WindowSampler, found, data(tmp_path, max_tokens=20), asked).steps(0))
         assert [len(batch["text"]) for batch in step.micro_batches] == sizes and step.count == 100 == step.tokens
         labels = torch.cat([batch["labels"].values for batch in step.micro_batches])
         assert torch.equal(labels, _rows(found, step.examples, 20))
@@ -806,7 +812,7 @@ def _rows(found, begins, width):
 def test_text_shorter_than_a_window(tmp_path, way):
     found = make_corpus(tmp_path, "ab")
     for _ in range(2):
-        (step,) = way(found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
+        (step,) = load(way, found, data(tmp_path, max_tokens=20), train(tokens=4096)).steps(0)
         assert step.micro_batches[0]["labels"].values.tolist() == [found.ids.tolist()] and step.count == 3
         assert text(step).values.tolist() == [[START, *found.ids[:2].tolist()]]
         found = make_corpus(tmp_path, "ab", verify=True)
@@ -818,7 +824,9 @@ def test_text_shorter_than_a_window(tmp_path, way):
 def test_contiguous_rows_continue_their_text(tmp_path):
     found = make_corpus(tmp_path, *LONG)
     for epoch in range(3):
-        steps = list(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch))
+        steps = list(
+            load(ContiguousSampler, found, data(tmp_path, max_tokens=20), train(batch=4, accumulate=2)).steps(epoch)
+        )
         assert len(steps) == len(found) // 4 // 20
         for number, step in enumerate(steps):
             assert [batch["reset"].values.tolist() for batch in step.micro_batches] == [[number == 0] * 2] * 2
@@ -832,7 +840,7 @@ def test_contiguous_rows_continue_their_text(tmp_path):
     assert heads.any() and END not in torch.cat([batch["text"].values for batch in steps[0].micro_batches])
     assert (
         steps[0].examples
-        != next(ContiguousSampler(found, data(tmp_path, max_tokens=20), train(batch=4)).steps(9)).examples
+        != next(load(ContiguousSampler, found, data(tmp_path, max_tokens=20), train(batch=4)).steps(9)).examples
     )
 
 
@@ -891,7 +899,7 @@ def test_memory_windows_follow_the_text(tmp_path, rows, stream):
 
 def test_window_to_device(tmp_path):
     batch = next(
-        ContiguousSampler(make_corpus(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)
+        load(ContiguousSampler, make_corpus(tmp_path, *LONG), data(tmp_path), train(batch=2)).steps(0)
     ).micro_batches[0]
     moved = batch.to("meta")
     assert moved["text"].values.is_meta and moved["labels"].values.is_meta and moved["reset"].values.is_meta

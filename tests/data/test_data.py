@@ -1,6 +1,5 @@
 """Lines and pairs from files, tokenizers, collating and sampling: lossless, reported and reproducible."""
 
-import gc
 import gzip
 import json
 import lzma
@@ -18,12 +17,14 @@ from hypothesis import strategies as st
 
 from regard.config import run as config
 from regard.config import schema
-from regard.data import sampler, text_lines
+from regard.data import dataset, text_lines
 from regard.data.batch import Batch
 from regard.data.collate import collate_pairs, pack, pad_rows
+from regard.data.dataset import PairDataset, TaskDataset
 from regard.data.examples import InMemoryExamples
+from regard.data.loader import Loader
 from regard.data.pairs import open_pairs, split_references
-from regard.data.sampler import PairSampler, group_by_budget, sorted_batches, split_evenly
+from regard.data.sampler import BudgetSampler, group_by_budget, sorted_batches, split_evenly
 from regard.data.text_lines import TextLines
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
@@ -601,10 +602,11 @@ def some(count: int, longest: int = 30, seed: int = 0) -> InMemoryExamples:
     return InMemoryExamples("made up", [(f"{i}{x}", f"{i}{y}") for i, (x, y) in enumerate(words)])
 
 
-def make_sampler(examples, seed: int = 1, **changes) -> PairSampler:
+def make_loader(examples, seed: int = 1, **changes) -> Loader:
     for_data = {name: changes.pop(name) for name in ("max_tokens", "packed", "workers") if name in changes}
-    made = PairSampler(examples, BYTE, BYTE, schema.PairData(**for_data), config.Train(seed=seed, **changes))
-    made.pool_size = 1000  # so that few examples need several pools
+    train = config.Train(seed=seed, **changes)
+    made = Loader.of(PairDataset(examples, BYTE, BYTE, schema.PairData(**for_data), train))
+    made.sampler.pool_size = 1000  # so that few examples need several pools
     return made
 
 
@@ -708,7 +710,7 @@ def test_packing_never_overlaps(sizes):
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_epoch_has_every_example_once(packed, accumulate):
     examples = some(2500)
-    made = list(make_sampler(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).steps(0))
+    made = list(make_loader(examples, tokens=300, packed=packed, accumulate=accumulate, max_tokens=64).steps(0))
     assert sorted(text for step in made for text in texts(step)) == sorted(examples)
     assert sorted(i for step in made for i in step.examples) == list(range(2500))
     for step in made:
@@ -726,18 +728,18 @@ def test_epoch_has_every_example_once(packed, accumulate):
 
 def test_packed_rows_are_fewer_and_full():
     examples = some(1000)
-    padded, packed = (list(make_sampler(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
+    padded, packed = (list(make_loader(examples, tokens=2000, packed=each).steps(0)) for each in (False, True))
     rows = [sum(len(batch["source"]) for step in made for batch in step.micro_batches) for made in (padded, packed)]
     assert rows[1] * 8 < rows[0]
 
 
 def test_order_depends_on_seed_and_epoch_only():
     examples = some(1500)
-    first = list(make_sampler(examples, tokens=200).steps(3))
-    again = make_sampler(examples, tokens=200)
+    first = list(make_loader(examples, tokens=200).steps(3))
+    again = make_loader(examples, tokens=200)
     list(again.steps(0))  # the cache of encoded examples changes nothing
     assert all(map(same, first, again.steps(3)))
-    others = [make_sampler(examples, tokens=200).steps(4), make_sampler(examples, seed=2, tokens=200).steps(3)]
+    others = [make_loader(examples, tokens=200).steps(4), make_loader(examples, seed=2, tokens=200).steps(3)]
     assert all(next(other).examples != first[0].examples for other in others)
     pool = [max(map(len, examples[step.examples[0]])) for step in first if step.index <= 1000]
     assert len(pool) > 50 and pool != sorted(pool)
@@ -746,41 +748,43 @@ def test_order_depends_on_seed_and_epoch_only():
 @pytest.mark.parametrize("changes", [{}, {"batch": 7}, {"max_tokens": 20}, {"max_tokens": 20, "packed": True}])
 def test_resume_after_any_step(changes):
     examples = some(2300)  # three pools
-    whole = list(make_sampler(examples, tokens=300, accumulate=2, **changes).steps(5))
+    whole = list(make_loader(examples, tokens=300, accumulate=2, **changes).steps(5))
     assert len({step.index for step in whole}) == len(whole) and whole[-1].index == 2300
     for i in [0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2, len(whole) - 1]:
-        rest = list(make_sampler(examples, tokens=300, accumulate=2, **changes).steps(5, whole[i].index))
+        rest = list(make_loader(examples, tokens=300, accumulate=2, **changes).steps(5, whole[i].index))
         assert len(rest) == len(whole) - i - 1 and all(map(same, whole[i + 1 :], rest))
 
 
 def test_resume_with_other_settings_is_an_error():
-    wanted = {step.index for step in make_sampler(some(900), batch=7).steps(0)}
+    wanted = {step.index for step in make_loader(some(900), batch=7).steps(0)}
     assert 10 not in wanted
     with pytest.raises(UserError, match="no step ends after 10 examples.*train.batch"):
-        next(make_sampler(some(900), batch=7).steps(0, 10))
+        next(make_loader(some(900), batch=7).steps(0, 10))
 
 
 def test_long_examples_are_left_out_and_reported():
     examples = some(2300)
     longer = {i for i, (x, y) in enumerate(examples) if max(len(x), len(y)) + 1 > 25}
-    made = make_sampler(examples, tokens=300, max_tokens=25)
+    made = make_loader(examples, tokens=300, max_tokens=25)
     seen = {i for step in made.steps(0) for i in step.examples}
-    assert 500 < len(longer) < 1800 and made.too_long == longer and seen == set(range(2300)) - longer
+    assert (
+        500 < len(longer) < 1800 and set(made.sampler.too_long.tolist()) == longer and seen == set(range(2300)) - longer
+    )
     assert made.report() == [
         f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
         f"such as made up, example {min(longer) + 1}"
     ]
-    assert make_sampler(examples).report() == []
+    assert make_loader(examples).report() == []
 
 
 def test_only_long_examples_is_an_error():
     with pytest.raises(UserError, match="all 1,100 examples of data.train have a side of more than 3 tokens"):
-        list(make_sampler(some(1100), max_tokens=3).steps(0))
+        list(make_loader(some(1100), max_tokens=3).steps(0))
     with pytest.raises(UserError, match="data.train: made up holds no example"):
-        make_sampler(some(0))
+        make_loader(some(0))
 
 
-class Frames(sampler.StepSampler):
+class Frames(TaskDataset):
     """Frames of sound or pixels: arrays of floats with two dimensions."""
 
     def encode(self, indices):
@@ -795,7 +799,8 @@ class Frames(sampler.StepSampler):
 
 def test_arrays_keep_their_types():
     values = [np.random.default_rng(i).random((2 + i % 3, 4), np.float32) for i in range(20)]
-    made = Frames(InMemoryExamples("frames", [(each,) for each in values]), schema.PairData(), config.Train(tokens=9))
+    examples = InMemoryExamples("frames", [(each,) for each in values])
+    made = Loader.of(Frames(examples, schema.PairData(), config.Train(tokens=9)))
     for _ in range(2):  # encoded, and then from the cache
         seen = {}
         for step in made.steps(0):
@@ -807,7 +812,7 @@ def test_arrays_keep_their_types():
 
 
 def test_example_over_the_budget_is_a_step():
-    made = list(make_sampler(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
+    made = list(make_loader(InMemoryExamples("one", [("a" * 50, "b" * 60), ("c", "d")]), tokens=10).steps(0))
     assert sorted(step.tokens for step in made) == [2, 61]
 
 
@@ -815,34 +820,14 @@ def test_small_data_are_cached_in_memory(monkeypatch):
     examples, asked = some(1200), []
     encode = type(BYTE).encode
     monkeypatch.setattr(type(BYTE), "encode", lambda self, rows: asked.extend(rows) or encode(self, rows))
-    made = make_sampler(examples)
+    made = make_loader(examples)
     first = [list(made.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400
-    monkeypatch.setattr(sampler, "CACHED_EXAMPLES", 1000)
-    anew = make_sampler(examples)
+    monkeypatch.setattr(dataset, "CACHED_EXAMPLES", 1000)
+    anew = make_loader(examples)
     second = [list(anew.steps(epoch)) for epoch in (0, 1)]
     assert len(asked) == 2400 + 4800
     assert all(same(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
-
-
-def test_workers_change_nothing_and_end():
-    examples = some(3600)
-    alone = list(make_sampler(examples, tokens=300).steps(0))
-    assert all(map(same, alone, make_sampler(examples, tokens=300, workers=3).steps(0)))
-    left = make_sampler(examples, tokens=300, workers=2).steps(0)
-    next(left)
-    assert any(thread.name.startswith("data") for thread in threading.enumerate())
-    del left
-    gc.collect()
-    assert not any(thread.name.startswith("data") for thread in threading.enumerate())
-
-
-def test_worker_errors_reach_the_caller(tmp_path):
-    found = open_pairs(two(tmp_path, "a\n" * 2500, "b\n" * 2500), data())
-    write(tmp_path / "x.en", "")
-    with pytest.raises(UserError, match="was changed while"):
-        list(make_sampler(found, workers=2).steps(0))
-    assert not any(thread.name.startswith("data") for thread in threading.enumerate())
 
 
 def test_group_by_budget():
@@ -877,7 +862,8 @@ def test_sorted_batches():
 
 def test_pool_is_larger_than_a_step():
     def pool(**train):
-        return PairSampler(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train)).pool_size
+        pairs = PairDataset(some(9), BYTE, BYTE, schema.PairData(), config.Train(**train))
+        return BudgetSampler(pairs).pool_size
 
     assert pool(tokens=4096) == pool(batch=900) == 50_000
     assert pool(tokens=10_000_000) == 4 * 10_000_000 // 32
@@ -887,7 +873,8 @@ def test_pool_is_larger_than_a_step():
 def test_padding_is_below_three_percent():
     train = make_dates(("en", "de"), 6000, 1)["train"]
     tokenizer = train_tokenizer(config.TokenizerConfig(vocab=1000), train.texts(0, 1))
-    made = PairSampler(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024)).steps(0)
+    pairs = PairDataset(train, tokenizer, tokenizer, schema.PairData(), config.Train(tokens=1024))
+    made = Loader.of(pairs).steps(0)
     found = [batch for step in made for batch in step.micro_batches]
     cells = sum(batch["source"].values.numel() + batch["target"].values.numel() for batch in found)
     assert sum(int(batch["source"].valid.sum()) + batch.count for batch in found) / cells > 0.97

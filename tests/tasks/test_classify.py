@@ -20,7 +20,8 @@ from regard.config.run import resolve
 from regard.config.schema import LabelData, TokenizerConfig, Train
 from regard.data import rows
 from regard.data.examples import InMemoryExamples
-from regard.data.rows import LabeledTextSampler, max_text_tokens
+from regard.data.loader import Loader
+from regard.data.rows import LabeledTextDataset, max_text_tokens
 from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.synthetic.language_id import LOCALES, make_phrases
@@ -215,18 +216,19 @@ def test_missing_test_data(tmp_path, run):
 # --- the sampler ---------------------------------------------------------------------------------------------------------
 
 
-def build_sampler(examples, train=None, **data):
+def build_loader(examples, train=None, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,) if data.get("token_masking") else ())
     labels = rows.LabelSet({"x": 1, "y": 1})
-    return LabeledTextSampler(
+    dataset = LabeledTextDataset(
         InMemoryExamples("made", examples), tokenizer, labels, LabelData(**data), train or Train(tokens=60), None
     )
+    return Loader.of(dataset)
 
 
 def test_sampler_covers_every_text_once_and_resumes():
     examples = [("a" * (1 + i % 7), "xy"[i % 2]) for i in range(50)]
-    sampler = build_sampler(examples)
-    all_of = list(sampler.steps(0))
+    loader = build_loader(examples)
+    all_of = list(loader.steps(0))
     assert sorted(i for step in all_of for i in step.examples) == list(range(50))
     assert all(step.count == len(step.examples) and step.tokens <= 60 for step in all_of)
     for step in all_of:
@@ -237,20 +239,22 @@ def test_sampler_covers_every_text_once_and_resumes():
             text, name = examples[i]
             assert row[real].tolist() == [1, *(4 + letter for letter in text.encode()), 2] and label == "xy".index(name)
             assert (row[~real] == 0).all()
-    rest = list(build_sampler(examples).steps(0, all_of[2].index))
+    rest = list(build_loader(examples).steps(0, all_of[2].index))
     assert [step.examples for step in rest] == [step.examples for step in all_of[3:]]
-    assert [step.examples for step in sampler.steps(1)] != [step.examples for step in all_of]
+    assert [step.examples for step in loader.steps(1)] != [step.examples for step in all_of]
 
 
 def test_long_texts_are_cut_and_reported():
-    sampler = build_sampler([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
-    (step,) = sampler.steps(0)
-    assert max(piece["text"].values.size(1) for piece in step.micro_batches) == 11 and sampler.truncated == {2}
-    assert sampler.report() == [
+    loader = build_loader([("a" * 3, "x"), ("b" * 9, "y"), ("c" * 30, "y")], max_tokens=11)
+    (step,) = loader.steps(0)
+    assert max(
+        piece["text"].values.size(1) for piece in step.micro_batches
+    ) == 11 and loader.sampler.costs.shortened.tolist() == [False, False, True]
+    assert loader.report() == [
         "1 of 3 texts have more than 9 tokens and were cut there (data.max_tokens, and the positions of the model), "
         "such as made, example 3"
     ]  # fmt: skip
-    assert build_sampler([("a", "x"), ("b", "y")]).report() == []
+    assert build_loader([("a", "x"), ("b", "y")]).report() == []
 
 
 def token_rows(step):
@@ -259,10 +263,11 @@ def token_rows(step):
 
 def test_token_masking_differs_by_epoch():
     texts = [("abcdefgh" * 5, "x"), ("b", "y"), ("c", "x")] * 40
-    sampler = build_sampler(texts, token_masking=0.25)
-    mask, epochs = sampler.mask, []
+    loader = build_loader(texts, token_masking=0.25)
+    dataset = loader.sampler.dataset
+    mask, epochs = dataset.mask, []
     for epoch in range(2):
-        found = {i: row[real].tolist() for step in sampler.steps(epoch) for row, real, i in
+        found = {i: row[real].tolist() for step in loader.steps(epoch) for row, real, i in
                  zip(*token_rows(step), step.examples, strict=True)}  # fmt: skip
         for i, row in found.items():
             own = [1, *(4 + letter for letter in texts[i][0].encode()), 2]
@@ -272,16 +277,16 @@ def test_token_masking_differs_by_epoch():
         assert pieces.count(mask) / len(pieces) == pytest.approx(0.25, abs=0.03)
         epochs.append(found)
     assert epochs[0] != epochs[1]
-    again = {i: row[real].tolist() for step in build_sampler(texts, token_masking=0.25).steps(1) for row, real, i in
+    again = {i: row[real].tolist() for step in build_loader(texts, token_masking=0.25).steps(1) for row, real, i in
              zip(*token_rows(step), step.examples, strict=True)}  # fmt: skip
     assert again == epochs[1]  # depends on seed and epoch only, so a resumed run agrees
     with pytest.raises(UserError, match="needs a tokenizer with <mask>, which this one has not"):
-        LabeledTextSampler(
-            sampler.examples,
+        LabeledTextDataset(
+            dataset.examples,
             train_tokenizer(TokenizerConfig(kind="byte"), []),
-            sampler.labels,
-            sampler.data,
-            sampler.train,
+            dataset.labels,
+            dataset.data,
+            dataset.train,
             None,
         )
 

@@ -18,8 +18,10 @@ from regard.cli import app as cli
 from regard.config.run import resolve
 from regard.config.schema import MaskData, TokenizerConfig, Train
 from regard.data.collate import IGNORED
+from regard.data.draws import Draws
 from regard.data.examples import InMemoryExamples
-from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedSampler, Masker, are_adjacent, fit_lengths, line_examples
+from regard.data.loader import Loader
+from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, are_adjacent, fit_lengths, line_examples
 from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.tasks import masked
@@ -39,26 +41,31 @@ TEXTS = ["the cat sees some houses and finds a day", "a good cat", "some new wor
 BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [], control=(MASK,))
 
 
-def build_sampler(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> MaskedSampler:
+def build_loader(texts=TEXTS, train=None, context=None, tokenizer=BYTES, **data) -> Loader:
     settings = MaskData(**data)
-    return MaskedSampler(
+    dataset = MaskedDataset(
         InMemoryExamples("made", [(text,) for text in texts]),
         Masker(tokenizer, settings),
         settings,
         train or Train(tokens=600),
         context,
     )
+    return Loader.of(dataset)
+
+
+def draws(texts: int, epoch: int = 0) -> Draws:
+    return Draws.of(1, epoch, np.arange(texts))
 
 
 # --- the masking rule --------------------------------------------------------------------------------------------------------
 
 
 def test_80_10_10_rule():
-    chance, masker = np.random.default_rng(1), Masker(BYTES, MaskData(masked=0.2))
+    masker = Masker(BYTES, MaskData(masked=0.2))
     ids = np.arange(4, 244, dtype=np.int32)
     fates = Counter()
-    for _ in range(100):
-        shown, hidden = masker.mask_texts([(ids, np.arange(240))], chance)
+    for epoch in range(100):
+        shown, hidden = masker.mask_texts([(ids, np.arange(240))], draws(1, epoch))
         chosen = hidden != IGNORED
         assert chosen.sum() == 48 and (hidden[chosen] == ids[chosen]).all() and (shown[~chosen] == ids[~chosen]).all()
         fates["mask"] += int((shown[chosen] == BYTES.mask).sum())
@@ -75,27 +82,27 @@ def pieces(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_masks_15_percent_and_at_least_one_token():
-    masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
+    masker = Masker(BYTES, MaskData())
     for length, wanted in ((1, 1), (3, 1), (10, 2), (100, 15)):
-        assert (masker.mask_texts([pieces(length)], chance)[1] != IGNORED).sum() == wanted
-    assert [len(each) for each in masker.mask_texts([pieces(0)], chance)] == [0, 0]
-    _, hidden = masker.mask_texts([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], chance)
+        assert (masker.mask_texts([pieces(length)], draws(1))[1] != IGNORED).sum() == wanted
+    assert [len(each) for each in masker.mask_texts([pieces(0)], draws(1))] == [0, 0]
+    _, hidden = masker.mask_texts([pieces(length) for length in (0, 1, 10, 0, 100, 3, 0)], draws(7))
     shares = [int((part != IGNORED).sum()) for part in np.split(hidden, [1, 11, 111])]
     assert shares == [1, 2, 15, 1]  # each text has its own share, whatever surrounds it
 
 
 def test_positions_are_masked_uniformly():
-    masker, chance = Masker(BYTES, MaskData()), np.random.default_rng(1)
-    _, hidden = masker.mask_texts([pieces(20)] * 2000, chance)
+    masker = Masker(BYTES, MaskData())
+    _, hidden = masker.mask_texts([pieces(20)] * 2000, draws(2000))
     hits = (hidden.reshape(2000, 20) != IGNORED).sum(0)
     assert hits.min() > 240 and hits.max() < 360  # 300 on average
 
 
 def test_whole_word_masking():
-    masker, chance = Masker(BYTES, MaskData(whole_words=True, masked=0.3)), np.random.default_rng(1)
+    masker = Masker(BYTES, MaskData(whole_words=True, masked=0.3))
     ((ids, groups),) = masker.encode_groups(["the cat sees some houses and finds a day"])
     assert BYTES.decode([ids.tolist()]) == ["the cat sees some houses and finds a day"] and groups.max() == 8
-    _, hidden = masker.mask_texts([(ids, groups)] * 50, chance)
+    _, hidden = masker.mask_texts([(ids, groups)] * 50, draws(50))
     for chosen in hidden.reshape(50, -1) != IGNORED:
         for word in range(9):
             assert len(set(chosen[groups == word])) == 1
@@ -123,13 +130,13 @@ def same(one, other) -> bool:
 
 
 def test_masking_differs_by_epoch_and_resumes():
-    steps = list(build_sampler().steps(0))
+    steps = list(build_loader().steps(0))
     assert sorted(i for step in steps for i in step.examples) == list(range(len(TEXTS)))
-    assert all(same(a, b) for a, b in zip(build_sampler().steps(0), steps, strict=True))
-    assert all(same(a, b) for a, b in zip(build_sampler().steps(0, steps[1].index), steps[2:], strict=True))
+    assert all(same(a, b) for a, b in zip(build_loader().steps(0), steps, strict=True))
+    assert all(same(a, b) for a, b in zip(build_loader().steps(0, steps[1].index), steps[2:], strict=True))
     texts = {}
     for epoch in (0, 1):
-        for step in build_sampler().steps(epoch):
+        for step in build_loader().steps(epoch):
             (piece,) = step.micro_batches
             text, originals = piece["text"], piece["labels"].values
             assert step.count == int((originals != IGNORED).sum())
@@ -147,10 +154,10 @@ def test_masking_differs_by_epoch_and_resumes():
 
 
 def test_long_lines_are_read_in_windows():
-    sampler = build_sampler(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
+    loader = build_loader(["abcdefghijklmnopqrstuvwxyz", "short"], max_tokens=12)
     seen = set()
     for epoch in range(30):
-        for step in sampler.steps(epoch):
+        for step in loader.steps(epoch):
             (piece,) = step.micro_batches
             assert piece["text"].values.size(1) <= 12
             for i, row, labels in zip(step.examples, piece["text"].values, piece["labels"].values, strict=True):
@@ -159,16 +166,14 @@ def test_long_lines_are_read_in_windows():
                     assert len(whole) == 10 and whole in "abcdefghijklmnopqrstuvwxyz"
                     seen.add(whole)
     assert len(seen) > 8
-    assert sampler.report()[0].startswith(
-        "1 of 2 lines have more than 10 tokens, and each epoch reads a window of them"
-    )
+    assert loader.report()[0].startswith("1 of 2 lines have more than 10 tokens, and each epoch reads a window of them")
 
 
 def test_pairs_of_lines():
     texts = [f"line {i:02}" for i in range(40)]
     answers = Counter()
     for epoch in range(5):
-        for step in build_sampler(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
+        for step in build_loader(texts, next_sentence=True, train=Train(batch=8)).steps(epoch):
             (piece,) = step.micro_batches
             text = piece["text"]
             assert text.token_types is not None

@@ -20,7 +20,8 @@ from regard.config.schema import TagData, TokenizerConfig, Train
 from regard.data import rows
 from regard.data.collate import IGNORED
 from regard.data.examples import InMemoryExamples
-from regard.data.rows import TaggedSampler, encode_sentence, word_windows
+from regard.data.loader import Loader
+from regard.data.rows import TaggedDataset, encode_sentence, word_windows
 from regard.errors import UserError
 from regard.processors.text import encode_words
 from regard.processors.tokenizers import train_tokenizer
@@ -226,16 +227,17 @@ def test_a_word_longer_than_a_window():
     assert [len(row) for row in encoded.rows] == [12, 4] and encoded.word_positions == [(0, 1), (1, 1)]
 
 
-def build_sampler(sentences, **data):
+def build_loader(sentences, **data):
     tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [])
     labels = rows.LabelSet({"x": 1, "y": 1})
-    return TaggedSampler(
+    dataset = TaggedDataset(
         InMemoryExamples("made", sentences), tokenizer, labels, TagData(**data), Train(tokens=60), None
     )
+    return Loader.of(dataset)
 
 
 def test_the_first_token_has_the_tag():
-    (step,) = build_sampler([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
+    (step,) = build_loader([(("ab", "c", "def"), ("x", "y", "x"))]).steps(0)
     (piece,) = step.micro_batches
     assert (
         piece["tags"].values.tolist() == [[IGNORED, 0, IGNORED, 1, IGNORED, 0, IGNORED, IGNORED, IGNORED, IGNORED]]
@@ -246,10 +248,10 @@ def test_the_first_token_has_the_tag():
 
 def test_long_sentences_become_rows_with_every_tag_once():
     words, tags = tuple("abcdefghijklmnopqrst"), tuple("xy" * 10)
-    sampler = build_sampler([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
+    loader = build_loader([(words, tags), (("a",), ("x",))], max_tokens=12, overlap=4)
     all_of = [
         row
-        for step in sampler.steps(0)
+        for step in loader.steps(0)
         for piece in step.micro_batches
         for row in zip(piece["text"].values, piece["tags"].values, strict=True)
     ]
@@ -261,8 +263,8 @@ def test_long_sentences_become_rows_with_every_tag_once():
         if tokens[i] == 4 + ord(" ")
     ]
     assert sorted(chr(letter) for letter in asked) == sorted(set(words) - {"a"})
-    assert sum(step.count for step in sampler.steps(0)) == 21
-    assert sampler.windowed == {0} and sampler.report()[0].startswith(
+    assert sum(step.count for step in loader.steps(0)) == 21
+    assert loader.sampler.costs.shortened.tolist() == [True, False] and loader.report()[0].startswith(
         "1 of 2 sentences have more than 10 tokens and are read in windows that overlap by 4"
     )
 

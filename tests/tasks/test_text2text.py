@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import regard
 from regard.config.schema import MixData, SpanData, TokenizerConfig, Train
 from regard.data.examples import InMemoryExamples
+from regard.data.loader import Loader
 from regard.data.mixture import Mixture, open_mixture
-from regard.data.spans import SpanCorruptor, SpanSampler, random_composition
+from regard.data.spans import SpanCorruptor, SpanDataset, random_composition
 from regard.errors import UserError
 from regard.processors.tokenizers import sentinel, train_tokenizer
 from regard.synthetic.mixture import make_mixture
@@ -196,7 +197,7 @@ def test_rows_too_short_for_targets_are_refused(tmp_path):
     with pytest.raises(UserError, match="data.max_tokens=3 leaves no room for a target, .*; use at least 4"):
         regard.train("spans", {"data.train": str(tmp_path / "a.txt"), "data.max_tokens": 3}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert SpanSampler(
+    assert SpanDataset(
         InMemoryExamples("x", [("a",)]), SpanCorruptor(BYTES, SpanData()), SpanData(max_tokens=4), Train()
     )
 
@@ -204,18 +205,19 @@ def test_rows_too_short_for_targets_are_refused(tmp_path):
 def test_spans_differ_by_epoch():
     texts = ["a text that is long enough to be cut", "short one"] * 5
     data = SpanData(max_tokens=20)
-    sampler = SpanSampler(
+    dataset = SpanDataset(
         InMemoryExamples("made", [(text,) for text in texts]), SpanCorruptor(BYTES, data), data, Train(tokens=200)
     )
-    first, second = ([piece for step in sampler.steps(epoch) for piece in step.micro_batches] for epoch in (0, 1))
-    again = [piece for step in sampler.steps(0) for piece in step.micro_batches]
+    loader = Loader.of(dataset)
+    first, second = ([piece for step in loader.steps(epoch) for piece in step.micro_batches] for epoch in (0, 1))
+    again = [piece for step in loader.steps(0) for piece in step.micro_batches]
     one, same, other = ([piece["source"].values for piece in pieces] for pieces in (first, again, second))
     assert all(a.equal(b) for a, b in zip(one, same, strict=True))
     assert not all(a.shape == b.shape and a.equal(b) for a, b in zip(one, other, strict=False))
     assert all(a.size(1) <= 20 for a in one)
     assert all((piece["target"].values[:, 0] == BYTES.start).all() for piece in first)
-    assert sampler.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
-    sources, targets = sampler.encode_all(np.random.default_rng(1))
+    assert loader.report()[0].startswith("5 of 10 lines have more than 19 tokens, and each epoch reads a window")
+    sources, targets = dataset.encode_all(1)
     assert len(sources) == 10 and all(target[0] == BYTES.sentinels[0] for target in targets)
 
 

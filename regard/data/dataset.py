@@ -1,0 +1,152 @@
+"""The examples of a task as arrays, and batches of them. Steps, processes and workers are the loader's."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..config.schema import Data, PackedData, Train
+from ..processors.tokenizers import Tokenizer
+from .batch import Batch
+from .collate import collate_encoded
+from .draws import Draws
+from .examples import Examples
+
+CACHED_EXAMPLES = 2_000_000  # data sets of at most so many examples stay in memory once encoded
+
+EncodedExample: TypeAlias = tuple[np.ndarray, ...]  # token ids of both sides of a pair, or what else the task needs
+StoredExample: TypeAlias = tuple[bytes | np.ndarray, ...]
+
+
+class Measured(NamedTuple):
+    """What the sampler must know about some examples."""
+
+    examples: np.ndarray
+    sizes: np.ndarray  # (examples, 2) of both sides, in the unit of the budget
+    shortened: np.ndarray  # (examples,) bool: cut, or read in windows
+
+
+class TaskDataset(ABC):
+    """Encodes, augments and collates examples. A batch depends only on its examples, the seed and the epoch."""
+
+    limit_key = "data.max_tokens"  # the setting that bounds the size of a side
+    sorted = True  # examples of similar sizes share a step; packed rows take any
+
+    def __init__(self, examples: Examples, data: Data, train: Train) -> None:
+        examples.require_nonempty("data.train")
+        self.examples, self.data, self.train = examples, data, train
+        self.limit = data.max_tokens  # examples with a larger side are left out
+        self.shortened: set[int] = set()  # of those encoded here
+        self._cache: list[StoredExample | None] | None = None
+        self._pool: dict[int, StoredExample] = {}  # encoded to be measured, and not used yet
+
+    # Defined by each task
+
+    @abstractmethod
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        """These examples as arrays, the same in every epoch. Token ids are int32."""
+
+    @abstractmethod
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        """A batch of encoded and augmented examples."""
+
+    def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
+        """The items as one epoch uses them; `draws` has a random stream for each."""
+        return items
+
+    def sizes(self, item: EncodedExample) -> tuple[int, int]:
+        """The size of both sides before augmentation: what the budget of a step counts."""
+        return len(item[0]), len(item[1])
+
+    def describe_shortened(self) -> str:
+        """What happens to examples that are shortened, after "3 of 10 "."""
+        return f"examples have more than {self.limit} tokens and were shortened ({self.limit_key})"
+
+    # Batches
+
+    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+        """A batch of these examples, as training uses them in this epoch."""
+        items = self.augment(self.encoded(indices), Draws.of(self.train.seed, epoch, indices))
+        return replace(self.collate(items), examples=tuple(indices.tolist()))
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        """Encode examples for their sizes. With `keep` they stay in memory until a batch uses them."""
+        if keep:
+            self.keep(indices)
+        sizes = np.array([self.sizes(item) for item in self.encoded(indices, peek=True)]).reshape(-1, 2)
+        return Measured(indices, sizes, np.array([i in self.shortened for i in indices.tolist()], bool))
+
+    # Encoded examples in memory
+
+    def cache_encoded(self) -> None:
+        """From now on keep every encoded example of a small data set."""
+        if len(self.examples) <= CACHED_EXAMPLES and self._cache is None:
+            self._cache = [None] * len(self.examples)
+
+    def keep(self, indices: np.ndarray) -> None:
+        """Encode examples together, which is faster than batch by batch, and keep them until they are used."""
+        self._pool = {}
+        if self._cache is None:
+            chosen = list(dict.fromkeys(indices.tolist()))
+            self._pool = {i: store(item) for i, item in zip(chosen, self.encode(chosen), strict=True)}
+
+    def encoded(self, indices: np.ndarray, peek: bool = False) -> list[EncodedExample]:
+        """These examples as arrays, from memory if they are there."""
+        chosen, cache = indices.tolist(), self._cache
+        take = cache.__getitem__ if cache is not None else self._peek if peek else self._take
+        found = {i: take(i) for i in dict.fromkeys(chosen)}
+        new = [i for i, item in found.items() if item is None]
+        for i, item in zip(new, self.encode(new) if new else (), strict=True):
+            found[i] = store(item)
+            if cache is not None:
+                cache[i] = found[i]
+        return [restore(found[i] or ()) for i in chosen]
+
+    def _peek(self, index: int) -> StoredExample | None:
+        return self._pool.get(index)
+
+    def _take(self, index: int) -> StoredExample | None:
+        return self._pool.pop(index, None)
+
+
+def store(item: EncodedExample) -> StoredExample:
+    """Token ids as bytes, which take 80 bytes less than an array; other arrays stay."""
+    return tuple(side.tobytes() if side.dtype == np.int32 and side.ndim == 1 else side for side in item)
+
+
+def restore(item: StoredExample) -> EncodedExample:
+    return tuple(np.frombuffer(side, np.int32) if isinstance(side, bytes) else side for side in item)
+
+
+class PairDataset(TaskDataset):
+    """Pairs of texts, each with its END. No side is longer than `context`, the positions of the model."""
+
+    data: PackedData
+
+    def __init__(
+        self,
+        examples: Examples,
+        source: Tokenizer,
+        target: Tokenizer,
+        data: PackedData,
+        train: Train,
+        context: int | None = None,
+    ) -> None:
+        if context is not None and context < data.max_tokens:
+            data, self.limit_key = data.model_copy(update={"max_tokens": context}), "model.positions.tokens"
+        super().__init__(examples, data, train)
+        self.source, self.target, self.sorted = source, target, not data.packed
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        sides, texts = [], [self.examples[i] for i in indices]
+        for tokenizer, side in ((self.source, 0), (self.target, 1)):
+            rows = tokenizer.encode([text[side] for text in texts])
+            sides.append([np.array([*row, tokenizer.end], np.int32) for row in rows])
+        return zip(*sides, strict=True)
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        width = self.data.max_tokens if self.data.packed else 0
+        min_rows = -(-self.train.tokens // (self.train.accumulate * width)) if width and not self.train.batch else 0
+        return collate_encoded([x for x, _ in items], [y for _, y in items], self.source, self.target, width, min_rows)
