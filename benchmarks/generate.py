@@ -156,7 +156,7 @@ def ours(model: Any, prompt: Tensor, workload: GenerateWorkload) -> Generate:
 
     def go() -> list[list[int]]:
         limits = torch.full((rows,), workload.tokens, device=prompt.device)
-        return [best[0].tokens for best in search(model, model.start(rows, capacity), prompt, limits, settings)]
+        return [best[0].tokens for best in search(model, model.start(None, rows, capacity), prompt, limits, settings)]
 
     return go
 

@@ -18,7 +18,7 @@ from regard.families.bigbird import Model as BigBird
 from regard.families.longformer import Model as Longformer
 from regard.formats.huggingface import bigbird, longformer
 from regard.formats.huggingface.weight_names import load_weights
-from regard.parts import Mask
+from regard.parts import Inputs
 
 from .report import Report, Section
 from .timing import RunRound, rounds, synchronize
@@ -83,10 +83,10 @@ def longformer_sections(workload: LongWorkload, device: torch.device, count: int
     for with_global in (False, True):
         global_mask = torch.zeros(1, workload.tokens, dtype=torch.long, device=device)
         global_mask[:, 0] = int(with_global)
-        mask = Mask(global_positions=torch.zeros(1, 1, dtype=torch.long, device=device)) if with_global else Mask()
+        marked = torch.zeros(1, 1, dtype=torch.long, device=device) if with_global else None
         options = {"global_attention_mask": global_mask} if with_global else {}
         name = f"Longformer{', first token global' if with_global else ''}"
-        found.append(section(name, workload, device, count, notes, (ours, mask), (theirs, options)))
+        found.append(section(name, workload, device, count, notes, (ours, marked), (theirs, options)))
     return found
 
 
@@ -98,7 +98,7 @@ def bigbird_sections(workload: LongWorkload, device: torch.device, count: int, n
     state = theirs.state_dict()
     c = bigbird.from_huggingface(config.to_dict(), state)
     ours = load_weights(BigBird(c), state, bigbird.names(c), bigbird.unused(c))
-    return [section("BigBird", workload, device, count, notes, (ours, Mask()), (theirs, {}), with_random_blocks(ours))]
+    return [section("BigBird", workload, device, count, notes, (ours, None), (theirs, {}), with_random_blocks(ours))]
 
 
 def shape(workload: LongWorkload) -> dict[str, Any]:
@@ -137,13 +137,16 @@ def section(
     theirs: Any,
     more: Any = None,
 ) -> Section:
-    """Time `ours` (model, mask) and `theirs` (model, arguments) on one text; `more` is another model of ours."""
+    """Time `ours` (model, global positions) and `theirs` (model, arguments) on one text; `more` is one more of ours."""
     gpu = device.type == "cuda"
     text = torch.randint(4, workload.vocab, (1, workload.tokens), generator=torch.Generator().manual_seed(2)).to(device)
-    (model, mask), (peer, options) = ours, theirs
-    models = {"regard": our_forward(model, mask, text, device), "HF": their_forward(peer, options, text, device)}
+    (model, marked), (peer, options) = ours, theirs
+    models = {
+        "regard": our_forward(model, marked, text, device),
+        "HF": their_forward(peer, options, text, device),
+    }
     if more is not None:
-        models["regard, blocks drawn"] = our_forward(more, mask, text, device)
+        models["regard, blocks drawn"] = our_forward(more, marked, text, device)
     exact = {who: read() for who, (_, read) in models.items()}
     difference = (exact["regard"] - exact["HF"]).abs().max().item()
     if not difference < TOLERANCE:
@@ -164,9 +167,11 @@ def section(
     return Section(name, "tokens/s", rates, tuple(who for who in programs if who.startswith("regard")), facts)
 
 
-def our_forward(model: Any, mask: Mask, text: Tensor, device: torch.device) -> tuple[nn.Module, Forward]:
-    own = copy.deepcopy(model).to(device)
-    return own, torch.no_grad()(lambda: own.encode(text, mask))
+def our_forward(
+    model: Any, global_positions: Tensor | None, text: Tensor, device: torch.device
+) -> tuple[nn.Module, Forward]:
+    own, inputs = copy.deepcopy(model).to(device), Inputs("tokens", text, global_positions=global_positions)
+    return own, torch.no_grad()(lambda: own.encode(inputs).states)
 
 
 def their_forward(model: Any, options: dict[str, Any], text: Tensor, device: torch.device) -> tuple[nn.Module, Forward]:

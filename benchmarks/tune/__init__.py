@@ -18,6 +18,7 @@ from regard.config.schema import AdamW, Adapter, Lora, Prefix, Prompt
 from regard.device import resolve_device
 from regard.errors import UserError
 from regard.families import bert
+from regard.parts import Inputs
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training import optim
 from regard.training.checkpoint import tensors_to_save
@@ -70,19 +71,20 @@ def build_model(c: bert.Config, kind: str, device: torch.device) -> Any:
     return tune.attach(model, KINDS[kind], FULLY_TRAINED) if kind != "full" else model
 
 
-def batch(c: bert.Config, workload: TuneWorkload, device: torch.device) -> Tensor:
+def batch(c: bert.Config, workload: TuneWorkload, device: torch.device) -> Inputs:
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(c.vocab, (workload.rows, workload.tokens), generator=generator).to(device)
+    ids = torch.randint(c.vocab, (workload.rows, workload.tokens), generator=generator)
+    return Inputs("tokens", ids.to(device))
 
 
 def training(c: bert.Config, workload: TuneWorkload, device: torch.device, count: int) -> Section:
     """Adam steps on one batch; for each kind its trained parameters, file size and memory."""
-    tokens, programs, facts = batch(c, workload, device), dict[str, RunRound](), list[str]()
+    text, programs, facts = batch(c, workload, device), dict[str, RunRound](), list[str]()
     labels = torch.arange(workload.rows, device=device) % 2
     for kind in ("full", *KINDS):
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         model = build_model(c, kind, device).train()
-        step = train_rounds(model, tokens, labels, workload, device)
+        step = train_rounds(model, text, labels, workload, device)
         step(0)
         facts.append(f"{kind}: {size_facts(model, device, before)}")
         programs[kind] = step
@@ -93,7 +95,7 @@ def training(c: bert.Config, workload: TuneWorkload, device: torch.device, count
 
 
 def train_rounds(
-    model: nn.Module, tokens: Tensor, labels: Tensor, workload: TuneWorkload, device: torch.device
+    model: nn.Module, text: Inputs, labels: Tensor, workload: TuneWorkload, device: torch.device
 ) -> RunRound:
     optimizer = optim.build_optimizer(model, AdamW())
     if device.type == "cuda":
@@ -102,7 +104,7 @@ def train_rounds(
     def step(number: int) -> float:
         for _ in range(workload.steps):
             with optim.autocast(device, workload.precision):
-                loss = smoothed_cross_entropy(model(tokens), labels) / len(labels)
+                loss = smoothed_cross_entropy(model(text), labels) / len(labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -127,7 +129,7 @@ def size_facts(model: nn.Module, device: torch.device, before: int) -> str:
 @torch.no_grad()
 def inference(c: bert.Config, workload: TuneWorkload, device: torch.device, count: int) -> Section:
     """Time the base, LoRA as a branch and LoRA merged; the last two must give equal logits."""
-    tokens = batch(c, workload, device)
+    text = batch(c, workload, device)
     models = {"base": build_model(c, "full", device)} | {
         name: build_model(c, "lora", device) for name in ("beside", "merged")
     }
@@ -137,11 +139,11 @@ def inference(c: bert.Config, workload: TuneWorkload, device: torch.device, coun
             branch.up.normal_(0.0, 0.02)
     lora.merge(models["merged"])
     tune.keep_merged(models["merged"])
-    logits = {name: model.eval()(tokens) for name, model in models.items()}
+    logits = {name: model.eval()(text) for name, model in models.items()}
     difference = (logits["beside"] - logits["merged"]).abs().max().item()
     if difference > TOLERANCE * max(1.0, logits["beside"].abs().max().item()):
         raise UserError(f"merged and unmerged logits differ by {difference:.2g}, so nothing was timed")
-    programs = {name: forward_rounds(model, tokens, workload) for name, model in models.items()}
+    programs = {name: forward_rounds(model, text, workload) for name, model in models.items()}
     facts = [f"merged and beside: logits differ by {difference:.1g}"]
     rates = rounds(programs, count, device)
     return Section(
@@ -149,11 +151,11 @@ def inference(c: bert.Config, workload: TuneWorkload, device: torch.device, coun
     )
 
 
-def forward_rounds(model: Callable[[Tensor], Tensor], tokens: Tensor, workload: TuneWorkload) -> RunRound:
+def forward_rounds(model: Callable[[Inputs], Tensor], text: Inputs, workload: TuneWorkload) -> RunRound:
     def forward(number: int) -> float:
         with torch.no_grad():
             for _ in range(workload.steps):
-                model(tokens)
+                model(text)
         return workload.steps * workload.rows
 
     return forward

@@ -3,20 +3,18 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..config.schema import Prefix
-from ..parts import Cache, Mask
+from ..parts import Cache, Encoded, Inputs
 from .injection import Injection
 from .virtual_tokens import (
     KeyValues,
     Method,
     VirtualTokens,
-    argument_binder,
     check_keeps_prefix,
     initial_tokens,
     shift_positions,
@@ -56,34 +54,36 @@ def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> I
     injection = PrefixTuning("prefix", model, settings.length)
     for path, stack in injection.stacks.items():
         injection.add_handles(stack.register_forward_pre_hook(partial(injection.supply_cache, path), with_kwargs=True))
-    required = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
-    tokens = initial_tokens(model, settings.length, init_tokens)
+    tokens = Inputs("tokens", initial_tokens(model, settings.length, init_tokens))
     with injection.capture() as captures, torch.no_grad(), _eval_mode(model):
-        model(*[tokens] * len(required))
+        model(*[tokens] * (injection.has_encoder + injection.has_decoder))
     for path, cache in captures.items():
         for i, (k, v) in enumerate(cache.key_values()):
             injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k[0].clone(), v[0].clone()))
-    injection.replace_methods(model, {**_reading_methods(injection), **start_method(injection)})
+    injection.replace_methods(model, _methods(injection))
     return injection
 
 
-def _reading_methods(injection: PrefixTuning) -> dict[str, Method]:
-    """`encode` and `decode`: without a cache the text starts after the prefix; a given cache holds the prefix."""
+def _methods(injection: PrefixTuning) -> dict[str, Method]:
+    """The methods that read texts, which start after the prefix; a given cache holds the prefix already."""
+    original: Any = injection.original_class
 
-    def shifted(original: Method) -> Method:
-        bind = argument_binder(original)
+    def encode(model: Any, text: Inputs) -> Encoded:
+        encoded: Encoded = original.encode(model, shift_positions(text, model.tune.length))
+        return encoded
 
-        def method(model: Any, *arguments: Any, **named: Any) -> Any:
-            given = bind(arguments, named)
-            if given.get("cache") is None:
-                tokens = next(iter(given.values()))
-                given["mask"] = shift_positions(given.get("mask", Mask()), tokens, model.tune.length)
-            return original(model, **given)
+    def decode_target(model: Any, target: Inputs, encoded: Encoded) -> Tensor:
+        states: Tensor = original.decode(model, shift_positions(target, model.tune.length), encoded)
+        return states
 
-        return method
+    def decode_text(model: Any, text: Inputs, memory: Cache | None = None) -> Tensor:
+        text = shift_positions(text, model.tune.length) if memory is None else text
+        states: Tensor = original.decode(model, text, memory)
+        return states
 
-    original = injection.original_class
-    return {name: shifted(getattr(original, name)) for name in ("encode", "decode") if hasattr(original, name)}
+    encoder = {"encode": encode} if injection.has_encoder else {}
+    decode = decode_target if injection.has_encoder else decode_text
+    return encoder | ({"decode": decode, "start": start_method(injection)} if injection.has_decoder else {})
 
 
 @contextmanager

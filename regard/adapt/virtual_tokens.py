@@ -6,7 +6,7 @@ tokens. While it generates, the prefix is in its cache; a prompt is there as the
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import UserError
-from ..parts import Cache, LayerCache, Mask, Stack
+from ..parts import Cache, Inputs, LayerCache, Mask, Stack
 from ..parts.cache.base import CacheLayout
 from ..parts.cache.slots import DenseLayout
 from ..parts.masks import ANY_SEGMENT
@@ -23,7 +23,7 @@ from .injection import Injection, unsupported
 STACK_ARGUMENTS = ("x", "mask", "cross", "cache", "position_terms")
 KeyValues = list[tuple[Tensor, Tensor]]  # keys and values of every layer, (1, heads, length, head_width)
 Method = Callable[..., Any]  # of a model class
-Arguments = dict[str, Any]  # of a method, by name
+Arguments = dict[str, Any]  # of a call, by name
 
 
 class PrefixKV(LayerCache):
@@ -83,6 +83,8 @@ class VirtualTokens(Injection):
         super().__init__(kind)
         self.length, self.original_class = length, type(model)
         self.stacks = {path: each for path, each in model.named_modules() if isinstance(each, Stack)}
+        self.has_encoder = any(not stack.causal for stack in self.stacks.values())
+        self.has_decoder = any(stack.causal for stack in self.stacks.values())
         self._captures: dict[str, CaptureCache] | None = None
 
     def key_values(self, path: str) -> KeyValues:
@@ -135,34 +137,24 @@ def _shorten(context: int | None, length: int) -> int | None:
     return None if context is None else max(context - length, 0)
 
 
-def shift_positions(mask: Mask, tokens: Tensor, length: int) -> Mask:
-    """The mask with all query positions moved by `length`."""
-    positions = torch.arange(tokens.size(1), device=tokens.device)[None] if mask.positions is None else mask.positions
-    return mask.replace(positions=positions + length)
+def shift_positions(text: Inputs, length: int) -> Inputs:
+    """The text with all positions moved by `length`."""
+    values, positions = text.values, text.positions
+    positions = torch.arange(values.size(1), device=values.device)[None] if positions is None else positions
+    return replace(text, positions=positions + length)
 
 
-def argument_binder(method: Method) -> Callable[[tuple[Any, ...], Arguments], Arguments]:
-    """Return a function that gives the arguments of a call of `method` by name."""
-    names = list(signature(method).parameters)[1:]
-    return lambda arguments, named: dict(zip(names, arguments, strict=False)) | named
+def start_method(injection: VirtualTokens) -> Method:
+    """The method `start`, whose cache holds the virtual tokens already."""
+    original: Any = injection.original_class
 
-
-def start_method(injection: VirtualTokens) -> dict[str, Method]:
-    """The method `start`, whose cache holds the virtual tokens already; none if the model has no `start`."""
-    if not hasattr(injection.original_class, "start"):
-        return {}
-    original: Method = injection.original_class.start
-    bind = argument_binder(original)
-
-    def start(model: Any, *arguments: Any, **named: Any) -> Cache:
-        given = bind(arguments, named)
-        if given.get("capacity") is not None:
-            given["capacity"] += model.tune.length
-        cache: Cache = original(model, **given)
+    def start(model: Any, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        room = None if capacity is None else capacity + model.tune.length
+        cache: Cache = original.start(model, source, rows, room)
         model.tune.fill(model, cache)
         return cache
 
-    return {"start": start}
+    return start
 
 
 def check_has_stack(model: nn.Module, kind: str) -> None:

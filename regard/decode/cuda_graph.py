@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ..parts.inputs import Inputs
 from .beam import SearchCache, SearchState
 
 GraphKey = tuple[object, ...]  # what must agree for a search to use a graph
@@ -15,17 +14,10 @@ CHECK_EVERY = 4  # steps between two checks of `search` for finished rows
 
 
 class StepModel(Protocol):
-    """A model that a search can step. Its `start` differs by family and returns the cache that the search takes."""
+    """A model that a search can step."""
 
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None, /) -> Tensor:
         """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
-
-
-class TokenModel(StepModel, Protocol):
-    """A model that a generator can run."""
-
-    def start(self, source: Inputs | None, rows: int, capacity: int | None = None, /) -> Any:
-        """A cache for `step`: it holds the source, if the model reads one, and has room for `capacity` tokens."""
 
 
 class EagerStep:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..parts import Inputs
 from .beam import OpenCache
 
 
@@ -43,14 +44,14 @@ class CacheBundle:
 
 
 class Ensemble(nn.Module):
-    """Models of one vocabulary. `start` takes the same arguments as theirs."""
+    """Models of one vocabulary."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
         self.members: Any = nn.ModuleList(members)  # Any: nn.Module does not type `start` and `step`
 
-    def start(self, *inputs: object, **named: object) -> CacheBundle:
-        return CacheBundle([member.start(*inputs, **named) for member in self.members])
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> CacheBundle:
+        return CacheBundle([member.start(source, rows, capacity) for member in self.members])
 
     def step(self, tokens: Tensor, cache: CacheBundle, valid: Tensor | None = None) -> Tensor:
         pairs = zip(self.members, cache.caches, strict=True)

@@ -10,15 +10,16 @@ A lock guards all of it: handles may be used from one thread and `step` be calle
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from threading import RLock
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data.sampler import sorted_batches
 from ..errors import UserError
+from ..families.protocols import TokenModel
 from .beam import Hypothesis, OpenCache
 from .constraints import ConstraintTokenizer
-from .cuda_graph import TokenModel
 from .filters import Filter
 from .open_batch import OpenBatch
 from .prefill import Prefill
@@ -81,7 +82,7 @@ class Generator:
 
     def __init__(
         self,
-        model: TokenModel,
+        model: TokenModel[Any],
         end: int,
         filters: tuple[Filter, ...] = (),
         rows: int = 64,

@@ -5,13 +5,14 @@ its hypotheses. Requests that agree in their settings share one search, wherever
 """
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..families.protocols import TokenModel
 from .beam import OpenCache, SearchState
-from .cuda_graph import BatchStep, TokenModel
+from .cuda_graph import BatchStep
 from .requests import SettingsBuilder
 from .search import build_search
 
@@ -101,7 +102,7 @@ class OpenBatch:
     cache: OpenCache
     step: BatchStep | None = None  # with the first request
 
-    def __init__(self, model: TokenModel, rows: int, capacity: int, builder: SettingsBuilder) -> None:
+    def __init__(self, model: TokenModel[Any], rows: int, capacity: int, builder: SettingsBuilder) -> None:
         self.model, self.rows, self.capacity, self.builder = model, rows, capacity, builder
         self.used: set[int] = set()  # the rows of running requests
         self.searches: dict[Hashable, SharedSearch] = {}

@@ -1,18 +1,19 @@
 """The beginning of a generation: a cache with the sources of requests, and their prompts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..families.protocols import TokenModel
 from .beam import SHAPE_MULTIPLE, OpenCache
-from .cuda_graph import TokenModel
 from .requests import Generate, pad_prompts, stack_sources
 from .search import last_logits
 
 
 class Prefill:
-    def __init__(self, model: TokenModel, context: int | None) -> None:
+    def __init__(self, model: TokenModel[Any], context: int | None) -> None:
         self.model, self.context, self.device = model, context, device_of(model)
 
     def start(self, requests: Sequence[Generate], capacity: int | None) -> OpenCache:

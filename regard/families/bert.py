@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import Dropout, Layer, Mask, Residual, Stack, slots
+from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialize, normal, ones, unchanged, zeros
 
@@ -114,11 +114,11 @@ class Model(nn.Module):
     def context(self) -> int | None:
         return self.encoder.context  # the longest text in tokens; None: any length
 
-    def encode(self, tokens: Tensor, mask: Mask = Mask(), token_types: Tensor | None = None) -> Tensor:
-        x = self.embed(tokens) + (self.kinds.weight[0] if token_types is None else self.kinds(token_types))
-        x = self.dropout(self.norm(self.encoder.add_positions(x, mask.positions)))
-        states: Tensor = self.encoder(x, mask)
-        return states  # (batch, tokens, width)
+    def encode(self, text: Inputs) -> Encoded:
+        kinds = self.kinds.weight[0] if text.token_types is None else self.kinds(text.token_types)
+        x = self.encoder.add_positions(self.embed(text.values) + kinds, text.positions)
+        states: Tensor = self.encoder(self.dropout(self.norm(x)), text.mask())
+        return Encoded(states, text.valid, text.segments)
 
     def logits(self, states: Tensor) -> Tensor:
         assert self.words is not None, "model.head is not words"
@@ -129,23 +129,23 @@ class Model(nn.Module):
         assert self.pooler is not None, "model.pooled is false"
         return self.pool_act(self.pooler(states[:, 0]))  # (batch, width)
 
-    def next_sentence_logits(self, states: Tensor) -> Tensor:
+    def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         assert self.next is not None, "model.next_sentence is false"
-        logits: Tensor = self.next(self.pool(states))
+        logits: Tensor = self.next(self.pool(encoded.states))
         return logits  # (batch, 2): logits of yes and no
 
-    def label_logits(self, states: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Logits of the heads class and tag. `valid` (batch, tokens) is only for families that pool over all states."""
+    def label_logits(self, encoded: Encoded) -> Tensor:
+        """Logits of the heads class and tag."""
         assert self.classes is not None, "model.head is neither class nor tag"
-        x = self.pool(states) if self.head == "class" else states
+        x = self.pool(encoded.states) if self.head == "class" else encoded.states
         logits: Tensor = self.classes(self.dropout(x))
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask(), token_types: Tensor | None = None) -> Tensor:
-        states = self.encode(tokens, mask, token_types)
+    def forward(self, text: Inputs) -> Tensor:
+        encoded = self.encode(text)
         if self.head == "none":
-            return states
-        return self.logits(states) if self.head == "words" else self.label_logits(states)
+            return encoded.states
+        return self.logits(encoded.states) if self.head == "words" else self.label_logits(encoded)
 
 
 HEAD_MODULES = ("words", "pooler", "next", "classes")  # modules that differ between tasks or are absent

@@ -6,11 +6,10 @@ The task sets `Config.head`: target (sequence to sequence), next (language model
 from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Mask, Stack
+from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
 
@@ -73,13 +72,16 @@ class Seq2Seq(nn.Module):
     def tie(self) -> None:
         self.head.weight = self.target.weight
 
-    def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.add_positions(self.source(source) * self.scale, mask.positions)
-        states: Tensor = self.encoder(self.dropout(x), mask)
-        return states  # (batch, source, width)
+    def encode(self, source: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
+        states: Tensor = self.encoder(self.dropout(x), source.mask())
+        return Encoded(states, source.valid, source.segments)
 
-    def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(target) * self.scale, mask.positions)
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        return self._decode(target.values, target.mask(), encoded.cross(target))
+
+    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
+        x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
         states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
         return states  # (batch, target, width)
 
@@ -87,14 +89,16 @@ class Seq2Seq(nn.Module):
         logits: Tensor = self.head(states)
         return logits  # (…, vocab)
 
-    def forward(self, source: Tensor, target: Tensor, mask: Mask = Mask()) -> Tensor:
-        return self.logits(self.decode(target, Cross(self.encode(source, mask), mask)))
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
 
-    def start(self, source: Tensor, mask: Mask = Mask(), capacity: int | None = None) -> Cache:
-        return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        """A cache for `step` that holds every layer's projection of the source."""
+        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
+        return self.decoder.cache(rows, capacity, self.encode(source).cross())
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, valid), cache))
+        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 class CausalLM(nn.Module):
@@ -115,25 +119,27 @@ class CausalLM(nn.Module):
         """The longest text in tokens; None: any length."""
         return self.stack.context
 
-    def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        states: Tensor = self.dropout(self.stack(self.dropout(x), mask, cache=cache))
+    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        """With a memory or cache, the text continues what that holds."""
+        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
+        x = self.stack.add_positions(self.embed(text.values) * self.scale, mask.positions)
+        states: Tensor = self.dropout(self.stack(self.dropout(x), mask, cache=memory))
         return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
         logits: Tensor = self.head(states)
         return logits  # (…, vocab)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, mask, cache))
+    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        return self.logits(self.decode(text, memory))
 
-    def start(self, rows: int, capacity: int | None = None) -> Cache:
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
         """An empty cache for `step`."""
+        assert source is None, "a language model reads no source"
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
-        return logits
+        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
 
     def new_memory(self, rows: int) -> Cache | None:
         """The state carried from one batch of a text to the next; None if the family carries none."""
@@ -157,19 +163,18 @@ class Classifier(nn.Module):
     def context(self) -> int | None:
         return self.encoder.context  # the longest text in tokens; None: any length
 
-    def encode(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        states: Tensor = self.encoder(self.dropout(x), mask)
-        return states  # (batch, tokens, width)
+    def encode(self, text: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.embed(text.values) * self.scale, text.positions)
+        states: Tensor = self.encoder(self.dropout(x), text.mask())
+        return Encoded(states, text.valid, text.segments)
 
-    def label_logits(self, states: Tensor, valid: Tensor) -> Tensor:
-        x = states if self.pooling is None else pool(states, valid, self.pooling)
+    def label_logits(self, encoded: Encoded) -> Tensor:
+        x = encoded.states if self.pooling is None else pool(encoded.states, encoded.valid, self.pooling)
         logits: Tensor = self.classes(self.dropout(x))
         return logits  # (batch, labels); for tags (batch, tokens, labels)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask()) -> Tensor:
-        valid = torch.ones_like(tokens, dtype=torch.bool) if mask.key_valid is None else mask.key_valid
-        return self.label_logits(self.encode(tokens, mask), valid)
+    def forward(self, text: Inputs) -> Tensor:
+        return self.label_logits(self.encode(text))
 
 
 GenericModel = Seq2Seq | CausalLM | Classifier

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import Cache, Dropout, FeedForward, Layer, Mask, Residual, SinusoidPositions, Stack, slots
+from ..parts import Cache, Dropout, FeedForward, Inputs, Layer, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
@@ -77,25 +77,27 @@ class Model(nn.Module):
         """The longest text in tokens; None: any length."""
         return self.stack.context
 
-    def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.stack.add_positions(self.embed(tokens) * self.scale, mask.positions)
-        states: Tensor = self.stack(self.dropout(x), mask, cache=cache)
+    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        """With a memory or cache, the text continues what that holds."""
+        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
+        x = self.stack.add_positions(self.embed(text.values) * self.scale, mask.positions)
+        states: Tensor = self.stack(self.dropout(x), mask, cache=memory)
         return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
         logits: Tensor = self.head(states)
         return logits  # (…, vocab)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, mask, cache))
+    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        return self.logits(self.decode(text, memory))
 
-    def start(self, rows: int, capacity: int | None = None) -> Cache:
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
         """An empty cache for `step`."""
+        assert source is None, "a language model reads no source"
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
-        return logits
+        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
 
     def new_memory(self, rows: int) -> Cache | None:
         """None: this family carries no state from one batch of a text to the next."""

@@ -1,7 +1,7 @@
 """Longformer (2004.05150): BERT's wiring with a window in the attention slot, for texts of thousands of tokens.
 
 Every token attends to its neighbors. The first token, from which classes are predicted, is global: it attends to all
-tokens and all attend to it, with projections of its own. `Mask.global_positions` names further global tokens.
+tokens and all attend to it, with projections of its own. `Inputs.global_positions` names further global tokens.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
-from ..parts import Cache, Cross, Dropout, Layer, Mask, Residual, Stack, slots
+from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialize, normal, ones, zeros
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -82,13 +82,16 @@ class Model(nn.Module):
         if c.tied:
             self.head.weight = self.target.weight
 
-    def encode(self, source: Tensor, mask: Mask = Mask()) -> Tensor:
-        x = self.encoder.add_positions(self.source(source), mask.positions)
-        states: Tensor = self.dropout(self.encoder(self.dropout(x), mask))
-        return states  # (batch, source, width)
+    def encode(self, source: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.source(source.values), source.positions)
+        states: Tensor = self.dropout(self.encoder(self.dropout(x), source.mask()))
+        return Encoded(states, source.valid, source.segments)
 
-    def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.decoder.add_positions(self.target(target), mask.positions)
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        return self._decode(target.values, target.mask(), encoded.cross(target))
+
+    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
+        x = self.decoder.add_positions(self.target(tokens), mask.positions)
         states: Tensor = self.dropout(self.decoder(self.dropout(x), mask, cross, cache))
         return states  # (batch, target, width)
 
@@ -96,14 +99,16 @@ class Model(nn.Module):
         logits: Tensor = self.head(states * self.scale)
         return logits  # (…, vocab)
 
-    def forward(self, source: Tensor, target: Tensor, mask: Mask = Mask()) -> Tensor:
-        return self.logits(self.decode(target, Cross(self.encode(source, mask), mask)))
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
 
-    def start(self, source: Tensor, mask: Mask = Mask(), capacity: int | None = None) -> Cache:
-        return self.decoder.cache(len(source), capacity, self.encode(source, mask), mask)
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        """A cache for `step` that holds every layer's projection of the source."""
+        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
+        return self.decoder.cache(rows, capacity, self.encode(source).cross())
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, None, cache.next_mask(tokens, valid), cache))
+        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
 
 
 def initial(c: Config) -> dict[str, Rule]:

@@ -17,8 +17,8 @@ from ..parts import (
     Dropout,
     InputCache,
     InputLayout,
+    Inputs,
     Layer,
-    Mask,
     RelativePositions,
     Residual,
     RollingSoftmaxKernel,
@@ -99,17 +99,19 @@ class Model(nn.Module):
         """The longest text in tokens; None: any length."""
         return self.stack.context
 
-    def decode(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.dropout(self.embed(tokens) * self.scale)
-        states: Tensor = self.dropout(self.stack(x, mask.replace(window=self.window), cache=cache))
+    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        """With a memory or cache, the text continues what that holds."""
+        mask = text.mask() if memory is None else memory.next_mask(text.values, text.valid)
+        x = self.dropout(self.embed(text.values) * self.scale)
+        states: Tensor = self.dropout(self.stack(x, mask.replace(window=self.window), cache=memory))
         return states  # (batch, tokens, width)
 
     def logits(self, states: Tensor) -> Tensor:
         logits: Tensor = self.head(states)
         return logits  # (…, vocab)
 
-    def forward(self, tokens: Tensor, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        return self.logits(self.decode(tokens, mask, cache))
+    def forward(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        return self.logits(self.decode(text, memory))
 
     def new_memory(self, rows: int) -> Cache | None:
         """An empty memory for reading texts segment by segment: layer inputs without gradient."""
@@ -119,13 +121,13 @@ class Model(nn.Module):
         layout = InputLayout(rows, device, self.memory)
         return Cache(rows, device, [InputCache(self.memory) for _ in range(layers)], [layout] * layers)
 
-    def start(self, rows: int, capacity: int | None = None) -> Cache:
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
         """An empty cache for generation: it holds keys and values of the last `memory` tokens."""
+        assert source is None, "a language model reads no source"
         return self.stack.cache(rows, capacity)
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        logits: Tensor = self(tokens, cache.next_mask(tokens, valid), cache)
-        return logits
+        return self.logits(self.decode(Inputs("tokens", tokens, valid), cache))
 
 
 INITIAL = {

@@ -14,6 +14,7 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
+from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
@@ -184,7 +185,8 @@ def probe_logits(predictor: Any) -> Tensor:
     context = smallest_context(model)
     room = PROBE_TOKENS if context is None else context - getattr(predictor.run.tune, "length", 0)
     tokens = max(1, min(PROBE_TOKENS, room))
-    logits: Tensor = model(*(torch.randint(min(vocabs), (4, tokens), generator=generator) for _ in required))
+    ids = (torch.randint(min(vocabs), (4, tokens), generator=generator) for _ in required)
+    logits: Tensor = model(*(Inputs("tokens", each) for each in ids))
     return logits
 
 

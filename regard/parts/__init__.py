@@ -6,6 +6,7 @@ from .cache import Cache, InputCache, InputLayout, LayerCache
 from .dropout import Dropout
 from .feed import ConvFeedForward, FeedForward, GatedFeedForward
 from .init import glorot, initialize, normal, ones, zeros
+from .inputs import Encoded, Inputs
 from .kernels import AdditiveKernel, Kernel, RollingSoftmaxKernel, SoftmaxKernel
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
@@ -31,11 +32,13 @@ __all__ = [
     "ConvFeedForward",
     "Cross",
     "Dropout",
+    "Encoded",
     "FeedForward",
     "GatedFeedForward",
     "GridPositions",
     "InputCache",
     "InputLayout",
+    "Inputs",
     "Kernel",
     "Layer",
     "LayerCache",

@@ -22,9 +22,15 @@ class Inputs:
     positions: Tensor | None = None  # (batch, tokens)
     segments: Tensor | None = None  # (batch, tokens): which of several packed examples a token belongs to
     token_types: Tensor | None = None  # (batch, tokens): 1 in the second text of a pair
+    global_positions: Tensor | None = None  # (batch, most): see Mask
 
     def mask(self) -> Mask:
-        return Mask(key_valid=self.valid, positions=self.positions, segments=self.segments)
+        return Mask(
+            positions=self.positions,
+            key_valid=self.valid,
+            segments=self.segments,
+            global_positions=self.global_positions,
+        )
 
     def __len__(self) -> int:
         return len(self.values)
@@ -34,7 +40,7 @@ class Inputs:
         return Inputs(self.modality, self.values.to(device, non_blocking=non_blocking), *moved)
 
     def _tensors(self) -> tuple[Tensor | None, ...]:
-        return self.valid, self.positions, self.segments, self.token_types
+        return self.valid, self.positions, self.segments, self.token_types, self.global_positions
 
 
 @dataclass(frozen=True, eq=False)

@@ -221,8 +221,8 @@ class Stack(nn.Module):
             terms.append(built[key])
         return masks, terms
 
-    def cache(self, rows: int, capacity: int | None = None, source: Tensor | None = None, mask: Mask = Mask()) -> Cache:
-        """An empty cache; with `source` it already holds every layer's projection of it."""
+    def cache(self, rows: int, capacity: int | None = None, cross: Cross | None = None) -> Cache:
+        """An empty cache; with `cross` it already holds every layer's projection of the source."""
         device = next(self.parameters()).device
         built: dict[LayoutSpec, CacheLayout] = {}
         layouts, layer_caches = [], []
@@ -234,9 +234,9 @@ class Stack(nn.Module):
             layer_caches.append(layer.attention.layer_cache(built[spec], rows))
         cache = Cache(rows, device, layer_caches, layouts, capacity is not None)
         cache.context, cache.tokens_read = self.context, 0 if capacity is None else None
-        if source is not None:
-            crosses = (layer.cross for layer in self.layers if layer.cross is not None)
-            cache.cross = Cross(None, mask, layer_caches=tuple(cross.project_source(source) for cross in crosses))
+        if cross is not None and (source := cross.source) is not None:
+            projected = (layer.cross.project_source(source) for layer in self.layers if layer.cross is not None)
+            cache.cross = replace(cross, source=None, layer_caches=tuple(projected))
         return cache
 
 

@@ -9,12 +9,14 @@ from torch.nn import functional as F
 Pooling = Literal["mean", "first", "max"]
 
 
-def pool(states: Tensor, valid: Tensor, how: Pooling = "mean", normalized: bool = False) -> Tensor:
+def pool(states: Tensor, valid: Tensor | None, how: Pooling = "mean", normalized: bool = False) -> Tensor:
     """states (batch, tokens, width), valid (batch, tokens) bool -> (batch, width); padding does not count."""
     if how == "first":
         vectors = states[:, 0]
     elif how == "max":
-        vectors = states.masked_fill(~valid[..., None], -torch.inf).amax(1)
+        vectors = (states if valid is None else states.masked_fill(~valid[..., None], -torch.inf)).amax(1)
+    elif valid is None:
+        vectors = states.sum(1) / states.size(1)
     else:
         vectors = states.masked_fill(~valid[..., None], 0.0).sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
     return F.normalize(vectors, dim=-1) if normalized else vectors

@@ -14,6 +14,7 @@ from ..data.labeled import labeled_texts
 from ..data.loader import Loader
 from ..data.rows import LabeledTextDataset
 from ..errors import UserError
+from ..families.protocols import as_module
 from ..metrics.labels import label_metrics
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, collect_labels
@@ -25,7 +26,6 @@ from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_
 from .notices import empty_text
 from .objectives import LabelObjective
 from .predictor import Answer
-from .protocols import as_module
 from .records import label_record
 from .requests import ClassifyRequest, ClassifyResult
 from .task import TEXT, Task

@@ -17,9 +17,10 @@ from ..data.rows import add_start_end, max_text_tokens
 from ..data.sampler import sorted_batches
 from ..device import resolve_device
 from ..errors import UserError
+from ..families.protocols import EncoderModel, LabelModel, as_module
 from ..look import SelfAttentionView, record_attention
 from ..metrics.labels import paired_bootstrap
-from ..parts.inputs import Inputs
+from ..parts import Encoded, Inputs
 from ..parts.pooling import Pooling, pool
 from ..processors.base import Processor
 from ..processors.labels import LabelProcessor, LabelSet
@@ -39,7 +40,6 @@ from .base import (
 )
 from .notices import Notice, cut_text, warn_once
 from .predictor import Answer, Item, Predictor, RequestType, ResultType
-from .protocols import EncoderModel, LabelModel, as_module
 from .requests import ClassifyRequest, LabelProbability, MaskedRequest, TagRequest
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
@@ -68,10 +68,10 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
             return self.embed([texts], **decode)[0]
         settings = self.decode_settings(decode)
 
-        def pool_states(states: Tensor, valid: Tensor) -> Tensor:
-            return pool(states.float(), valid, settings.pooling, settings.normalize)
+        def pool_states(encoded: Encoded) -> Tensor:
+            return pool(encoded.states.float(), encoded.valid, settings.pooling, settings.normalize)
 
-        found = self.map_states(self.encode_with_warning(texts), pool_states)
+        found = self.map_encoded(self.encode_with_warning(texts), pool_states)
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Answer:
@@ -99,7 +99,7 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
             raise UserError("the text is empty and has no attention to show; give a sentence")
         (row,) = self.encode_with_warning([text])
         with record_attention(as_module(self.model)) as maps, torch.no_grad():
-            hidden_states(self.model, self.collate([row]))
+            self.model.encode(self.collate([row]))
         pieces = self.tokenizer.pieces(row.tolist())
         return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
 
@@ -130,18 +130,15 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
         return pad_tokens(rows, self.tokenizer.pad).to(self.device)
 
     @torch.no_grad()
-    def map_states(
-        self, rows: Sequence[Ids], function: Callable[[Tensor, Tensor], Tensor], batch: int | None = None
+    def map_encoded(
+        self, rows: Sequence[Ids], function: Callable[[Encoded], Tensor], batch: int | None = None
     ) -> list[Tensor]:
-        """Apply `function` to the hidden states of each row and what is valid in it, in order.
-
-        Rows of similar length share a batch.
-        """
+        """Apply `function` to the encoder's output for each row, in order. Rows of similar length share a batch."""
         found: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
         for indices in sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch):
             text = self.collate([rows[i] for i in indices])
-            results = function(hidden_states(self.model, text), valid_tokens(text)).float().cpu()
+            results = function(self.model.encode(text)).float().cpu()
             found |= dict(zip(indices, results, strict=True))
         return [found[i] for i in range(len(rows))]
 
@@ -184,11 +181,7 @@ class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
 
     def label_logprobs(self, rows: Sequence[Ids], batch: int | None = None) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
-
-        def logprobs(states: Tensor, valid: Tensor) -> Tensor:
-            return self.model.label_logits(states, valid).float().log_softmax(-1)
-
-        return self.map_states(rows, logprobs, batch)
+        return self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded).float().log_softmax(-1), batch)
 
     def best_labels(self, logprobs: Tensor) -> list[str]:
         """The likeliest label of each row of logprobs (rows, labels)."""
@@ -213,19 +206,6 @@ class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
         counts = Counter(label for label in references if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
         return {"unseen labels": listed} if listed else {}
-
-
-def hidden_states(model: EncoderModel, text: Inputs) -> Tensor:
-    """(batch, tokens, width)"""
-    if text.token_types is None:  # not every family has token types
-        return model.encode(text.values, text.mask())
-    return model.encode(text.values, text.mask(), text.token_types)
-
-
-def valid_tokens(text: Inputs) -> Tensor:
-    """(batch, tokens)"""
-    assert text.valid is not None
-    return text.valid
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------

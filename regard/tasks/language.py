@@ -17,7 +17,9 @@ from ..data.loader import LoadedStep, Loader
 from ..decode import Ensemble, Filter, Suppress
 from ..decode.strategies import strategy_from
 from ..errors import UserError
+from ..families.protocols import CausalModel, as_module
 from ..look import SelfAttentionView, record_attention
+from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -41,7 +43,6 @@ from .lm_scoring import corpus_nll, lm_metrics, logprobs
 from .objectives import LanguageObjective
 from .predictor import Answer, Predictor
 from .prompt_generator import Continuation, PromptGenerator
-from .protocols import CausalModel, as_module
 from .records import completion_record
 from .requests import Completion, LanguageRequest, LanguageResult
 from .task import TEXT, Task
@@ -128,7 +129,7 @@ class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, Languag
         self.refuse_long(len(ids) + 1, "the text")
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_attention(as_module(model)) as maps, torch.no_grad():
-            model.decode(torch.tensor([[self.start_token, *ids]], device=self.device))
+            model.decode(Inputs("tokens", torch.tensor([[self.start_token, *ids]], device=self.device)))
         return SelfAttentionView(
             [START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()}
         )

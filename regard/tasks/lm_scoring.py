@@ -14,9 +14,8 @@ from ..data.corpus import Corpus, evaluation_windows, memory_windows
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.ensemble import mean_logprobs
-from ..parts import Cache
-from ..parts.inputs import Inputs
-from .protocols import CausalModel, memory_layer
+from ..families.protocols import CausalModel, memory_layer
+from ..parts import Cache, Inputs
 
 MAX_LOGITS = 2**27  # values of one tensor of logits, unless a single row has more
 MAX_TOKENS = 2**14  # tokens of a batch
@@ -24,11 +23,9 @@ MAX_TOKENS = 2**14  # tokens of a batch
 
 def hidden_states(model: CausalModel, batch: Batch, memory: Cache | None = None) -> Tensor:
     """The model's output for windows of known text: (batch, tokens, width)."""
-    text = batch["text"]
     if memory is not None:
         memory.reset(batch["reset"].values)
-        return model.decode(text.values, memory.next_mask(text.values), memory)
-    return model.decode(text.values, text.mask())
+    return model.decode(batch["text"], memory)
 
 
 def token_logprobs(model: CausalModel | Ensemble, batch: Batch, memory: Cache | None = None) -> Tensor:

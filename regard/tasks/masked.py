@@ -18,6 +18,7 @@ from ..data.masking import MaskedDataset, Masker
 from ..data.rows import add_start_end
 from ..data.sampler import sorted_batches
 from ..errors import UserError
+from ..families.protocols import MaskedModel, as_module
 from ..parts.losses import smoothed_cross_entropy
 from ..processors.saved import load_processors
 from ..processors.tokenizers import TrainedTokenizer
@@ -26,14 +27,12 @@ from .base import Metrics, Processors, Record, TrainingJob, build_model, open_li
 from .encoder import (
     EncoderPredictor,
     PretrainedEncoder,
-    hidden_states,
     kept_or_trained_tokenizer,
     run_of_folder,
     with_vocab,
 )
 from .notices import Notice, cut_masked, no_mask
 from .objectives import MaskedObjective
-from .protocols import MaskedModel, as_module
 from .records import masked_record
 from .requests import MaskedRequest, MaskedResult, TokenProbability
 from .task import TEXT, Task
@@ -60,7 +59,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         mask = Masker(self.tokenizer, self.run.data).mask
         rows = [self._encode_masked(each.text, mask) for each in requests]
         cut = [add_start_end(self.tokenizer, ids[: self.room]) for ids in rows]
-        found = self.map_states(cut, lambda states, _: self.model.logits(states).float().log_softmax(-1), batch)
+        found = self.map_encoded(cut, lambda encoded: self.model.logits(encoded.states).float().log_softmax(-1), batch)
         results = []
         for request, ids, row, logprobs in zip(requests, rows, cut, found, strict=True):
             notices: tuple[Notice, ...] = (cut_masked(self.room),) if len(ids) > self.room else ()
@@ -93,13 +92,13 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         nats, correct, follows, count = 0.0, 0, 0, 0
         for batch in sorted_batches([len(item[0]) for item in items], rows=self.run.decode.batch):
             rows = dataset.collate([items[i] for i in batch]).to(self.device)
-            states, labels = hidden_states(self.model, rows["text"]), rows["labels"].values
+            encoded, labels = self.model.encode(rows["text"]), rows["labels"].values
             masked = labels != IGNORED
-            logits, wanted = self.model.logits(states[masked]), labels[masked]
+            logits, wanted = self.model.logits(encoded.states[masked]), labels[masked]
             nats += float(smoothed_cross_entropy(logits, wanted))
             correct, count = correct + int((logits.argmax(-1) == wanted).sum()), count + len(wanted)
             if "next_sentence" in rows:
-                classes = self.model.next_sentence_logits(states).argmax(-1)
+                classes = self.model.next_sentence_logits(encoded).argmax(-1)
                 follows += int((classes == rows["next_sentence"].values).sum())
         loss = nats / max(count, 1)
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "accuracy": correct / max(count, 1)}

@@ -10,11 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from ..data.batch import Batch
 from ..data.collate import IGNORED
+from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel
 from ..parts import Cache
-from ..parts.inputs import Encoded, Inputs
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..training.objective import LossSum, Objective, StepObjective
-from .protocols import CausalModel, EmbeddingModel, EncoderModel, LabelModel, MaskedModel, Seq2SeqModel
 
 
 class Seq2SeqObjective(Objective):
@@ -26,7 +25,7 @@ class Seq2SeqObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(Seq2SeqModel, self.model), batch["labels"]
-        states = decoder_states(model, batch["source"], batch["target"])
+        states = model.decode(batch["target"], model.encode(batch["source"]))
         if labels.positions is not None:
             states = states.flatten(0, 1)[labels.positions]
         return LossSum(smoothed_cross_entropy(model.logits(states), labels.values, labels.valid, self.smoothing))
@@ -41,7 +40,7 @@ class LabelObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(LabelModel, self.model), batch["label"].values
-        logits = [label_logits(model, batch["text"]) for _ in range(2 if self.rdrop else 1)]
+        logits = [model.label_logits(model.encode(batch["text"])) for _ in range(2 if self.rdrop else 1)]
         loss = torch.stack([smoothed_cross_entropy(each, labels, smoothing=self.smoothing) for each in logits]).mean()
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
 
@@ -54,9 +53,9 @@ class TagObjective(Objective):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
-        tags = batch["tags"].values
+        model, tags = cast(LabelModel, self.model), batch["tags"].values
         tagged = tags != IGNORED
-        logits = label_logits(cast(LabelModel, self.model), batch["text"])[tagged]
+        logits = model.label_logits(model.encode(batch["text"]))[tagged]
         return LossSum(smoothed_cross_entropy(logits, tags[tagged], smoothing=self.smoothing))
 
 
@@ -73,12 +72,12 @@ class MaskedObjective(Objective):
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(MaskedModel, self.model), batch["labels"].values
-        states, masked = encoder_states(model, batch["text"]), labels != IGNORED
-        loss = smoothed_cross_entropy(model.logits(states[masked]), labels[masked], smoothing=self.smoothing)
+        encoded, masked = model.encode(batch["text"]), labels != IGNORED
+        loss = smoothed_cross_entropy(model.logits(encoded.states[masked]), labels[masked], smoothing=self.smoothing)
         if "next_sentence" not in batch:
             return LossSum(loss)
         classes = batch["next_sentence"].values
-        pairs = smoothed_cross_entropy(model.next_sentence_logits(states), classes)
+        pairs = smoothed_cross_entropy(model.next_sentence_logits(encoded), classes)
         return LossSum(loss + masked.sum() / len(classes) * pairs)
 
 
@@ -105,7 +104,7 @@ class LanguageObjective(Objective):
         memory = batch.memory if isinstance(batch, MemoryBatch) else None
         if memory is not None:
             memory.reset(batch["reset"].values)
-        logits = model.logits(causal_states(model, batch["text"], memory))  # (batch, tokens, vocab)
+        logits = model.logits(model.decode(batch["text"], memory))  # (batch, tokens, vocab)
         return LossSum(smoothed_cross_entropy(logits, labels.values, labels.valid, self.smoothing))
 
     def bind(self, batch: Batch) -> Batch:
@@ -155,30 +154,3 @@ class ContrastiveObjective(StepObjective):
         own = torch.arange(len(scores), device=scores.device)
         loss = cross_entropy(scores, own, reduction="sum") + cross_entropy(scores.T, own, reduction="sum")
         return LossSum(loss / 2)
-
-
-# --- hidden states ---------------------------------------------------------------------------------------------------
-
-
-def decoder_states(model: Seq2SeqModel, source: Inputs, target: Inputs) -> Tensor:
-    """(batch, tokens, width)"""
-    encoded = Encoded(model.encode(source.values, source.mask()), source.valid, source.segments)
-    return model.decode(target.values, encoded.cross(target), target.mask())
-
-
-def encoder_states(model: EncoderModel, text: Inputs) -> Tensor:
-    """(batch, tokens, width)"""
-    if text.token_types is None:  # not every family has token types
-        return model.encode(text.values, text.mask())
-    return model.encode(text.values, text.mask(), text.token_types)
-
-
-def label_logits(model: LabelModel, text: Inputs) -> Tensor:
-    """(batch, labels), or of tags (batch, tokens, labels)"""
-    valid = torch.ones_like(text.values, dtype=torch.bool) if text.valid is None else text.valid
-    return model.label_logits(encoder_states(model, text), valid)
-
-
-def causal_states(model: CausalModel, text: Inputs, memory: Cache | None = None) -> Tensor:
-    """(batch, tokens, width)"""
-    return model.decode(text.values, text.mask() if memory is None else memory.next_mask(text.values), memory)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
+from ..families.protocols import as_module
 from ..look import CrossAttentionView, SelfAttentionView
 from ..processors.base import Processor
 from .base import Metrics, Record
 from .notices import warn_once
-from .protocols import as_module
 from .requests import Request, Result
 
 Item = TypeVar("Item")  # what is predicted from: a text, or the words of a sentence

@@ -19,9 +19,9 @@ from ..decode.stop_strings import cut_at_stop, possible_stop_length
 from ..decode.strategies import EarlyStopping, Sample, strategy_from
 from ..decode.texts import added_text
 from ..errors import UserError
+from ..families.protocols import CausalModel, memory_layer
 from ..processors.tokenizers import Tokenizer, unknown_words
 from .notices import Notice, full_context, short_memory, warn_once
-from .protocols import CausalModel, memory_layer
 from .requests import Ended
 
 
@@ -180,9 +180,9 @@ class PromptGenerator:
         """The cache. On a GPU it has room for all tokens, in rounded shapes, so that CUDA graphs can be reused."""
         rows, tokens = batch.prompt.shape
         if self.device.type != "cuda":
-            return self.model.start(rows)
+            return self.model.start(None, rows)
         multiple = SHAPE_MULTIPLE
-        return self.model.start(rows, ((tokens + int(batch.limits.max())) // multiple + 2) * multiple)
+        return self.model.start(None, rows, ((tokens + int(batch.limits.max())) // multiple + 2) * multiple)
 
     def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
         text, stopped = cut_at_stop(added_text(self.tokenizer.decode, prompt, found.tokens), settings.stop)

@@ -27,10 +27,10 @@ from ..decode.constraints import (
 from ..decode.sample import sampling_settings
 from ..decode.strategies import EarlyStopping, Sample, strategy_from
 from ..errors import UserError
-from ..parts import Mask
+from ..families.protocols import Seq2SeqModel, as_module
+from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer
-from .protocols import Seq2SeqModel, as_module
 
 
 class Seq2SeqGenerator:
@@ -143,11 +143,12 @@ class Seq2SeqGenerator:
         source, valid = batch["source"].values, batch["source"].valid
         assert valid is not None
         if self.device.type != "cuda":
-            return self.model.start(source, Mask(key_valid=valid))
+            return self.model.start(batch["source"], len(source))
         tokens = source.size(1)
         more = min(-tokens % SHAPE_MULTIPLE, (self.context or tokens + SHAPE_MULTIPLE) - tokens)
         source, valid = F.pad(source, (0, more), value=self.source.pad), F.pad(valid, (0, more))
-        return self.model.start(source, Mask(key_valid=valid), (room // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE)
+        capacity = (room // SHAPE_MULTIPLE + 2) * SHAPE_MULTIPLE
+        return self.model.start(Inputs("tokens", source, valid), len(source), capacity)
 
     def _limits(self, batch: Batch, settings: Seq2SeqDecode, constraints: list[Constraints] | None) -> Tensor:
         """(rows,) the most tokens of each target after its prefix."""

@@ -10,11 +10,11 @@ from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.spans import SpanCorruptor, SpanDataset
+from ..families.protocols import as_module
 from ..processors.tokenizers import TrainedTokenizer, sentinel, train_tokenizer
 from . import translate
 from .base import Metrics, Processors, build_model, kept_tokenizer, open_lines, open_splits
 from .objectives import Seq2SeqObjective
-from .protocols import as_module
 from .requests import TranslateRequest, TranslateResult
 from .task import TEXT, Task
 from .translate import TranslatePredictor, with_max_vocab, with_vocab

@@ -18,6 +18,7 @@ from ..data.loader import Loader
 from ..data.rows import TaggedDataset, encode_sentence
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
 from ..errors import UserError
+from ..families.protocols import as_module
 from ..metrics.labels import label_metrics, span_metrics
 from ..processors.base import Processor
 from ..processors.labels import TagProcessor, collect_tags
@@ -27,7 +28,6 @@ from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
 from .objectives import TagObjective
-from .protocols import as_module
 from .records import tag_record
 from .requests import TagRequest, TagResult
 from .task import TEXT, Task

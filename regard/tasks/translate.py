@@ -23,9 +23,9 @@ from ..decode.ensemble import mean_logprobs
 from ..decode.strategies import strategy_from
 from ..decode.texts import split_sentences
 from ..errors import UserError
+from ..families.protocols import Seq2SeqModel, as_module
 from ..look import CrossAttentionView, record_attention
 from ..metrics.text import paired_bootstrap, signature, text_metrics
-from ..parts.inputs import Encoded
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -49,7 +49,6 @@ from .base import (
 from .decode_settings import group_indices, number_of_texts
 from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
-from .protocols import Seq2SeqModel, as_module
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .seq2seq_generator import Seq2SeqGenerator
@@ -290,9 +289,7 @@ def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
 
 def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:
     """The decoder's output for a known target: (batch, tokens, width)."""
-    source, target = batch["source"], batch["target"]
-    encoded = Encoded(model.encode(source.values, source.mask()), source.valid, source.segments)
-    return model.decode(target.values, encoded.cross(target), target.mask())
+    return model.decode(batch["target"], model.encode(batch["source"]))
 
 
 # Validation decodes greedily, whatever decode.* the run has.

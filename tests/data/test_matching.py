@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from helpers.inputs import inputs
 from torch.nn import functional as F
 
 import regard
@@ -102,7 +103,7 @@ def test_texts_too_long_for_lowrank_are_truncated(tmp_path) -> None:
     next(iter(objective.steps(0, 0)))
     assert any("texts have more than 58 tokens and were cut there" in fact for fact in objective.describe_data())
     with pytest.raises(ValueError, match="a text of 61 tokens is longer than the 60 positions of lowrank attention"):
-        objective.model.encode(torch.zeros(1, 61, dtype=torch.long))
+        objective.model.encode(inputs(torch.zeros(1, 61, dtype=torch.long)))
 
 
 def test_benchmark_trains_each_kind(capsys) -> None:

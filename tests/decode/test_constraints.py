@@ -9,6 +9,7 @@ import test_decode
 import torch
 import transformers as hf
 from helpers import marian as folder
+from helpers.inputs import inputs
 from hypothesis import given
 from hypothesis import strategies as st
 from test_decode import Chain, everything, run
@@ -38,7 +39,6 @@ from regard.decode.sample import gumbel, sample_keys
 from regard.decode.texts import split_sentences, word_alignment, word_of_token
 from regard.errors import UserError
 from regard.families import transformer
-from regard.parts import Mask
 
 models = test_decode.marian  # a fixture: a Marian of transformers and our model with its weights
 CPU = torch.device("cpu")
@@ -269,7 +269,7 @@ def random_sources(ours, rows: int = 10, seed: int = 4):
 
 def started(ours, source, valid, rows=slice(None)):
     with torch.no_grad():
-        return ours.start(source[rows], Mask(key_valid=valid[rows]))
+        return ours.start(inputs(source[rows], valid[rows]), len(source[rows]))
 
 
 @pytest.mark.parametrize("beams, alpha", [(1, 1.0), (4, 1.0), (4, 0.5)])
@@ -339,7 +339,7 @@ def test_ensemble_is_the_mean_of_probabilities(models):
                 tokens = torch.tensor([60, *each.tokens, *([0] if each.ended else [])])[None]
                 with torch.no_grad():
                     p = [
-                        m(source[row : row + 1], tokens[:, :-1], Mask(key_valid=valid[row : row + 1])).softmax(-1)
+                        m(inputs(source[row : row + 1], valid[row : row + 1]), inputs(tokens[:, :-1])).softmax(-1)
                         for m in both.members
                     ]
                 chosen = ((p[0] + p[1]) / 2)[0].gather(1, tokens[0, 1:, None]).log().sum()
@@ -665,7 +665,7 @@ def test_one_token_prompt_as_a_step(name, how, monkeypatch):
     for as_step in (False, True):
         monkeypatch.setattr(EagerStep, "prompt_as_step", as_step)
         for capacity in (None, 24):
-            cache = model.start(source, capacity=capacity) if reads else model.start(rows, capacity)
+            cache = model.start(inputs(source) if reads else None, rows, capacity)
             first = torch.arange(3, 3 + rows)[:, None]
             found.append(
                 [[(x.tokens, x.ended) for x in best] for best in search(model, cache, first, limits, settings)]

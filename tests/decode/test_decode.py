@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import transformers as hf
+from helpers.inputs import inputs
 from torch import Tensor, nn
 
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
@@ -12,7 +13,7 @@ from regard.decode.pool import blocked_topk, top_candidates
 from regard.families import transformer
 from regard.formats.huggingface.marian import COMPUTED, from_huggingface, names
 from regard.formats.huggingface.weight_names import load_weights
-from regard.parts import Cache, LayerCache, Mask
+from regard.parts import Cache, LayerCache
 
 END = 0
 
@@ -143,9 +144,21 @@ def test_search_releases_its_graph(monkeypatch):
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=1, inner=32)).eval()
     source, prompt, limits = torch.randint(3, 31, (4, 5)), torch.ones(4, 1, dtype=torch.long), torch.full((4,), 6)
     with torch.no_grad():
-        search(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
+        search(
+            model,
+            model.start(inputs(source), len(source)),
+            prompt,
+            limits,
+            SearchSettings(2, 1, early_stopping="first"),
+        )
         assert len(released) == 1
-        states = steps(model, model.start(source), prompt, limits, SearchSettings(2, 1, early_stopping="first"))
+        states = steps(
+            model,
+            model.start(inputs(source), len(source)),
+            prompt,
+            limits,
+            SearchSettings(2, 1, early_stopping="first"),
+        )
         next(states)
         states.close()
     assert len(released) == 2
@@ -244,7 +257,7 @@ def test_beams_equal_transformers(marian, beams, early, alpha):
         0, beams, alpha, beams, "first" if early or beams == 1 else "heuristic", (Suppress([60]), ForcedEnd(0))
     )
     with torch.no_grad():
-        cache = ours.start(source, Mask(key_valid=valid))
+        cache = ours.start(inputs(source, valid), len(source))
     found = search(ours, cache, torch.full((rows, 1), 60), torch.full((rows,), limit), settings)
     texts = [[token for token in row[1:] if token not in (0, 60)] for row in out.sequences.tolist()]
     assert [each.tokens for best in found for each in best] == texts
@@ -258,7 +271,7 @@ def test_growing_and_preallocated_caches_agree(marian):
     _, ours = marian
     source = torch.randint(1, 60, (4, 9))
     with torch.no_grad():
-        caches = [ours.start(source), ours.start(source, capacity=32)]
+        caches = [ours.start(inputs(source), len(source)), ours.start(inputs(source), len(source), 32)]
     prompt, limits = torch.full((4, 1), 60), torch.tensor([20, 12, 7, 30])
     found = [search(ours, cache, prompt, limits, SearchSettings(0, 4, nbest=4)) for cache in caches]
     assert [[each.tokens for each in best] for best in found[0]] == [
@@ -276,7 +289,7 @@ def test_steps_keep_tensor_addresses(stop):
 
     torch.manual_seed(0)
     model = transformer.Model(transformer.Config(vocab=31, width=16, heads=2, layers=2, inner=32)).eval()
-    cache, limits = model.start(torch.randint(3, 31, (4, 5)), capacity=30), torch.tensor([12, 12, 12, 12])
+    cache, limits = model.start(inputs(torch.randint(3, 31, (4, 5))), 4, 30), torch.tensor([12, 12, 12, 12])
     draw = SamplingSettings(torch.arange(12).view(4, 3)) if stop == "samples" else None
     state = build_search(
         SearchSettings(2, 3, early_stopping="exact" if draw else stop, filters=(Suppress([2]),), sampling=draw),
@@ -339,7 +352,7 @@ def test_a_search_can_move_to_the_tensors_of_another():
     limits = torch.tensor([9, 12, 7, 3])
 
     def started(source: Tensor):
-        cache = model.start(source, Mask(key_valid=torch.ones_like(source, dtype=torch.bool)), capacity=30)
+        cache = model.start(inputs(source, torch.ones_like(source, dtype=torch.bool)), len(source), 30)
         state = build_search(SearchSettings(2, 3, filters=(Suppress([0, 1]),)), cache, limits)
         scores = model.step(torch.ones(4, 1, dtype=torch.long), cache)[:, -1:]
         cache.branch(3, state.capacity)

@@ -99,7 +99,7 @@ def greedy(model: Any, rows: list[list[int]], steps: int, end: int, left: bool =
     tokens, real = ragged(rows, left)
     limits = torch.full((len(rows),), steps)
     found = search(
-        model, model.start(len(rows)), tokens, limits, SearchSettings(end, beam=1, early_stopping="first"), real
+        model, model.start(None, len(rows)), tokens, limits, SearchSettings(end, beam=1, early_stopping="first"), real
     )
     return [best[0].tokens for best in found]
 

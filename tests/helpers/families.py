@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
+from helpers.inputs import inputs
 from torch import Tensor, nn
 
 from regard.config.run import family_of
 from regard.families import FAMILIES
-from regard.parts import Attention, Cache, Cross, Mask
+from regard.parts import Attention, Cache
 
 VOCAB = 53
 Texts = list[list[int]]
@@ -46,26 +47,26 @@ class DecoderOnly:
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
         """Read texts of equal length; `rows` are their rows in a larger batch, where that matters."""
-        return self.model(tokens)
+        return self.model(inputs(tokens))
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         """Read texts of any lengths in one batch, padded with `fill`."""
         tokens, valid = padded(texts, fill)
-        found = self.model(tokens, Mask(key_valid=valid))
-        return [found[i, : len(text)] for i, text in enumerate(texts)]
+        found = self.model(inputs(tokens, valid))
+        return [found[i, : len(each)] for i, each in enumerate(texts)]
 
-    def alone(self, text: list[int], row: int) -> Tensor:
+    def alone(self, ids: list[int], row: int) -> Tensor:
         """Read the text of this row alone."""
-        return self.model(torch.tensor([text]))[0]
+        return self.model(inputs(torch.tensor([ids])))[0]
 
     def packed(self, texts: Texts) -> list[Tensor]:
         """Read the texts packed into one row."""
         tokens, at, segments = row(texts)
-        found = self.model.logits(self.model.decode(tokens, Mask(positions=at, segments=segments)))
-        return list(found[0].split([len(text) for text in texts]))
+        found = self.model(inputs(tokens, positions=at, segments=segments))
+        return list(found[0].split([len(each) for each in texts]))
 
     def start(self, rows: int, capacity: int | None) -> Cache:
-        return self.model.start(rows, capacity)
+        return self.model.start(None, rows, capacity)
 
     def paths(self) -> list[str]:
         """The paths of attention modules whose weights can be recorded."""
@@ -88,25 +89,24 @@ class EncoderDecoder:
         self.source, self.target = (torch.randint(4, 40, (4, n), generator=draw) for n in (8, 6))
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.model(self.source[: len(tokens)] if rows is None else self.source[rows], tokens)
+        return self.model(inputs(self.source[: len(tokens)] if rows is None else self.source[rows]), inputs(tokens))
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         tokens, valid = padded(texts, fill)
-        return list(self.model(tokens, self.target[: len(texts)], Mask(key_valid=valid)))
+        return list(self.model(inputs(tokens, valid), inputs(self.target[: len(texts)])))
 
-    def alone(self, text: list[int], row: int) -> Tensor:
-        return self.model(torch.tensor([text]), self.target[row : row + 1])[0]
+    def alone(self, ids: list[int], row: int) -> Tensor:
+        return self.model(inputs(torch.tensor([ids])), inputs(self.target[row : row + 1]))[0]
 
     def packed(self, texts: Texts) -> list[Tensor]:
         source, source_at, source_segments = row(texts)
         target, at, segments = row(self.target[: len(texts)].tolist())
-        memory = self.model.encode(source, Mask(positions=source_at, segments=source_segments))
-        cross = Cross(memory, Mask(segments=segments, key_segments=source_segments))
-        found = self.model.logits(self.model.decode(target, cross, Mask(positions=at, segments=segments)))
+        sources = inputs(source, positions=source_at, segments=source_segments)
+        found = self.model(sources, inputs(target, positions=at, segments=segments))
         return list(found[0].split(self.target.size(1)))
 
     def start(self, rows: int, capacity: int | None) -> Cache:
-        return self.model.start(self.source[:rows], capacity=capacity)
+        return self.model.start(inputs(self.source[:rows]), rows, capacity)
 
     def paths(self) -> list[str]:
         cross = [f"decoder.layers.{i}.cross" for i in range(len(self.model.decoder.layers))]
@@ -128,19 +128,20 @@ class EncoderOnly:
         self.vocab = (model.words.out if getattr(model, "words", None) is not None else model.classes).out_features
 
     def read(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.model(tokens)
+        return self.model(inputs(tokens))
 
     def together(self, texts: Texts, fill: int = 0) -> list[Tensor]:
         tokens, valid = padded(texts, fill)
-        found = self.model(tokens, Mask(key_valid=valid))
-        return [found[i, : len(text)] for i, text in enumerate(texts)]
+        found = self.model(inputs(tokens, valid))
+        return [found[i, : len(each)] for i, each in enumerate(texts)]
 
-    def alone(self, text: list[int], row: int) -> Tensor:
-        return self.model(torch.tensor([text]))[0]
+    def alone(self, ids: list[int], row: int) -> Tensor:
+        return self.model(inputs(torch.tensor([ids])))[0]
 
     def packed(self, texts: Texts) -> list[Tensor]:
         tokens, at, segments = row(texts)
-        return list(self.model(tokens, Mask(positions=at, segments=segments))[0].split([len(text) for text in texts]))
+        found = self.model(inputs(tokens, positions=at, segments=segments))
+        return list(found[0].split([len(each) for each in texts]))
 
     def paths(self) -> list[str]:
         return own_attention("encoder", self.model.encoder)

@@ -65,17 +65,6 @@ def build(name: str) -> nn.Module:
     head.bias.data.zero_()
     head.bias.data[END] = 1.0
     model.head = head
-    import inspect
-
-    from regard.parts import Mask
-
-    if "Inputs" not in str(inspect.signature(model.start)):
-        original = model.start
-        model.start = lambda source, rows, capacity=None: (
-            original(rows, capacity)
-            if source is None
-            else original(source.values, Mask(key_valid=source.valid), capacity)
-        )
     return model.eval()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.inputs import inputs
 from prototypes.checks import SMALL, STEPPED, Largest, Stepped, alone, close, loud, ragged, stepped, writing
 from torch import Tensor
 
@@ -142,7 +143,7 @@ def test_sources_of_other_lengths_join() -> None:
     torch.manual_seed(0)
     model = loud(transformer.Model(transformer.Config(**SMALL)), spread=1.5)
     sources = [torch.randint(50, (3, length)) for length in (6, 9, 4)]
-    cache, *others = (model.start(source, Mask(), 16) for source in sources)
+    cache, *others = (model.start(inputs(source), len(source), 16) for source in sources)
     start = torch.ones(3, 1, dtype=torch.long)
     for each in (cache, *others):
         model.step(start, each)
@@ -154,7 +155,7 @@ def test_sources_of_other_lengths_join() -> None:
         logits = model.step(tokens[:, i : i + 1], cache)
         for row, source in enumerate(read):
             said = torch.cat([start[row], tokens[row, : i + 1]])[None]
-            close(logits[row], model(source[None], said)[0, -1:])
+            close(logits[row], model(inputs(source[None]), inputs(said))[0, -1:])
     assert cache.cross.layer_caches[0].k.size(2) == 9 and cache.cross.mask.key_valid.sum(1).tolist() == [4, 9, 4]
 
 
@@ -380,7 +381,7 @@ def test_long_prompt_with_window_runs_in_blocks() -> None:
     """Ragged rows, a second long chunk after a full ring, and a step; no table of all pairs is built."""
     attention = {"kind": "window", "radius": [3, 2], "dilation": [1, 2]}
     model = loud(writing(attention=attention, positions="rotary"), spread=1.5)
-    cache, said = model.start(2, None), [[], []]
+    cache, said = model.start(None, 2), [[], []]
     for lengths in ((600, 420), (150, 500), (1, 1)):
         tokens = torch.randint(50, (2, max(lengths)))
         valid = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
@@ -389,5 +390,5 @@ def test_long_prompt_with_window_runs_in_blocks() -> None:
         assert largest.elements < 2 * 500 * 500
         for row, length in enumerate(lengths):
             said[row] += tokens[row, :length].tolist()
-            wanted = model(torch.tensor([said[row]]))[0]
+            wanted = model(inputs(torch.tensor([said[row]])))[0]
             close(found[row, :length], wanted[-length:])

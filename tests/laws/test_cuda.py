@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers.inputs import inputs
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -105,7 +106,7 @@ def test_search_equals_cpu(family):
     for device in ("cpu", "cuda"):
         model.to(device)
         with torch.no_grad():
-            cache = model.start(source.to(device), Mask(key_valid=valid.to(device)))
+            cache = model.start(inputs(source.to(device), valid.to(device)), len(source))
         prompt, limits = torch.ones(20, 1, dtype=torch.long, device=device), (2 * lengths + 4).to(device)
         found.append(
             [
@@ -140,7 +141,7 @@ def test_graphed_search_equals_eager(way, family):
                 settings, sampling=SamplingSettings(torch.arange(3 * rows, device=device).view(rows, 3), (TopK(20),))
             )
         with torch.no_grad():
-            cache = model.start(source.to(device), capacity=capacity)
+            cache = model.start(inputs(source.to(device)), len(source), capacity)
         prompt = torch.ones(rows, 1, dtype=torch.long, device=device)
         best = search(model, cache, prompt, lengths.to(device), settings)
         found.append([[(each.tokens, each.ended) for each in some] for some in best])
@@ -226,7 +227,7 @@ def test_captured_step_equals_eager(beams, family):
     """One decode step over a preallocated cache, captured in a CUDA graph and replayed; for beams too."""
     model = a_model(family).cuda()
     source, shape = torch.randint(3, 97, (8, 11), device="cuda"), (8, beams or 1)
-    caches = [model.start(source, capacity=48) for _ in range(2)]
+    caches = [model.start(inputs(source), len(source), 48) for _ in range(2)]
     for cache in caches:
         model.step(torch.ones(8, 1, dtype=torch.long, device="cuda"), cache)
         if beams:
@@ -260,7 +261,7 @@ def test_masked_step_compiles_to_one_graph():
         torch.randint(3, 97, (3, 9), device="cuda"),
         torch.arange(9, device="cuda")[None] < torch.tensor([[9], [4], [6]], device="cuda"),
     )
-    caches = [model.start(source, Mask(key_valid=valid), capacity=32) for _ in range(2)]
+    caches = [model.start(inputs(source, valid), len(source), 32) for _ in range(2)]
     torch._dynamo.utils.counters.clear()
     for cache in caches:
         model.step(torch.ones(3, 1, dtype=torch.long, device="cuda"), cache)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from helpers.inputs import inputs
 from torch import nn
 
 from regard.families import lm
-from regard.parts import Mask
 
 SHAPE = {"vocab": 61, "width": 36, "heads": 3, "layers": 3, "inner": 50}
 
@@ -49,11 +49,11 @@ def test_lm_equals_torch_encoder(tied):
     tokens, valid = torch.randint(61, (3, 13)), torch.arange(13) < torch.tensor([[13], [5], [9]])
     causal = torch.ones(13, 13, dtype=torch.bool).triu(1)
     wanted = theirs(embed_by_formula(ours, tokens), mask=causal)
-    assert (ours.decode(tokens) - wanted).abs().max() <= 1e-5
+    assert (ours.decode(inputs(tokens)) - wanted).abs().max() <= 1e-5
     padded = theirs(embed_by_formula(ours, tokens), mask=causal, src_key_padding_mask=~valid)
-    assert (ours.decode(tokens, Mask(key_valid=valid)) - padded)[valid].abs().max() <= 1e-5
+    assert (ours.decode(inputs(tokens, valid)) - padded)[valid].abs().max() <= 1e-5
     head = ours.embed.weight if tied else ours.head.weight
-    assert (ours(tokens) - (wanted @ head.T + ours.head.bias)).abs().max() <= 1e-4
+    assert (ours(inputs(tokens)) - (wanted @ head.T + ours.head.bias)).abs().max() <= 1e-4
     assert (ours.head.weight is ours.embed.weight) == tied
 
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 import torch.utils.checkpoint
 import transformers as hf
+from helpers.inputs import inputs
 from prototypes import bert, detr, whisper
 from prototypes.checks import close, loud, ragged, stepped
 from prototypes.nat import NATDecoder
-from torch import nn
+from torch import Tensor, nn
 
 from regard.formats.huggingface.weight_names import load_weights
-from regard.parts import Cross, Mask, slots
+from regard.parts import Cross, Inputs, Mask, slots
 
 # --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
 
@@ -28,7 +29,7 @@ def test_whisper_equals_transformers() -> None:
         whisper.Whisper(whisper.Config(60, tokens=30)), theirs.state_dict(), whisper.NAMES, whisper.TIED
     )
     mels, target = torch.randn(2, 8, 40), torch.randint(60, (2, 11))
-    close(ours(mels, target), theirs(input_features=mels, decoder_input_ids=target).logits)
+    close(ours(whisper.frames(mels), inputs(target)), theirs(input_features=mels, decoder_input_ids=target).logits)
 
 
 def test_bert_equals_transformers() -> None:
@@ -72,7 +73,7 @@ def test_packed_longformer_equals_separate() -> None:
     """Each text has its own global first token, which is global only within that text."""
     ours, _ = longformers()
     a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
-    places = packed(21, 15).replace(global_positions=torch.tensor([[0, 21]]))
+    places = packed(a, b).mask().replace(global_positions=torch.tensor([[0, 21]]))
     close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
 
 
@@ -106,24 +107,25 @@ def test_detr_equals_transformers() -> None:
 # --- Packing ---------------------------------------------------------------------------------------------------------
 
 
-def packed(*lengths: int) -> Mask:
+def packed(*texts: Tensor) -> Inputs:
+    """Texts of one row each in one row."""
+    lengths = [text.size(1) for text in texts]
     at = torch.cat([torch.arange(length) for length in lengths])[None]
-    return Mask(positions=at, segments=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+    segments = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
+    return inputs(torch.cat(texts, 1), positions=at, segments=segments)
 
 
 @pytest.mark.parametrize("name", ["dense", "additive", "sinusoid", "rotary", "buckets", "window", "xl"])
 def test_packed_equals_separate(name: str) -> None:
     model, a, b = stepped(name).model, torch.randint(50, (1, 9)), torch.randint(50, (1, 6))
-    close(model(torch.cat([a, b], 1), packed(9, 6)), torch.cat([model(a), model(b)], 1))
+    close(model(packed(a, b)), torch.cat([model(inputs(a)), model(inputs(b))], 1))
 
 
 def test_packed_source_and_target_equal_separate() -> None:
     model = stepped("t5").model
     a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
-    sides, target = packed(9, 6), packed(5, 4)
-    memory = model.encode(torch.cat([a, b], 1), sides)
-    cross = Cross(memory, Mask(segments=target.segments, key_segments=sides.segments))
-    close(model.logits(model.decode(torch.cat([c, d], 1), cross, target)), torch.cat([model(a, c), model(b, d)], 1))
+    separate = [model(inputs(source), inputs(target)) for source, target in ((a, c), (b, d))]
+    close(model(packed(a, b), packed(c, d)), torch.cat(separate, 1))
 
 
 # --- The non-autoregressive layer ------------------------------------------------------------------------------------
@@ -147,27 +149,28 @@ def test_nat_excludes_own_position() -> None:
 def test_training_compiles_to_one_graph() -> None:
     ids, valid = torch.randint(50, (2, 9)), ragged([9, 5])
     whole, model = partial(torch.compile, fullgraph=True), stepped("t5").model
-    loss = whole(lambda: model(ids, ids, Mask(key_valid=valid)).square().mean(), backend="aot_eager")()
-    close(loss, model(ids, ids, Mask(key_valid=valid)).square().mean())
+    loss = whole(lambda: model(inputs(ids, valid), inputs(ids)).square().mean(), backend="aot_eager")()
+    close(loss, model(inputs(ids, valid), inputs(ids)).square().mean())
     loss.backward()
     ours, _ = longformers()
     close(whole(ours.encode, backend="eager")(ids, Mask(key_valid=valid)), ours.encode(ids, Mask(key_valid=valid)))
-    words, places = torch.randint(50, (1, 15)), packed(9, 6)
+    words = packed(torch.randint(50, (1, 9)), torch.randint(50, (1, 6)))
     for name in ("window", "xl"):
         model = stepped(name).model
-        close(whole(model, backend="eager")(words, places), model(words, places))
+        close(whole(model, backend="eager")(words), model(words))
 
 
 @pytest.mark.parametrize("name", ["t5", "window", "favor", "xl"])
 def test_checkpointed_gradients_equal_plain(name: str) -> None:
     """Layers recomputed in the backward pass must work with masks that are built once per stack."""
-    model, ids, mask = stepped(name).model, torch.randint(50, (2, 9)), Mask(key_valid=ragged([9, 5]))
+    model, ids = stepped(name).model, torch.randint(50, (2, 9))
+    text = inputs(ids, ragged([9, 5]))
     grads = []
     for again in (False, True):
         if again:
             for layer in [part for part in model.modules() if hasattr(part, "attention_residual")]:
                 layer.forward = partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
         model.zero_grad()
-        (model(ids, ids, mask) if name == "t5" else model(ids, mask)).square().mean().backward()
+        (model(text, inputs(ids)) if name == "t5" else model(text)).square().mean().backward()
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     close(*grads, 1e-6)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.inputs import inputs
 from prototypes.checks import close, ragged
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -217,7 +218,7 @@ def naive_look(part: nn.Module, x: Tensor, source: Tensor) -> Tensor:
 def test_rnn_translator_equals_its_formulas():
     model = a_model(rnn)
     source, target, valid = torch.randint(47, (3, 9)), torch.randint(41, (3, 6)), ragged([9, 4, 6])
-    found = model(source, target, Mask(key_valid=valid))
+    found = model(inputs(source, valid), inputs(target))
     for row in range(3):
         x = model.source.weight[source[row, valid[row]]]
         for layer in model.encoder.layers:
@@ -255,7 +256,7 @@ def test_cnn_translator_equals_its_formulas():
         theirs.in_proj_bias.copy_(torch.cat([each.bias for each in maps]))
         theirs.out_proj.load_state_dict(layer.cross.out.state_dict())
         x = x + theirs(layer.cross_residual.norm(x), memory, memory)[0]
-    close(model(source, target), model.decoder.norm(x) @ model.head.weight.T, 1e-4)
+    close(model(inputs(source), inputs(target)), model.decoder.norm(x) @ model.head.weight.T, 1e-4)
 
 
 class Uncached:
@@ -269,8 +270,8 @@ class Uncached:
         new = tokens.reshape(-1, 1)
         self.said = new if self.said is None else torch.cat([self.said, new], 1)
         rows = torch.arange(len(self.source)).repeat_interleave(self.beams)
-        mask = Mask(key_valid=self.real[rows])
-        return self.model(self.source[rows], self.said, mask)[:, -1].view(*tokens.shape, -1)
+        source = inputs(self.source[rows], self.real[rows])
+        return self.model(source, inputs(self.said))[:, -1].view(*tokens.shape, -1)
 
     def branch(self, beams: int, steps: int) -> None:
         self.beams, self.said = beams, self.said.repeat_interleave(beams, 0)
@@ -299,7 +300,7 @@ def test_search_equals_uncached_search(family, how):
     wanted = search(plain, plain, prompt, limits, SearchSettings(2, **how))
     for capacity in (None, 24):
         found = search(
-            model, model.start(source, Mask(key_valid=valid), capacity), prompt, limits, SearchSettings(2, **how)
+            model, model.start(inputs(source, valid), len(source), capacity), prompt, limits, SearchSettings(2, **how)
         )
         assert [[each.tokens for each in some] for some in found] == [[each.tokens for each in some] for some in wanted]
     assert len({len(some[0].tokens) for some in wanted}) > 2
@@ -313,7 +314,7 @@ def test_compiled_training_equals_eager(family):
     grads = []
     for loss_of in (model, torch.compile(model, backend="aot_eager")):
         model.zero_grad()
-        loss_of(source, target, Mask(key_valid=valid)).square().mean().backward()
+        loss_of(inputs(source, valid), inputs(target)).square().mean().backward()
         grads.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
     close(*grads, 1e-5)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.families import ids
+from helpers.inputs import inputs
 from test_tune_laws import METHODS, tuned_model
 
 from regard.adapt import tune
@@ -15,7 +16,9 @@ CASE = ("gpt", "gpt2")
 def generate(model, device: str) -> list[list[int]]:
     prompt = torch.tensor([[5, 9, 11], [7, 30, 6]], device=device)
     limits = torch.full((2,), 12, device=device)
-    found = search(model, model.start(2, 16), prompt, limits, SearchSettings(end=3, beam=1, early_stopping="first"))
+    found = search(
+        model, model.start(None, 2, 16), prompt, limits, SearchSettings(end=3, beam=1, early_stopping="first")
+    )
     return [best[0].tokens for best in found]
 
 
@@ -30,7 +33,7 @@ def test_generation_equals_that_on_a_cpu(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_training_in_bf16_and_compiled(method):
     model, tokens = tuned_model(CASE, method).cuda().train(), ids(4, 32).cuda()
-    loss_of = torch.compile(lambda x: model(x).float().logsumexp(-1).mean())
+    loss_of = torch.compile(lambda x: model(inputs(x)).float().logsumexp(-1).mean())
     with torch.autocast("cuda", torch.bfloat16):
         loss_of(tokens).backward()
     grads = [each.grad for each in model.parameters() if each.requires_grad]

@@ -4,15 +4,15 @@ import pytest
 import test_laws as laws
 import torch
 from helpers.families import CASES, LOOSE, DecoderOnly, EncoderDecoder, config, ids, kind, loud, some
+from helpers.inputs import inputs
 from torch import nn
 
 from regard.adapt import lora, tune
-from regard.adapt.prompt_tuning import prepend_to_mask
+from regard.adapt.prompt_tuning import prepend
 from regard.config.run import family_of
 from regard.config.schema import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.families import FAMILIES
-from regard.parts import Mask
 from regard.parts.cache.slots import DenseCache
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training.checkpoint import load_model, save_model
@@ -96,10 +96,10 @@ def test_initial_virtual_tokens_equal_real_tokens(pair):
     tuned, plain, tokens = tuned_model(case, method, perturbed=False), loud(*case), ids(2, 6)
     longer = torch.cat([torch.tensor([INIT_TOKENS, INIT_TOKENS]), tokens], 1)
     if kind(*case) is EncoderDecoder:
-        target = ids(2, 4)
-        assert (tuned(tokens, target) - plain(longer, target)).abs().max() < 1e-4
+        target = inputs(ids(2, 4))
+        assert (tuned(inputs(tokens), target) - plain(inputs(longer), target)).abs().max() < 1e-4
     else:
-        assert (tuned(tokens) - plain(longer)[:, 3:]).abs().max() < 1e-4
+        assert (tuned(inputs(tokens)) - plain(inputs(longer))[:, 3:]).abs().max() < 1e-4
 
 
 @all_pairs
@@ -230,9 +230,12 @@ def test_tuned_models_compile_into_one_graph(method):
 
 
 def test_a_prompt_moves_positions_and_global_positions():
-    mask = Mask(positions=torch.tensor([[0, 1, 2]]), global_positions=torch.tensor([[0, -1]]))
-    longer = prepend_to_mask(mask, 2)
+    marks, types = torch.tensor([[0, -1]]), torch.tensor([[0, 0, 1]])
+    longer = prepend(
+        inputs(ids(1, 3), positions=torch.tensor([[0, 1, 2]]), token_types=types, global_positions=marks), 2
+    )
     assert longer.positions.tolist() == [[0, 1, 2, 3, 4]] and longer.global_positions.tolist() == [[2, -1]]
+    assert longer.token_types.tolist() == [[0, 0, 0, 0, 1]]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.inputs import inputs
 from torch import Tensor
 
 from regard.decode import SearchSettings, search
@@ -24,7 +25,7 @@ def build(**changes) -> xl.Model:
 def segments(model: xl.Model, tokens: Tensor, lengths: list[int]) -> Tensor:
     """Logits of a text that is read in segments of these lengths."""
     cache = model.new_memory(len(tokens))
-    return torch.cat([model(part, cache.next_mask(part), cache) for part in tokens.split(lengths, 1)], 1)
+    return torch.cat([model(inputs(part), cache) for part in tokens.split(lengths, 1)], 1)
 
 
 def assert_close(actual: Tensor, expected: Tensor, bound: float = 1e-4) -> None:
@@ -38,7 +39,7 @@ FORMS = pytest.mark.parametrize("form", [{}, {"prenorm": True, "norm": "rms", "f
 @torch.no_grad()
 def test_segments_with_full_memory_equal_one_long_segment(form):
     model, tokens = build(**form), torch.randint(53, (3, 40))
-    assert_close(segments(model, tokens, [10, 6, 1, 1, 22]), model(tokens))
+    assert_close(segments(model, tokens, [10, 6, 1, 1, 22]), model(inputs(tokens)))
 
 
 @FORMS
@@ -47,13 +48,13 @@ def test_memory_gets_no_gradient(form):
     model = build(tied=False, **form)
     first, second = torch.randint(0, 20, (2, 8)), torch.randint(20, 53, (2, 8))
     cache = model.new_memory(2)
-    model.decode(first, cache.next_mask(first), cache)
-    model(second, cache.next_mask(second), cache).square().sum().backward()
+    model.decode(inputs(first), cache)
+    model(inputs(second), cache).square().sum().backward()
     assert model.embed.weight.grad[first.unique()].abs().max() == 0
     assert (model.embed.weight.grad[second.unique()].abs().amax(1) > 0).all()
     assert not any(memory.past.requires_grad for memory in cache.layers)
     alone = build(tied=False, **form)
-    alone(second).square().sum().backward()
+    alone(inputs(second)).square().sum().backward()
     # Remembered inputs are projected again, so the key maps get gradient from them.
     for ours, other in zip(model.stack.layers, alone.stack.layers, strict=True):
         assert (ours.attention.key.weight.grad - other.attention.key.weight.grad).abs().max() > 1e-3
@@ -64,15 +65,15 @@ def test_saved_cache_state_loads_under_old_and_new_names():
     """Training checkpoints hold cache tensors by name; older ones say "books.0.at" for "layouts.0.positions"."""
     model, first, second = build(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 5))
     cache = model.new_memory(2)
-    model(first, cache.next_mask(first), cache)
+    model(inputs(first), cache)
     state = cache.state()
     assert set(state) == {"lengths", "layers.0.past", "layers.1.past", "layouts.0.positions"}
-    wanted = model(second, cache.next_mask(second), cache)
+    wanted = model(inputs(second), cache)
     for saved in (state, {name.replace("layouts.0.positions", "books.0.at"): each for name, each in state.items()}):
         other = model.new_memory(2)
         other.load_state(saved)
         assert all(other.state()[name].equal(each) for name, each in state.items())
-        assert model(second, other.next_mask(second), other).equal(wanted)
+        assert model(inputs(second), other).equal(wanted)
 
 
 def naive(model: xl.Model, tokens: list[int], memory: int, segment: int, same: bool) -> Tensor:
@@ -132,7 +133,7 @@ def test_same_length_attends_to_equally_many_tokens():
     cache = model.new_memory(1)
     for number, part in enumerate(tokens.split(10, 1)):
         with record_attention(model) as maps:
-            model(part, cache.next_mask(part), cache)
+            model(inputs(part), cache)
         attended = (next(iter(maps.values())) > 0).sum(-1)[0, 0]
         assert attended.tolist() == (capped_counts(6) if number == 0 else [6] * 10)
 
@@ -147,12 +148,12 @@ def capped_counts(most: int) -> list[int]:
 def test_generation_equals_reading_in_segments(capacity, same):
     """Far beyond the memory: the KV cache drops the same tokens as the memory of inputs."""
     model, tokens = build(memory=7, same_length=same), torch.randint(53, (3, 30))
-    cache, lengths = model.start(3, capacity), [9, 1, 1, 1, 4, *[1] * 14]
+    cache, lengths = model.start(None, 3, capacity), [9, 1, 1, 1, 4, *[1] * 14]
     parts = [model.step(part, cache) for part in tokens.split(lengths, 1)]
     assert_close(torch.cat(parts, 1), segments(model, tokens, lengths))
     assert all(memory.k.size(2) < 7 + 9 for memory in cache.layers)
-    short = model.start(3)
-    assert_close(model.step(tokens[:, :7], short), model(tokens[:, :7]))
+    short = model.start(None, 3)
+    assert_close(model.step(tokens[:, :7], short), model(inputs(tokens[:, :7])))
 
 
 @torch.no_grad()
@@ -162,10 +163,12 @@ def test_generation_beyond_the_memory_is_batch_invariant():
     rows = [torch.randint(53, (length,)).tolist() for length in (20, 3, 11)]
     for beam in (1, 3):
         settings = SearchSettings(end=52, beam=beam, early_stopping="heuristic")
-        alone = [search(model, model.start(1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows]
+        alone = [
+            search(model, model.start(None, 1), torch.tensor([row]), torch.tensor([25]), settings)[0][0] for row in rows
+        ]
         tokens = torch.tensor([row + [0] * (20 - len(row)) for row in rows])
         valid = torch.arange(20) < torch.tensor([[len(row)] for row in rows])
-        hypotheses = search(model, model.start(3), tokens, torch.tensor([25] * 3), settings, valid)
+        hypotheses = search(model, model.start(None, 3), tokens, torch.tensor([25] * 3), settings, valid)
         assert [best[0].tokens for best in hypotheses] == [each.tokens for each in alone]
         assert all(
             best[0].score == pytest.approx(each.score, abs=1e-4) for best, each in zip(hypotheses, alone, strict=True)
@@ -177,9 +180,9 @@ def test_generation_beyond_the_memory_is_batch_invariant():
 def test_reset_clears_the_memory_of_a_row():
     model, old, new = build(memory=9), torch.randint(53, (2, 12)), torch.randint(53, (2, 14))
     cache = model.new_memory(2)
-    model(old, cache.next_mask(old), cache)
+    model(inputs(old), cache)
     cache.reset(torch.tensor([True, False]))
-    logits = torch.cat([model(part, cache.next_mask(part), cache) for part in new.split([3, 5, 6], 1)], 1)
+    logits = torch.cat([model(inputs(part), cache) for part in new.split([3, 5, 6], 1)], 1)
     assert_close(logits[0], segments(model, new[:1], [3, 5, 6])[0])
     assert (logits[1] - segments(model, new[1:], [3, 5, 6])[0]).abs().max() > 0.1
 
@@ -188,11 +191,13 @@ def test_reset_clears_the_memory_of_a_row():
 def test_memory_changes_the_logits():
     model, tokens = build(memory=16), torch.randint(53, (2, 16))
     with_it, without = segments(model, tokens, [8, 8]), build(memory=0)
-    assert (with_it[:, 8:] - model(tokens[:, 8:])).abs().max() > 0.1
+    assert (with_it[:, 8:] - model(inputs(tokens[:, 8:]))).abs().max() > 0.1
     assert without.new_memory(2) is None
-    assert_close(without(tokens), model(tokens))
-    cache = without.start(2)
-    assert_close(torch.cat([without.step(part, cache) for part in tokens.split([9, 1, 6], 1)], 1), without(tokens))
+    assert_close(without(inputs(tokens)), model(inputs(tokens)))
+    cache = without.start(None, 2)
+    assert_close(
+        torch.cat([without.step(part, cache) for part in tokens.split([9, 1, 6], 1)], 1), without(inputs(tokens))
+    )
 
 
 def test_dropout_and_initial_values():
@@ -205,7 +210,7 @@ def test_dropout_and_initial_values():
         else:
             assert (each == ("norm.weight" in name)).all(), name
     assert model.stack.layers[1].attention.kernel.dropout == 0.5
-    states = model.train().decode(torch.randint(53, (4, 20)))
+    states = model.train().decode(inputs(torch.randint(53, (4, 20))))
     assert (states == 0).float().mean() == pytest.approx(0.25, abs=0.02)  # also of the output
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers import bert as small
+from helpers.inputs import inputs
 from prototypes.checks import close, loud, ragged
 from safetensors.torch import load_file, save_file
 
@@ -20,7 +21,7 @@ from regard.families import bert
 from regard.formats.huggingface import bert_export
 from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.vocabularies import load_wordpiece
-from regard.parts import Mask, slots
+from regard.parts import slots
 from regard.processors import tokenizers
 
 KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSentencePrediction",
@@ -53,23 +54,23 @@ def compare(model: bert.Model, theirs: Any) -> None:
     ids, valid, types = batch()
     for token_types in (types, None):
         outputs, _ = their_outputs(theirs, token_types is not None)
-        states = model.encode(ids, Mask(key_valid=valid), token_types)
+        encoded = model.encode(inputs(ids, valid, token_types=token_types))
         compared = set()
         for name, wanted in outputs.items():
             compared.add(name)
             if name == "last_hidden_state":
-                close(states[valid], wanted[valid])
+                close(encoded.states[valid], wanted[valid])
             elif name == "pooler_output":
-                close(model.pool(states), wanted)
+                close(model.pool(encoded.states), wanted)
             elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
-                close(model.logits(states)[valid], wanted[valid])
+                close(model.logits(encoded.states)[valid], wanted[valid])
             elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
-                close(model.next_sentence_logits(states), wanted)
+                close(model.next_sentence_logits(encoded), wanted)
             else:
                 assert name == "logits"
                 tags = model.head == "tag"
                 close(
-                    model.label_logits(states)[valid] if tags else model.label_logits(states),
+                    model.label_logits(encoded)[valid] if tags else model.label_logits(encoded),
                     wanted[valid] if tags else wanted,
                 )
         assert compared

@@ -1,6 +1,7 @@
 """BigBird equals transformers' BigBird in evaluation, where the first block stands for random ones, and in training."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers import long as small
+from helpers.inputs import inputs
 from prototypes.checks import close, ragged
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
@@ -18,7 +20,6 @@ from regard.errors import UserError
 from regard.families import bigbird
 from regard.formats.huggingface.bigbird import read
 from regard.formats.huggingface.vocabularies import load_bigbird_unigram
-from regard.parts import Mask
 from regard.processors import tokenizers
 
 KINDS = ["BigBirdModel", "BigBirdForMaskedLM", "BigBirdForPreTraining", "BigBirdForSequenceClassification",
@@ -42,16 +43,16 @@ def compare(model: Any, fresh: Any) -> None:
     lengths = [101, 36, 37, 98, 5]
     ids, types = torch.randint(4, 120, (len(lengths), 101)), torch.randint(2, (len(lengths), 101))
     for token_types in (types, None):
-        states = model.encode(ids, Mask(key_valid=ragged(lengths)), token_types)
+        encoded = model.encode(inputs(ids, ragged(lengths), token_types=token_types))
         for row, length in enumerate(lengths):
             alone = slice(row, row + 1), slice(length)
             extra = {} if token_types is None else {"token_type_ids": token_types[alone]}
-            outputs, own = fresh()(ids[alone], **extra), states[alone]
+            outputs, own = fresh()(ids[alone], **extra), replace(encoded, states=encoded.states[alone])
             if model.head == "none":
-                close(own, outputs.last_hidden_state)
-                close(model.pool(own), outputs.pooler_output)
+                close(own.states, outputs.last_hidden_state)
+                close(model.pool(own.states), outputs.pooler_output)
             elif model.head == "words":
-                close(model.logits(own), outputs["prediction_logits" if model.next is not None else "logits"])
+                close(model.logits(own.states), outputs["prediction_logits" if model.next is not None else "logits"])
                 assert (
                     model.next is None
                     or (model.next_sentence_logits(own) - outputs.seq_relationship_logits).abs().max() < 1e-4
@@ -82,7 +83,7 @@ def test_padding_inside_the_last_block_equals_transformers(tmp_path: Path) -> No
     path = small.bigbird(tmp_path / "x")
     ids, valid = torch.randint(4, 120, (3, 99)), ragged([99, 97, 98])
     theirs = hf.BigBirdModel.from_pretrained(path).eval()(ids, attention_mask=valid.long()).last_hidden_state
-    close(read_folder(path).model.encode(ids, Mask(key_valid=valid))[valid], theirs[valid])
+    close(read_folder(path).model.encode(inputs(ids, valid)).states[valid], theirs[valid])
 
 
 @torch.no_grad()
@@ -102,7 +103,7 @@ def test_training_outputs_equal_with_their_random_blocks(tmp_path: Path, monkeyp
     for layer, table in zip(model.encoder.layers, drawn, strict=True):
         kernel, whole = layer.attention.kernel, torch.nn.functional.pad(table.long(), (0, 0, 1, 1))[None]
         kernel.drawn, kernel.random_blocks = True, lambda blocks, most, heads, whole=whole: whole
-    close(model.encode(ids), theirs)
+    close(model.encode(inputs(ids)).states, theirs)
 
 
 def test_predictors_of_imported_folders(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 import transformers as hf
 from helpers import marian, reads, small
+from helpers.inputs import inputs
 
 import regard
 from regard.cli import main
 from regard.errors import UserError
 from regard.formats.huggingface import marian_export, tokenizer_export
-from regard.parts import Mask
 from regard.processors.image import ImageProcessor
 from regard.processors.saved import load_processors
 from regard.processors.tokenizers import load_tokenizer as load_tokenizer
@@ -136,7 +136,7 @@ def test_every_supported_form(settings, tmp_path):
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     target = torch.randint(4, ours.target.size, (len(texts), 6))
     with torch.no_grad():
-        wanted = ours.model(batch.input_ids, target, Mask(key_valid=batch.attention_mask.bool()))
+        wanted = ours.model(inputs(batch.input_ids, batch.attention_mask.bool()), inputs(target))
         assert (theirs(**batch, decoder_input_ids=target).logits - wanted).abs().max() <= 1e-4
 
 
@@ -164,7 +164,7 @@ def test_interleaved_becomes_halves_exactly():
     )
     twin, halves = marian_export.as_marian(model.float(), c)
     assert halves.positions.layout == "halves"
-    source, target = torch.randint(0, 40, (3, 11)), torch.randint(0, 40, (3, 7))
+    source, target = inputs(torch.randint(0, 40, (3, 11))), inputs(torch.randint(0, 40, (3, 7)))
     apart = model.double()(source, target) - twin.double()(source, target)
     assert apart.abs().max() < 1e-5  # the sinusoid itself is float32
 

@@ -7,6 +7,7 @@ import torch
 import transformers as hf
 from helpers import causal
 from helpers.causal import END, TEXTS
+from helpers.inputs import inputs
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -16,7 +17,7 @@ from regard.files import read_json
 from regard.formats.huggingface import gpt2, llama
 from regard.formats.huggingface.causal import decode_from_generation, tokenizer
 from regard.formats.huggingface.weight_names import export_weights
-from regard.parts import Mask, slots
+from regard.parts import slots
 
 ROWS = [[5, 9, 31, 77, 3, 250, 12], [40, 41], [7, 7, 200, 18], [99]]
 
@@ -26,10 +27,10 @@ def same(ours, theirs, rows=ROWS, exact=1e-4):
     tokens, real = causal.ragged(rows)
     with torch.no_grad():
         wanted = theirs(tokens, attention_mask=real.long()).logits
-        found = ours(tokens, Mask(key_valid=real))
+        found = ours(inputs(tokens, real))
         assert (found - wanted)[real].abs().max() <= exact
         assert wanted[real].std() > 0.3
-        assert (ours.step(tokens, ours.start(len(rows), 30), real) - wanted)[real].abs().max() <= exact
+        assert (ours.step(tokens, ours.start(None, len(rows), 30), real) - wanted)[real].abs().max() <= exact
     said = causal.generated(theirs, rows, 12, end=1)
     assert causal.greedy(ours, rows, 12, end=1) == causal.greedy(ours, rows, 12, end=1, left=True) == said
     assert len({token for row in said for token in row}) > 8
@@ -51,7 +52,7 @@ def test_gpt2_folder(changes, tmp_path):
     assert ours.context == 64 and config.inner == changes.get("n_inner", 144)
     tokens = torch.tensor(ROWS[:1])
     with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(ours(tokens)[0, :-1], tokens[0, 1:])
+        loss = torch.nn.functional.cross_entropy(ours(inputs(tokens))[0, :-1], tokens[0, 1:])
         assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(loss.item(), abs=1e-5)
     back, state = export_weights(ours, gpt2.names(config)), theirs.state_dict()
     assert set(state) - set(back) == set() and all(back[name].equal(state[name]) for name in back)
@@ -303,7 +304,7 @@ def test_dropout_positions():
     model.stack.norm.weight.data.fill_(0.0)
     seen = []
     model.stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    model.train().decode(torch.zeros(8, 30, dtype=torch.long))
+    model.train().decode(inputs(torch.zeros(8, 30, dtype=torch.long)))
     assert (seen[0] == 0).float().mean() == pytest.approx(0.25, abs=0.05)
 
 
@@ -330,9 +331,9 @@ def test_grouped_heads_are_heads_with_the_same_keys(attention):
             state[name] = heads.flatten(0, 1)
     many.load_state_dict(state)
     tokens, real = causal.ragged([[5, 9, 31, 44, 3], [40, 41], [7]])
-    assert (few(tokens, Mask(key_valid=real)) - many(tokens, Mask(key_valid=real)))[real].abs().max() < 1e-5
-    assert (few(tokens) - many(tokens)).abs().max() < 1e-5
-    caches = few.start(3), many.start(3)
+    assert (few(inputs(tokens, real)) - many(inputs(tokens, real)))[real].abs().max() < 1e-5
+    assert (few(inputs(tokens)) - many(inputs(tokens))).abs().max() < 1e-5
+    caches = few.start(None, 3), many.start(None, 3)
     for step in range(4):
         chunk, own = (tokens, real) if step == 0 else (torch.randint(50, (3, 1)), None)
         found, wanted = (model.step(chunk, cache, own) for model, cache in zip((few, many), caches, strict=True))
@@ -352,30 +353,30 @@ def test_learned_positions_refuse_longer_texts():
     model.eval()
     words = "a text of 10 tokens is longer than the 9 learned positions.*model.positions.tokens"
     tokens = torch.randint(50, (2, 10))
-    assert model(tokens[:, :9]).shape == (2, 9, 50)
+    assert model(inputs(tokens[:, :9])).shape == (2, 9, 50)
     with pytest.raises(ValueError, match=words):
-        model(tokens)
+        model(inputs(tokens))
     with pytest.raises(ValueError, match=words):
-        model.step(tokens, model.start(2))
-    cache = model.start(2)
+        model.step(tokens, model.start(None, 2))
+    cache = model.start(None, 2)
     model.step(tokens[:, :8], cache)
     model.step(tokens[:, 8:9], cache)
     with pytest.raises(ValueError, match=words):
         model.step(tokens[:, 9:], cache)
-    cache, real = model.start(2), torch.tensor([[True] * 8, [True] * 3 + [False] * 5])
+    cache, real = model.start(None, 2), torch.tensor([[True] * 8, [True] * 3 + [False] * 5])
     model.step(tokens[:, :8], cache, real)
     for _ in range(4):  # the first row may have ended, and waits for the second
         model.step(tokens[:, :1], cache)
     assert (
         cache.tokens_read == 7
     )  # the device was asked once, when the first row was full; what the second has left is known
-    wanted = model(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1))[0, -1]
+    wanted = model(inputs(torch.cat([tokens[1:, :3], tokens[1:, :1].repeat(1, 5)], 1)))[0, -1]
     assert (model.step(tokens[:, :1], cache)[1, 0] - wanted).abs().max() < 1e-5
     cache.select(torch.tensor([1]))
     model.step(tokens[1:, :1], cache)
     with pytest.raises(ValueError, match=words):
         model.step(tokens[1:, :1], cache)
-    fixed = model.start(2, capacity=16)
+    fixed = model.start(None, 2, capacity=16)
     for _ in range(12):
         assert model.step(tokens[:, :1], fixed).isfinite().all()
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 import transformers as hf
 from helpers import causal, marian
+from helpers.inputs import inputs
 from safetensors.torch import load_file
 
 import regard
 from regard.cli import main
 from regard.errors import UserError
 from regard.formats.huggingface import gpt2_export, tokenizer_export
-from regard.parts import Mask
 
 TEXTS = [*marian.sentences(5, seed=7), *(text for text in causal.TEXTS if text)]
 SMALL = {
@@ -58,7 +58,7 @@ def same(run: Path, out: Path) -> tuple[object, object]:
     assert tokenizer.batch_decode(tokenizer(TEXTS).input_ids) == ours.tokenizer.decode(ours.tokenizer.encode(TEXTS))
     tokens, real = causal.ragged(rows)
     with torch.no_grad():
-        wanted = ours.model(tokens, Mask(key_valid=real))[real]
+        wanted = ours.model(inputs(tokens, real))[real]
         assert (theirs(tokens, attention_mask=real.long()).logits[real] - wanted).abs().max() <= 1e-4
     return ours, theirs
 

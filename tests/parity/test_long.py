@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import marian
+from helpers.inputs import inputs
 
 import regard
 from regard.cli import main
 from regard.config.run import resolve
 from regard.errors import UserError
 from regard.families import bert, lm
-from regard.parts import Mask
 
 SMALL = {
     "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 64, "data.max_tokens": 40, "tokenizer.vocab": 300,
@@ -119,5 +119,5 @@ def test_window_larger_than_the_text_equals_dense(kind: dict[str, object]) -> No
         weights[name] = weights[plain]
     windowed.load_state_dict({name: weights[name] for name in windowed.state_dict()})
     tokens, valid = torch.randint(4, 50, (2, 13)), torch.arange(13)[None] < torch.tensor([[13], [8]])
-    actual, expected = (model.encode(tokens, Mask(key_valid=valid))[valid] for model in (windowed, dense))
+    actual, expected = (model.encode(inputs(tokens, valid)).states[valid] for model in (windowed, dense))
     assert (actual - expected).abs().max() < 1e-5

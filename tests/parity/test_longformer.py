@@ -10,6 +10,7 @@ import torch
 import transformers as hf
 from helpers import long as small
 from helpers import reads
+from helpers.inputs import inputs
 from prototypes.checks import close, loud, ragged
 from safetensors.torch import load_file, save_file
 
@@ -45,18 +46,17 @@ def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
     ids = ids.masked_fill(~valid, 1)
     marks = torch.tensor([[0, 50, tokens - 1], [9, 40, -1], [1, -1, -1]])
     for named in (None, marks):
-        mask = Mask(key_valid=valid, global_positions=named)
-        wide = None if named is None else mask.is_global(tokens).long()
+        wide = None if named is None else Mask(global_positions=named).is_global(tokens).long()
         outputs = theirs(ids, attention_mask=valid.long(), global_attention_mask=wide)
-        states = model.encode(ids, mask)
+        encoded = model.encode(inputs(ids, valid, global_positions=named))
         if model.head == "none":
-            close(states[valid], outputs.last_hidden_state[valid])
-            close(model.pool(states), outputs.pooler_output)
+            close(encoded.states[valid], outputs.last_hidden_state[valid])
+            close(model.pool(encoded.states), outputs.pooler_output)
         elif model.head == "words":
-            close(model.logits(states)[valid], outputs.logits[valid])
+            close(model.logits(encoded.states)[valid], outputs.logits[valid])
         else:
             chosen = valid if model.head == "tag" else slice(None)
-            close(model.label_logits(states)[chosen], outputs.logits[chosen])
+            close(model.label_logits(encoded)[chosen], outputs.logits[chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,7 +76,7 @@ def test_other_shapes(tmp_path: Path) -> None:
     assert folder.config.attention.radius == 3 and folder.max_tokens == 135
     ids = torch.randint(5, small.VOCAB, (2, 97))
     with torch.no_grad():
-        close(folder.model.encode(ids), theirs(ids).last_hidden_state)
+        close(folder.model.encode(inputs(ids)).states, theirs(ids).last_hidden_state)
     path = small.longformer(tmp_path / "wide", attention_window=300)  # larger than any text: full attention
     compare(read_folder(path).model, hf.LongformerModel.from_pretrained(path).eval())
     path = small.longformer(tmp_path / "untied", "LongformerForMaskedLM", tie_word_embeddings=False)
@@ -240,7 +240,7 @@ def test_exported_outputs_equal_transformers(tmp_path: Path, settings: dict[str,
     wide[:, : c.attention.globals] = 1
     with torch.no_grad():
         outputs = theirs(ids.masked_fill(~valid, text.pad), attention_mask=valid.long(), global_attention_mask=wide)
-        own = model(ids, Mask(key_valid=valid))
+        own = model(inputs(ids, valid))
     wanted = outputs.last_hidden_state if c.head == "none" else outputs.logits
     close(own if c.head == "class" else own[valid], wanted if c.head == "class" else wanted[valid])
     again = read_folder(tmp_path / "x")

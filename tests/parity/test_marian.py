@@ -7,12 +7,12 @@ import pytest
 import torch
 import transformers as hf
 from helpers import marian
+from helpers.inputs import inputs
 
 import regard
 from regard.errors import UserError
 from regard.formats.huggingface.marian import names
 from regard.formats.huggingface.weight_names import export_weights
-from regard.parts import Mask
 
 TEXTS = [
     *marian.sentences(9, seed=5), ">>up<< the cat sees the dog.", "unseen wörds, and 日本!", "cat", "  the   cat  ",
@@ -42,7 +42,7 @@ def test_tokens_and_logits(both):
     target = torch.randint(1, 40, (len(TEXTS), 7))
     with torch.no_grad():
         wanted = theirs(**batch, decoder_input_ids=target).logits
-        found = ours.model(batch.input_ids, target, Mask(key_valid=batch.attention_mask.bool()))
+        found = ours.model(inputs(batch.input_ids, batch.attention_mask.bool()), inputs(target))
     assert (found - wanted).abs().max() <= 1e-4
 
 

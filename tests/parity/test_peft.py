@@ -9,6 +9,7 @@ import torch
 import transformers as hf
 from helpers import bert as folders
 from helpers import causal
+from helpers.inputs import inputs
 from safetensors.torch import load_file, save_file
 from test_t5 import folder as t5_folder
 
@@ -56,7 +57,7 @@ def said_by(model, name: str) -> torch.Tensor:
 
 @torch.no_grad()
 def said_here(system, name: str) -> torch.Tensor:
-    return system.model(IDS, IDS[:, :5]) if name == "t5" else system.model(IDS)
+    return system.model(inputs(IDS), inputs(IDS[:, :5])) if name == "t5" else system.model(inputs(IDS))
 
 
 def theirs(base: Path, name: str, config, out: Path):

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import bert as small
+from helpers.inputs import inputs
 from prototypes.checks import close, ragged
 
 import regard
 from regard.errors import UserError
 from regard.formats.huggingface.bert import EncoderFolder, read
 from regard.formats.huggingface.folder import first_module
-from regard.parts import Mask
 from regard.parts.pooling import pool
 
 
@@ -28,7 +28,7 @@ def our_vectors(folder: EncoderFolder, texts: list[str]) -> Any:
     rows = [[text.start, *ids[: folder.max_tokens - 2], text.end] for ids in text.encode(texts)]
     valid = ragged([len(row) for row in rows])
     tokens = torch.tensor([row + [text.pad] * (valid.size(1) - len(row)) for row in rows])
-    states = folder.model.encode(tokens, Mask(key_valid=valid))
+    states = folder.model.encode(inputs(tokens, valid)).states
     return pool(states, valid, folder.pooling, folder.normalize).numpy()
 
 

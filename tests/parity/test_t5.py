@@ -10,6 +10,7 @@ import sentencepiece
 import torch
 import transformers as hf
 from helpers import marian, small
+from helpers.inputs import inputs
 from prototypes.checks import close, ragged
 
 import regard
@@ -17,7 +18,7 @@ from regard.errors import UserError
 from regard.families import t5
 from regard.formats.huggingface import t5_export
 from regard.formats.huggingface.vocabularies import load_t5_unigram
-from regard.parts import Mask, slots
+from regard.parts import slots
 from regard.processors.tokenizers import load_tokenizer as load_tokenizer
 
 EXTRA = 7
@@ -70,7 +71,7 @@ def test_logits_equal_transformers(folders: dict[str, Path], name: str) -> None:
     assert (theirs.lm_head.weight is theirs.shared.weight) == (name == "first")
     source, target, valid = torch.randint(60, (3, 41)), torch.randint(60, (3, 33)), ragged([41, 12, 23])
     want = theirs(input_ids=source, attention_mask=valid.long(), decoder_input_ids=target).logits
-    close(ours.model(source, target, Mask(key_valid=valid)), want)
+    close(ours.model(inputs(source, valid), inputs(target)), want)
     assert ours.target.start == ours.target.pad == 0
 
 
@@ -145,7 +146,7 @@ def test_scaled_states_without_a_tied_head_and_vice_versa(folders: dict[str, Pat
         with torch.no_grad():
             want = their_model(path)(input_ids=source, decoder_input_ids=target).logits
             ours = regard.load(path)
-            close(ours.model(source, target), want)
+            close(ours.model(inputs(source), inputs(target)), want)
         assert ours.run.model.tied == (name == "first" and scaled)
 
 

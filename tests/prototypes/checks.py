@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from helpers.inputs import inputs
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.families import cnn, gpt, rnn, t5, xl
-from regard.parts import Cache, Mask
+from regard.parts import Cache
 
 from .whisper import Config as WhisperConfig
-from .whisper import Whisper
+from .whisper import Whisper, frames
 
 
 def close(ours: Tensor, theirs: Tensor, bound: float = 1e-4) -> None:
@@ -116,19 +117,19 @@ def stepped(name: str) -> Stepped:
         model, mels = loud(Whisper(WhisperConfig()), spread=1.5), torch.randn(3, 8, 20)
         return Stepped(
             model,
-            lambda capacity: model.start(mels, capacity),
-            lambda ids, row: model(mels[row].expand(len(ids), -1, -1), ids),
+            lambda capacity: model.start(frames(mels), 3, capacity),
+            lambda ids, row: model(frames(mels[row].expand(len(ids), -1, -1)), inputs(ids)),
         )
     model = loud(rewriting(), spread=0.5) if name == "t5" else loud(older, spread=1.5)
     source, valid = torch.randint(50, (3, 9)), ragged([9, 4, 7])
 
     def full(ids: Tensor, row: int) -> Tensor:
-        return model(source[row].expand(len(ids), -1), ids, Mask(key_valid=valid[row].expand(len(ids), -1)))
+        return model(inputs(source[row].expand(len(ids), -1), valid[row].expand(len(ids), -1)), inputs(ids))
 
-    return Stepped(model, lambda capacity: model.start(source, Mask(key_valid=valid), capacity), full)
+    return Stepped(model, lambda capacity: model.start(inputs(source, valid), 3, capacity), full)
 
 
 def alone(model: nn.Module) -> Stepped:
     """A decoder-only model."""
     model = loud(model, spread=1.5)
-    return Stepped(model, lambda capacity: model.start(3, capacity), lambda ids, row: model(ids))
+    return Stepped(model, lambda capacity: model.start(None, 3, capacity), lambda ids, row: model(inputs(ids)))

@@ -10,7 +10,9 @@ from regard.parts import (
     Attention,
     Cache,
     Cross,
+    Encoded,
     FeedForward,
+    Inputs,
     Layer,
     LearnedPositions,
     Mask,
@@ -48,22 +50,34 @@ class Whisper(nn.Module):
         self.encoder = Stack([layer() for _ in range(c.layers)], norm(), SinusoidPositions(c.width, "whisper"))
         self.decoder = Stack([layer(attend()) for _ in range(c.layers)], norm(), causal=True)
 
-    def encode(self, mels: Tensor) -> Tensor:
-        x = F.gelu(self.second(F.gelu(self.first(mels)))).transpose(1, 2)  # (batch, frames / 2, width)
-        return self.encoder(self.encoder.add_positions(x), Mask())
+    def encode(self, source: Inputs) -> Encoded:
+        x = F.gelu(self.second(F.gelu(self.first(source.values.transpose(1, 2))))).transpose(1, 2)
+        return Encoded(self.encoder(self.encoder.add_positions(x), Mask()))  # half as many as the frames
 
-    def decode(self, target: Tensor, cross: Cross | None, mask: Mask = Mask(), cache: Cache | None = None) -> Tensor:
-        x = self.positions.add_to_input(self.embed(target), mask.positions)
-        return self.decoder(x, mask, cross, cache) @ self.embed.weight.T
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        return self._decode(target.values, target.mask(), encoded.cross(target))
 
-    def forward(self, mels: Tensor, target: Tensor) -> Tensor:
-        return self.decode(target, Cross(self.encode(mels), Mask()))
+    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
+        x = self.positions.add_to_input(self.embed(tokens), mask.positions)
+        return self.decoder(x, mask, cross, cache)
 
-    def start(self, mels: Tensor, capacity: int | None = None) -> Cache:
-        return self.decoder.cache(len(mels), capacity, self.encode(mels))
+    def logits(self, states: Tensor) -> Tensor:
+        return states @ self.embed.weight.T
+
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        assert source is not None
+        return self.decoder.cache(rows, capacity, self.encode(source).cross())
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
-        return self.decode(tokens, None, cache.next_mask(tokens, valid), cache)
+        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
+
+
+def frames(mels: Tensor) -> Inputs:
+    """Inputs of mels (batch, bins, frames), as transformers has them."""
+    return Inputs("frames", mels.transpose(1, 2))
 
 
 NAMES = bart("model.") | {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import causal, marian
+from helpers.inputs import inputs
 from helpers.losses import batch_loss
 from torch.nn import functional as F
 
@@ -129,7 +130,7 @@ def test_greedy_takes_the_likeliest_token(objectives):
     ids = [predictor.tokenizer.start, *ids]
     generated = []
     for _ in range(30):
-        scores = predictor.model(torch.tensor([ids + generated]))[0, -1]
+        scores = predictor.model(inputs(torch.tensor([ids + generated])))[0, -1]
         scores[[predictor.tokenizer.pad, predictor.tokenizer.start]] = -torch.inf
         generated.append(int(scores.argmax()))
         if generated[-1] == predictor.tokenizer.end:
@@ -263,7 +264,7 @@ def test_score_is_the_log_probability_of_a_text(family, objectives):
         ids = predictor.tokenizer.encode([text])[0]
         tokens = torch.tensor([[predictor.tokenizer.start, *ids, predictor.tokenizer.end]])
         with torch.no_grad():
-            logits = predictor.model(tokens[:, :-1])
+            logits = predictor.model(inputs(tokens[:, :-1]))
         logprobs = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
         assert record["logprobs"] == pytest.approx(logprobs.tolist(), abs=1e-4)
         assert record["pieces"] == [*predictor.tokenizer.pieces(ids), "■"]
@@ -299,7 +300,7 @@ def test_long_texts_are_scored_in_windows(objectives):
     assert len(record["logprobs"]) == len(ids) - 1 > 60
     for place in (3, 23, 24, 35, 36, 50):  # the first window has 24 tokens, each later one 12 new ones
         first = 0 if place < 24 else 12 * (place // 12) - 12
-        scores = predictor.model(torch.tensor([ids[first : place + 1]]))[0, -1].log_softmax(-1)
+        scores = predictor.model(inputs(torch.tensor([ids[first : place + 1]])))[0, -1].log_softmax(-1)
         assert record["logprobs"][place] == pytest.approx(float(scores[ids[place + 1]]), abs=1e-4)
     assert math.isfinite(objectives("xl").predictor.score(long))
 
@@ -343,7 +344,7 @@ def test_word_perplexity_counts_the_words_of_the_stream(objectives, files):
     )  # every word is one token, and so is <eos>
     one = objective.predictor.score("the cat", details=True)["logprobs"][0]  # as in the stream, after the end of a line
     with torch.no_grad():
-        scores = objective.model(torch.tensor([[objective.predictor.tokenizer.end]]))[0, 0].log_softmax(-1)
+        scores = objective.model(inputs(torch.tensor([[objective.predictor.tokenizer.end]])))[0, 0].log_softmax(-1)
     assert one == pytest.approx(float(scores[objective.predictor.tokenizer.encode(["the"])[0][0]]), abs=1e-5)
     objective = objectives("rotary", data__document="stream")
     found = corpus_nll(objective.model, objective.splits["valid"], objective.run.data, 300, torch.device("cpu"))
@@ -362,7 +363,7 @@ def test_overlapping_windows(stride, objectives):
     while done < len(corpus):
         end = min(begin + 24, len(corpus))
         with torch.no_grad():
-            scores = objective.model(ids[None, begin:end])[0].log_softmax(-1)
+            scores = objective.model(inputs(ids[None, begin:end]))[0].log_softmax(-1)
         total -= float(scores.gather(1, ids[begin + 1 : end + 1, None])[done - begin :].sum())
         done, begin = end, begin + stride
     assert found.nats == pytest.approx(total, rel=1e-5) and found.tokens == len(corpus) > 500
@@ -387,7 +388,7 @@ def test_memory_is_used_unless_a_stride_is_set(objectives):
     assert strided.policy == "non-overlapping 24" and strided.tokens == parts.tokens == whole.tokens
     rows = list(evaluation_windows(corpus, 24, 0, 1))
     naive = sum(
-        float(smoothed_cross_entropy(objective.model(row["text"].values), row["labels"].values, row["labels"].valid))
+        float(smoothed_cross_entropy(objective.model(row["text"]), row["labels"].values, row["labels"].valid))
         for row in rows
     )
     assert strided.nats == pytest.approx(naive, rel=1e-5) and abs(parts.nats - strided.nats) > 1e-2
@@ -432,7 +433,7 @@ def test_loss_is_cross_entropy(smoothing, objectives, files):
     for row in range(len(text)):  # every document separately
         for number in text.segments[row].unique():
             own = text.segments[row] == number
-            logits = objective.model(text.values[row][own][None])[0]
+            logits = objective.model(inputs(text.values[row][own][None]))[0]
             total += float(F.cross_entropy(logits, labels[row][own], label_smoothing=smoothing, reduction="sum"))
     assert float(batch_loss(objective, batch)) == pytest.approx(total, rel=1e-5)
 
@@ -450,7 +451,7 @@ def test_memory_carries_over_between_steps(objectives):
         objective.validate()
         losses.append(float(batch_loss(objective, batches[2])))
         tokens, targets = (torch.cat([each[name].values for each in batches], 1) for name in ("text", "labels"))
-        scores = objective.model(tokens).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+        scores = objective.model(inputs(tokens)).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     assert losses == pytest.approx([-float(each.sum()) for each in scores.split(20, 1)], rel=1e-5)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import reads
+from helpers.inputs import inputs
 from helpers.losses import batch_loss
 
 import regard
@@ -261,11 +262,11 @@ def test_next_sentence_prediction(tmp_path):
     (piece,) = step.micro_batches
     labels = piece["labels"].values
     words = torch.nn.functional.cross_entropy(
-        objective.model.logits(masked.hidden_states(objective.model, piece["text"])[labels != IGNORED]),
+        objective.model.logits(objective.model.encode(piece["text"]).states[labels != IGNORED]),
         labels[labels != IGNORED],
     )
     pairs = torch.nn.functional.cross_entropy(
-        objective.model.next_sentence_logits(masked.hidden_states(objective.model, piece["text"])),
+        objective.model.next_sentence_logits(objective.model.encode(piece["text"])),
         piece["next_sentence"].values,
     )
     assert float(batch_loss(objective, piece).detach() / step.count) == pytest.approx(
@@ -283,7 +284,7 @@ def test_embeddings(predictor):
     assert torch.allclose(vectors[0], vectors[2], atol=1e-5) and predictor.embed("the cat").shape == (32,)
     row = torch.tensor([[1, *predictor.tokenizer.encode(["the cat"])[0], 2]])
     with torch.no_grad():
-        states = predictor.model.encode(row)[0]
+        states = predictor.model.encode(inputs(row)).states[0]
     assert torch.allclose(predictor.embed("the cat", normalize=False), states.mean(0), atol=1e-5)
     assert torch.allclose(predictor.embed("the cat", pooling="first", normalize=False), states[0], atol=1e-5)
     assert torch.allclose(predictor.embed("the cat", pooling="max", normalize=False), states.amax(0), atol=1e-5)

@@ -9,6 +9,7 @@ import torch
 import transformers as hf
 from helpers import bert as folders
 from helpers import causal, long, marian, reads
+from helpers.inputs import inputs
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -169,7 +170,7 @@ def test_a_run_starts_from_a_hugging_face_folder(tmp_path, first):
     theirs = hf.BertModel.from_pretrained(path).eval()
     ids = [predictor.tokenizer.start, *predictor.tokenizer.encode(["the cat sat"])[0], predictor.tokenizer.end]
     with torch.no_grad():
-        states = predictor.model.encode(torch.tensor([ids]))
+        states = predictor.model.encode(inputs(torch.tensor([ids]))).states
         expected = theirs(torch.tensor([ids])).last_hidden_state
     assert (states - expected).abs().max() < 1e-4 and predictor.run.model.head == "tag"
     again = regard.load(tmp_path / "run")
@@ -372,7 +373,7 @@ def test_a_language_model_starts_from_a_folder(kind, tmp_path):
     losses = [each.evaluate(((str(tmp_path / "a.txt"),),))["loss"] for each in (again, folder)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     rows = torch.tensor([again.tokenizer.encode(TEXTS[:1])[0]])
-    assert torch.allclose(again.model(rows), theirs(rows).logits, atol=1e-4)
+    assert torch.allclose(again.model(inputs(rows)), theirs(rows).logits, atol=1e-4)
     regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer(TEXTS, add_special_tokens=False)["input_ids"] == folder.tokenizer.encode(TEXTS)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...config.run import Run
 from ...families import bert
 from ...files import read_json, write_json
-from ...parts import Mask, slots
+from ...parts import Inputs, slots
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import SAMPLE_COUNT, check_close, export_error, quiet
 from .bert import CONFIG, LABELED, EncoderFolder, architecture, names, read
@@ -170,14 +170,14 @@ class EncoderSample:
 
     @torch.no_grad()
     def outputs(self, model: bert.Model) -> list[Tensor]:
-        states = model.encode(self.tokens, Mask(key_valid=self.valid))
+        encoded = model.encode(Inputs("tokens", self.tokens, self.valid))
         if self.head in LABELED:
-            logits = model.label_logits(states)
+            logits = model.label_logits(encoded)
             return [logits if self.head == "class" else logits[self.valid]]
-        next_sentence = [model.next_sentence_logits(states)] if self.next_sentence else []
+        next_sentence = [model.next_sentence_logits(encoded)] if self.next_sentence else []
         if self.head == "words":
-            return [model.logits(states)[self.valid], *next_sentence]
-        return next_sentence or [states[self.valid]]
+            return [model.logits(encoded.states)[self.valid], *next_sentence]
+        return next_sentence or [encoded.states[self.valid]]
 
     def compare(self, who: str, outputs: list[Tensor]) -> float:
         pairs = zip(outputs, self.expected, strict=True)

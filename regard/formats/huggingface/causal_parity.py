@@ -10,7 +10,7 @@ from torch import Tensor
 from ...decode import SearchSettings, search
 from ...families import gpt
 from ...files import read_json
-from ...parts import Mask
+from ...parts import Inputs
 from ..parity import SAMPLE_COUNT, MatchCount, check_close, export_error, quiet
 from . import causal, gpt2, llama
 
@@ -47,14 +47,14 @@ class CausalSample:
     @torch.no_grad()
     def logits_of(self, model: gpt.Model) -> Tensor:
         tokens, valid = self.batch()
-        logits: Tensor = model(tokens, Mask(key_valid=valid))
+        logits: Tensor = model(Inputs("tokens", tokens, valid))
         return logits[valid]
 
     def continuations(self, model: gpt.Model) -> list[str]:
         tokens, valid = self.batch()
         limits = torch.full((len(tokens),), STEPS)
         settings = SearchSettings(self.tokenizer.end, beam=1, early_stopping="first")
-        hypotheses = search(model, model.start(len(tokens)), tokens, limits, settings, valid)
+        hypotheses = search(model, model.start(None, len(tokens)), tokens, limits, settings, valid)
         return self.token_texts([best[0].tokens for best in hypotheses])
 
     def token_texts(self, rows: list[list[int]]) -> list[str]:

@@ -1,0 +1,103 @@
+"""Types of the models that tasks and the generator use. The Model of a family satisfies those of its tasks.
+
+tests/test_protocols.py assigns every family to its protocols, so mypy reports a family that drifts.
+"""
+
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..parts import Cache, Encoded, Inputs
+
+C = TypeVar("C")
+
+
+class ModelBase(Protocol):
+    """The methods of nn.Module that predictors call."""
+
+    def to(self, device: torch.device, /) -> Self: ...
+    def eval(self) -> Self: ...
+
+
+class TokenModel(Protocol[C]):
+    """A model that writes token by token: all that the generator needs. An ensemble has its own kind of cache."""
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> C:
+        """A cache for `step`: of these sources, one per row, or of a model that reads none (None).
+
+        With `capacity`, all tensors are allocated at once and have room for that many tokens; else they grow.
+        """
+
+    def step(self, tokens: Tensor, cache: C, valid: Tensor | None = None) -> Tensor:
+        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
+
+
+class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
+    def encode(self, source: Inputs) -> Encoded: ...
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        """States (batch, target, width) for a known target."""
+
+    def logits(self, states: Tensor) -> Tensor: ...
+
+
+class CausalModel(ModelBase, TokenModel[Cache], Protocol):
+    @property
+    def context(self) -> int | None:
+        """The longest text; None: any length."""
+
+    def decode(self, text: Inputs, memory: Cache | None = None) -> Tensor:
+        """States (batch, tokens, width). With a memory or cache, the text continues what that holds."""
+
+    def logits(self, states: Tensor) -> Tensor: ...
+
+    def new_memory(self, rows: int) -> Cache | None:
+        """The memory that carries over between windows of a text; None if the model has none."""
+
+
+class EncoderModel(ModelBase, Protocol):
+    @property
+    def context(self) -> int | None:
+        """The longest row; None: any length."""
+
+    def encode(self, text: Inputs) -> Encoded: ...
+
+
+class LabelModel(EncoderModel, Protocol):
+    def label_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, labels), or of tags (batch, tokens, labels)."""
+
+
+class MaskedModel(EncoderModel, Protocol):
+    def logits(self, states: Tensor) -> Tensor: ...
+
+    def next_sentence_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, 2)"""
+
+
+class EmbeddingModel(ModelBase, Protocol):
+    log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Vectors of length 1 (batch, width)."""
+
+
+class MemoryLayer(Protocol):
+    """The layer cache of a model with memory."""
+
+    tokens: int | None  # how far back it reaches; None: without limit
+    policy: str  # how much context a token has, for reports
+
+
+def memory_layer(memory: Cache) -> MemoryLayer:
+    """The first layer of a memory; all layers agree."""
+    layer: Any = memory.layers[0]
+    found: MemoryLayer = layer
+    return found
+
+
+def as_module(model: object) -> nn.Module:
+    """The model as an nn.Module, which every model is."""
+    assert isinstance(model, nn.Module)
+    return model
