@@ -61,7 +61,7 @@ def train(
     run = pretrained.complete(run) if pretrained else run
     kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
     job = prepare(run, kept, resolve_device(run.device), out if resume else None)
-    run, processors = job.run, job.predictor.processors
+    run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
         notes += tuned_run.prepare(job.model, run, pretrained, processors)

@@ -13,7 +13,7 @@ import torch
 
 from ..config.registry import Registry
 from ..config.run import Run
-from .base import Processors
+from .base import Processors, TrainingJob
 from .task import Task, spec_of
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
@@ -26,14 +26,15 @@ def task_module(name: str) -> ModuleType:
     return import_module(found) if isinstance(found, str) else found
 
 
-def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> Any:
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TrainingJob:
     """The training job of a run. `job.run` has the sizes of its vocabulary and labels.
 
     `kept` are the processors of the resumed run or of `start`; those that are missing are made from the data. `folder`
     is the folder of a resumed run.
     """
     check_family(run)
-    return task_module(run.task).prepare(run, kept, device, folder)
+    job: TrainingJob = task_module(run.task).prepare(run, kept, device, folder)
+    return job
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> Any:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -20,22 +20,41 @@ from ..processors.tokenizers import Tokenizer
 from ..synthetic.language_id import make_phrases
 from ..training.objective import AnyObjective
 
+if TYPE_CHECKING:
+    from .predictor import AnyPredictor
+
 Metrics = dict[str, Any]  # by name: numbers, names and tables
 Record = dict[str, Any]  # JSON values
+
+
+class Split(Protocol):
+    """The data of one split."""
+
+    name: str
+
+    def __len__(self) -> int: ...
+    def fingerprint(self) -> str: ...
+    def report(self) -> list[str]: ...
 
 
 class TrainingJob(ABC):
     """What the loop gets from a task: the run, the objective, its data and its validation."""
 
     static_shapes = False  # True if almost all micro-batches share one shape (CUDA graphs pay off)
-    run: Run
+    run: Run  # with the sizes of its vocabulary and labels
     objective: AnyObjective
-    splits: dict[str, Examples]
+    predictor: "AnyPredictor"  # the same model, for validation
+    splits: Mapping[str, Split]
     loader: Loader
 
     @property
     def model(self) -> nn.Module:
         return self.objective.model
+
+    @property
+    def processors(self) -> "Processors":
+        """What the run keeps beside its weights."""
+        return self.predictor.processors
 
     @abstractmethod
     def validate(self) -> dict[str, float]:

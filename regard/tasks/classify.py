@@ -1,6 +1,6 @@
 """Classification: one label for a text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -109,6 +109,9 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
 
 class ClassifyJob(TrainingJob):
     """Texts with one label each."""
+
+    predictor: ClassifyPredictor
+    splits: Mapping[str, Examples]
 
     def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits

@@ -2,18 +2,17 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
-from ..data.loader import LoadedStep, Loader
+from ..data.loader import Loader
 from ..decode import Ensemble, Filter, Suppress
 from ..decode.strategies import strategy_from
 from ..errors import UserError
@@ -29,6 +28,7 @@ from .base import (
     Metrics,
     Processors,
     Record,
+    TrainingJob,
     build_model,
     kept_tokenizer,
     max_vocab,
@@ -203,8 +203,11 @@ class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, Languag
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-class LanguageJob:
+class LanguageJob(TrainingJob):
     """Windows of running text."""
+
+    predictor: LanguagePredictor
+    splits: Mapping[str, Corpus]
 
     def __init__(self, predictor: LanguagePredictor, splits: dict[str, Corpus]) -> None:
         assert not isinstance(predictor.model, Ensemble)
@@ -215,10 +218,6 @@ class LanguageJob:
         self.loader = Loader(windows, windows, self.run.data.workers)
         self.static_shapes = not has_memory  # the memory must survive from one step to the next
 
-    @property
-    def model(self) -> nn.Module:
-        return self.objective.model
-
     def describe_data(self) -> list[str]:
         """Facts about the data, and what was left out."""
         facts = []
@@ -226,10 +225,6 @@ class LanguageJob:
             facts.append(f"{name}: {len(texts):,} tokens, {texts.bytes:,} bytes, {texts.name}")
             facts += [f"{name}: {fact}" for fact in texts.report()]
         return facts
-
-    def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
-        """This process's share of the steps of an epoch after its first `index` windows."""
-        return self.loader.steps(epoch, index, rank, world)
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:

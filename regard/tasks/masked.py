@@ -130,6 +130,9 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
 class MaskedJob(TrainingJob):
     """Lines with masked tokens."""
 
+    predictor: MaskedPredictor
+    splits: Mapping[str, Examples]
+
     def __init__(self, predictor: MaskedPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data, train, model = self.run.data, self.run.train, predictor.model

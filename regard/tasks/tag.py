@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -186,6 +186,9 @@ class MostFrequentTag:
 
 class TagJob(TrainingJob):
     """Sentences with one tag per word."""
+
+    predictor: TagPredictor
+    splits: Mapping[str, Examples]
 
     def __init__(self, predictor: TagPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits

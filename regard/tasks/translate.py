@@ -299,6 +299,9 @@ VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": ()
 class TranslateJob(TrainingJob):
     """Pairs of texts."""
 
+    predictor: TranslatePredictor
+    splits: Mapping[str, Examples]
+
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)

@@ -17,6 +17,7 @@ from regard.config.merge import flatten
 from regard.errors import UserError
 from regard.formats.huggingface import folder as huggingface
 from regard.pretrained import Pretrained, read_settings
+from regard.tasks.base import with_model_settings
 
 FINE = {"train.steps": 4, "train.eval_every": 4, "train.save_every": 2, "train.tensorboard": False, "device": "cpu"}
 
@@ -408,3 +409,18 @@ def test_a_translator_starts_from_a_marian_folder(separate, tmp_path):
     with pytest.raises(UserError, match="it began with a Marian folder, and this export does not write sentencepiece"):
         regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+# --- sizes that a task fills in --------------------------------------------------------------------------------------
+
+
+def test_settings_that_a_task_fills_in_are_validated():
+    run = regard.resolve("classify").run
+    assert with_model_settings(run, vocab=300, labels=3).model.labels == 3
+    for settings, words in {
+        ("head", "tail"): 'model.head is "tail"; expected one of none, words, class, tag',
+        ("labels", "x"): 'model.labels is "x"; expected a whole number',
+        ("smell", 1): "model.family=bert has no model.smell, which task classify needs; choose another family",
+    }.items():
+        with pytest.raises(UserError, match=words):
+            with_model_settings(run, **dict([settings]))
