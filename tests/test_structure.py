@@ -36,7 +36,7 @@ LEVELS = [
     ["plugins"],
     ["formats"],
     ["pretrained", "adapt.tuned_run"],
-    ["api"],
+    ["api", "testing"],
     ["demo"],
     ["cli", "__main__"],
 ]

@@ -1,0 +1,58 @@
+"""Tests for families, built-in or a user's own: the laws that every family keeps, as functions."""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from ..config.run import family_of
+from ..errors import UserError
+from ..families.spec import Output
+from ..parts.inputs import Modality
+from .laws import LAWS
+from .probes import PROBES
+from .subjects import SUBJECTS, Subject
+
+__all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "make_subject", "outputs_of"]
+
+
+class BrokenLaw(UserError):
+    """A family does not keep a law."""
+
+
+def outputs_of(family: ModuleType) -> list[tuple[Modality, Output]]:
+    """What to test of a family: each modality that it reads with each output that it writes."""
+    outputs = sorted(family.SPEC.writes & SUBJECTS.keys())
+    if not outputs:
+        raise UserError(
+            f"{family.__name__} writes {', '.join(sorted(family.SPEC.writes)) or 'nothing'}; "
+            f"there are laws for {', '.join(SUBJECTS)}"
+        )
+    return [(modality, output) for modality in sorted(family.SPEC.reads) for output in outputs]
+
+
+def make_subject(
+    family: ModuleType, modality: Modality, output: Output, settings: Mapping[str, Any] | None = None
+) -> Subject:
+    """A small model of the family, with these settings of its config."""
+    return SUBJECTS[output](family, output, PROBES[modality](), settings or {})
+
+
+def check_family(family: ModuleType | str, settings: Mapping[str, Any] | None = None) -> list[str]:
+    """Check all laws on a family at size tiny, for each of its modalities and outputs; return what was checked.
+
+    `family` is a module, or the name of a registered family; `settings` change its config. The first broken law raises
+    BrokenLaw, which says what is wrong.
+    """
+    module = family_of(family) if isinstance(family, str) else family
+    checked = []
+    for modality, output in outputs_of(module):
+        for name, law in LAWS.items():
+            subject = make_subject(module, modality, output, settings)  # a law may change its model
+            what = f"{subject.config.family}, {modality} to {output}"
+            try:
+                law(subject)
+            except Exception as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise BrokenLaw(f"{what}: {reason}; {name} is a law of every family (regard.testing.laws)") from error
+            checked.append(f"{what}: {name}")
+    return checked

@@ -1,0 +1,100 @@
+"""Random examples of every modality, encoded and collated by its processor."""
+
+import string
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config.schema import TokenizerConfig
+from ..parts.inputs import Inputs, Modality
+from ..processors.audio import AudioProcessor
+from ..processors.base import Array, Processor
+from ..processors.image import ImageProcessor
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import train_tokenizer
+
+
+class Probe:
+    """Makes examples of some length and batches of them. `vocab` is the vocabulary of what the model writes."""
+
+    modality: ClassVar[Modality]
+    processor: Processor
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+        self.vocab = letters().tokenizer.size
+
+    def raw(self, length: int) -> Any:
+        """A raw example whose size grows with `length`."""
+        raise NotImplementedError
+
+    def example(self, length: int) -> Array:
+        return self.processor.encode(self.raw(length))
+
+    def batch(self, examples: Sequence[Array], fill: int = 0) -> Inputs:
+        """All examples; padding holds `fill`, which no output may depend on."""
+        inputs = self.processor.collate(examples)
+        if inputs.valid is not None:
+            valid = inputs.valid if self.modality == "tokens" else broadcast_valid(inputs)
+            inputs.values.masked_fill_(~valid, fill)
+        return inputs
+
+
+def broadcast_valid(inputs: Inputs) -> Tensor:
+    """`valid` in a shape that broadcasts to frames (batch, frames, bins) or pixels (batch, channels, height, width)."""
+    assert inputs.valid is not None
+    return inputs.valid[..., None] if inputs.valid.dim() == 2 else inputs.valid[:, None]
+
+
+@cache
+def letters() -> TextProcessor:
+    """Texts of letters, a token each."""
+    return TextProcessor(train_tokenizer(TokenizerConfig(kind="char"), [string.ascii_letters]))
+
+
+class TokenProbe(Probe):
+    modality = "tokens"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processor = letters()
+
+    def raw(self, length: int) -> str:
+        return "".join(self.rng.choice(list(string.ascii_letters), length))
+
+
+def pack_tokens(examples: Sequence[Array]) -> Inputs:
+    """All examples in one row."""
+    rows = [torch.from_numpy(each).long() for each in examples]
+    positions = torch.cat([torch.arange(len(row)) for row in rows])[None]
+    segments = torch.cat([torch.full((len(row),), i) for i, row in enumerate(rows)])[None]
+    return Inputs("tokens", torch.cat(rows)[None], None, positions, segments)
+
+
+class FrameProbe(Probe):
+    modality = "frames"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processor = self.audio = AudioProcessor()
+
+    def raw(self, length: int) -> Array:
+        return self.rng.uniform(-1, 1, 8 * length * self.audio.hop).astype(np.float32)
+
+
+class PixelProbe(Probe):
+    modality = "pixels"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processor = ImageProcessor(resize=16, crop=0, patch=4)
+
+    def raw(self, length: int) -> Array:
+        return self.rng.integers(0, 256, (16, 16 + 4 * length, 3), np.uint8)
+
+
+PROBES: dict[Modality, type[Probe]] = {"tokens": TokenProbe, "frames": FrameProbe, "pixels": PixelProbe}

@@ -1,0 +1,205 @@
+"""Models behind the interface of one of their outputs: what a law asks of a family."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..families.protocols import CausalModel, LabelModel, MaskedModel, Seq2SeqModel
+from ..families.spec import Output
+from ..parts import Cache, Stack
+from ..parts.inputs import Inputs
+from ..processors.base import Array
+from .probes import Probe, pack_tokens
+
+LABELS = 41
+HEAD: dict[Output, str] = {"target": "target", "next": "next", "masked": "words", "label": "class", "tags": "tag"}
+Rows = list[Tensor]  # the valid outputs of every row
+
+
+class Subject(ABC):
+    """A small model of a family, and how to read one of its outputs. Its weights are enlarged, so that errors show."""
+
+    exempt: frozenset[str] = frozenset()  # laws that a variant of a family keeps only in part
+
+    def __init__(self, family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+        self.family, self.output, self.probe = family, output, probe
+        self.config = small_config(family, output, probe, settings)
+        torch.manual_seed(1)
+        self.module = enlarge(family.Model(self.config)).eval()
+
+    @property
+    def size(self) -> int:
+        """The size of an output vector."""
+        return LABELS if self.output in ("label", "tags") else self.probe.vocab
+
+    @abstractmethod
+    def read(self, inputs: Inputs) -> Rows:
+        """The outputs of every row of a batch."""
+
+    def batch(self, examples: Sequence[Array], fill: int = 0) -> Rows:
+        """Read the examples together; padding holds `fill`."""
+        return self.read(self.probe.batch(examples, fill))
+
+    def alone(self, example: Array, row: int) -> Tensor:
+        """The output of one example, read alone; `row` is its row in the batch."""
+        return self.batch([example])[0]
+
+    def packed(self, examples: Sequence[Array]) -> Rows | None:
+        """Read the examples from one packed row; None if there is no such thing."""
+        return None
+
+    def hidden_keys(self, path: str, weights: Tensor, inputs: Inputs) -> Tensor:
+        """Bool, as `weights` (batch, heads, queries, keys): the pairs that the attention at `path` must not use."""
+        hidden = torch.zeros_like(weights, dtype=torch.bool)
+        stack = self.module.get_submodule(path.partition(".layers.")[0])
+        if isinstance(stack, Stack) and stack.causal and not path.endswith(".cross"):
+            hidden |= torch.ones(weights.shape[2:], dtype=torch.bool).triu(1)
+            if isinstance(self, TargetTokens):  # the decoder does not read these inputs
+                return hidden
+        if inputs.valid is not None and inputs.valid.shape == (len(weights), weights.size(3)):
+            hidden |= ~inputs.valid[:, None, None]
+        return hidden
+
+    def sample(self, *lengths: int) -> list[Array]:
+        return [self.probe.example(length) for length in lengths]
+
+
+class TokenOutputs(Subject):
+    """One output per token of the text: masked tokens, tags."""
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        if self.output == "masked":
+            masked = cast(MaskedModel, self.module)
+            return masked.logits(masked.encode(inputs).states)
+        labeled = cast(LabelModel, self.module)
+        return labeled.label_logits(labeled.encode(inputs))
+
+    def read(self, inputs: Inputs) -> Rows:
+        return split_rows(self.logits(inputs), inputs)
+
+    def packed(self, examples: Sequence[Array]) -> Rows:
+        return list(torch.split(self.logits(pack_tokens(examples))[0], [len(each) for each in examples]))
+
+
+class LabelOutput(Subject):
+    """One output for the whole input."""
+
+    def read(self, inputs: Inputs) -> Rows:
+        model = cast(LabelModel, self.module)
+        return list(model.label_logits(model.encode(inputs)))
+
+
+class Writer(Subject):
+    """A model that generates token by token."""
+
+    @abstractmethod
+    def write(self, tokens: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+        """(rows, tokens, vocab): the outputs of known tokens; `rows` are their rows in a larger batch."""
+
+    @abstractmethod
+    def start(self, rows: int, capacity: int | None) -> Cache: ...
+
+    @abstractmethod
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor: ...
+
+
+class NextToken(Writer):
+    @property
+    def model(self) -> CausalModel:
+        return cast(CausalModel, self.module)
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        return self.model.logits(self.model.decode(inputs))
+
+    def read(self, inputs: Inputs) -> Rows:
+        return split_rows(self.logits(inputs), inputs)
+
+    def packed(self, examples: Sequence[Array]) -> Rows:
+        return list(torch.split(self.logits(pack_tokens(examples))[0], [len(each) for each in examples]))
+
+    def write(self, tokens: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+        return self.logits(Inputs("tokens", tokens))
+
+    def start(self, rows: int, capacity: int | None) -> Cache:
+        return self.model.start(None, rows, capacity)
+
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor:
+        return self.model.step(tokens, cache, valid)
+
+
+class TargetTokens(Writer):
+    """Examples are sources; each row has a target of its own."""
+
+    def __init__(self, family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+        super().__init__(family, output, probe, settings)
+        self.target = torch.randint(4, 40, (4, 6), generator=torch.Generator().manual_seed(3))
+        self.sources = self.sample(8, 8, 8, 8)
+
+    @property
+    def model(self) -> Seq2SeqModel:
+        return cast(Seq2SeqModel, self.module)
+
+    @property
+    def size(self) -> int:
+        return getattr(self.config, "target_vocab", 0) or self.probe.vocab
+
+    def logits(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.model.logits(self.model.decode(target, self.model.encode(source)))
+
+    def read(self, inputs: Inputs) -> Rows:
+        return list(self.logits(inputs, Inputs("tokens", self.target[: len(inputs)])))
+
+    def alone(self, example: Array, row: int) -> Tensor:
+        return self.logits(self.probe.batch([example]), Inputs("tokens", self.target[row : row + 1]))[0]
+
+    def packed(self, examples: Sequence[Array]) -> Rows | None:
+        if self.probe.modality != "tokens":
+            return None
+        target = pack_tokens(list(self.target[: len(examples)].numpy()))
+        return list(torch.split(self.logits(pack_tokens(examples), target)[0], self.target.size(1)))
+
+    def write(self, tokens: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+        sources = [self.sources[row] for row in (range(len(tokens)) if rows is None else rows)]
+        return self.logits(self.probe.batch(sources), Inputs("tokens", tokens))
+
+    def start(self, rows: int, capacity: int | None) -> Cache:
+        return self.model.start(self.probe.batch(self.sources[:rows]), rows, capacity)
+
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor:
+        return self.model.step(tokens, cache, valid)
+
+
+SUBJECTS: dict[Output, type[Subject]] = {
+    "next": NextToken,
+    "target": TargetTokens,
+    "masked": TokenOutputs,
+    "tags": TokenOutputs,
+    "label": LabelOutput,
+}
+
+
+def small_config(family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> Any:
+    """The family's config of size tiny for this output."""
+    values: dict[str, Any] = {"size": "tiny", "vocab": probe.vocab, "head": HEAD.get(output), "labels": LABELS}
+    known = family.Config.model_fields
+    values = {name: value for name, value in values.items() if name in known} | dict(settings)
+    return family.Config.model_validate({**family.SIZES[values.get("size", "tiny")], **values})
+
+
+def enlarge(model: nn.Module) -> nn.Module:
+    """Enlarge the weights, so that attention is not uniform and biases are not zero."""
+    keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]
+    scale = 0.1 / max(keys, default=0.1)  # not by the queries, which T5 has small
+    for each in model.parameters():
+        each.data = each.data * max(scale, 1.5) if each.dim() > 1 else each.data + 0.2 * torch.randn_like(each)
+    return model
+
+
+def split_rows(outputs: Tensor, inputs: Inputs) -> Rows:
+    """The valid outputs (tokens, …) of every row."""
+    lengths = [outputs.size(1)] * len(outputs) if inputs.valid is None else inputs.valid.sum(1).tolist()
+    return [row[:length] for row, length in zip(outputs, lengths, strict=True)]
