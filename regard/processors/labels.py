@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -129,18 +130,25 @@ class LabelProcessor:
         return cls(_read_labels(path, cls.kind, cls.version))
 
 
-@dataclass(frozen=True)
 class TagProcessor:
     """The tags of the words of a sentence, each at the first token of its word between START and END.
 
-    It needs the tokenizer of the words, which the run keeps in the file of its text processor.
+    It needs the tokenizer of the words. A run keeps it in the file of its text processor, which is read when needed.
     """
 
-    labels: LabelSet
-    tokenizer: Tokenizer
     kind: ClassVar[str] = "tags"
     version: ClassVar[int] = 1
     file: ClassVar[str] = "labels.json"
+
+    def __init__(self, labels: LabelSet, tokenizer: Tokenizer | Path) -> None:
+        self.labels, self._tokenizer = labels, tokenizer
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        if not isinstance(self._tokenizer, Path):
+            return self._tokenizer
+        tokenizer: Tokenizer = load_tokenizer(self._tokenizer)
+        return tokenizer
 
     @property
     def modality(self) -> Modality:
@@ -172,7 +180,7 @@ class TagProcessor:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        return cls(_read_labels(path, cls.kind, cls.version), load_tokenizer(path.with_name(TextProcessor.file)))
+        return cls(_read_labels(path, cls.kind, cls.version), path.with_name(TextProcessor.file))
 
 
 # --- label sets of data ----------------------------------------------------------------------------------------------

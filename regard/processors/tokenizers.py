@@ -133,12 +133,12 @@ def refuse_surrogates(text: str) -> None:
 def load_tokenizer(path: Path) -> Any:
     """A tokenizer that `save` wrote: a `TrainedTokenizer`, or an external one, whose file holds its control ids."""
     try:
-        whole = json.loads(Path(path).read_text(encoding="utf-8"))
-        if ROLES in whole:
+        text = Path(path).read_text(encoding="utf-8")
+        if f'"{ROLES}"' in text and ROLES in (whole := json.loads(text)):
             from .external import load_external
 
             return load_external(whole)
-        backend = Backend.from_str(json.dumps(whole))
+        backend = Backend.from_str(text)
     except UserError:
         raise
     except OSError as error:
