@@ -192,7 +192,7 @@ def print_continuation(predictor: Any, prompt: str, details: bool) -> None:
 
     On a terminal the prompt is printed before it, to stderr: it is not output.
     """
-    if not hasattr(predictor, "stream"):
+    if predictor.field != "prompt":
         raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
         print_records([predictor.predict(prompt, details=True)])

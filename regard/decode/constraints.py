@@ -200,19 +200,6 @@ def _per_text_entries(name: str, entries: Sequence[Any], count: int) -> list[Any
 # --- the constraints of a batch, in the form that a search takes ---------------------------------------------------
 
 
-def batch_prompts(
-    constraints: Sequence[Constraints], start: int, pad: int, device: torch.device
-) -> tuple[Tensor, Tensor | None]:
-    """START and the prefixes (rows, tokens), and which of these tokens are valid if lengths differ."""
-    rows = [[start, *each.prefix] for each in constraints]
-    longest = max(map(len, rows))
-    prompt = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], device=device)
-    if all(len(row) == longest for row in rows):
-        return prompt, None
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    return prompt, torch.arange(longest, device=device) < lengths[:, None]
-
-
 def batch_filters(
     constraints: Sequence[Constraints], tokenizer: ConstraintTokenizer, device: torch.device
 ) -> tuple[Filter, ...]:

@@ -66,8 +66,8 @@ class GraphedStep(EagerStep):
         graphs = CAPTURED.setdefault(self.model, {})
         entries = list(collect_state({"state": self.state, "cache": self.cache}))
         key = *(signature(entry) for entry in entries), weight_versions(self.model)
-        if not torch.is_autocast_enabled("cuda") and key in graphs:
-            captured = graphs.pop(key)  # removed, so that no other search uses it meanwhile
+        captured = None if torch.is_autocast_enabled("cuda") else graphs.pop(key, None)
+        if captured is not None:  # removed, so that no other search uses it meanwhile
             captured.tokens.copy_(tokens)
             copy_into([entry for entry in entries if isinstance(entry.value, Tensor)], captured.tensors)
             return captured

@@ -28,11 +28,6 @@ def sampling_filters(strategy: Sample) -> tuple[Filter, ...]:
     return tuple(filters)
 
 
-def sampling_settings(texts: list[str], strategy: Sample, device: torch.device) -> SamplingSettings:
-    keys = sample_keys(texts, strategy.n, strategy.seed, device)
-    return SamplingSettings(keys, sampling_filters(strategy))
-
-
 def sample_keys(texts: list[str], samples: int, seed: int, device: torch.device) -> Tensor:
     """(rows, samples) hashes of the seed, the text and the sample's number; a row's samples are batch-invariant."""
 

@@ -14,6 +14,7 @@ from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.loader import Loader
 from ..decode import Ensemble, Filter, Suppress
+from ..decode.constraints import ConstraintTokenizer
 from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..families.protocols import CausalModel, as_module
@@ -41,8 +42,8 @@ from .base import (
 from .decode_settings import group_indices, number_of_texts, strategy_settings
 from .lm_scoring import corpus_nll, lm_metrics, logprobs
 from .objectives import LanguageObjective
+from .generation import Continuation, PromptGeneration
 from .predictor import Answer, Predictor
-from .prompt_generator import Continuation, PromptGenerator
 from .records import completion_record
 from .requests import Completion, LanguageRequest, LanguageResult
 from .task import TEXT, Task
@@ -53,7 +54,7 @@ TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
 HEAD = "next"  # the head of a family with several heads
 
 
-class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, LanguageResult]):
+class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, LanguageResult]):
     """The continuation of every prompt; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a result never depends on the rest of its batch.
@@ -75,6 +76,7 @@ class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, Languag
         self.model = model.to(device).eval()
         suppressed = [each for each in (tokenizer.pad, tokenizer.start) if each != tokenizer.end]
         self.filters = (Suppress(suppressed),) if filters is None else filters
+        self.constraint_tokenizer = ConstraintTokenizer(tokenizer)
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -160,7 +162,7 @@ class LanguagePredictor(PromptGenerator, Predictor[str, LanguageRequest, Languag
 
     def _predict(self, requests: Sequence[LanguageRequest], settings: LanguageDecode) -> list[LanguageResult]:
         prompts = [each.prompt for each in requests]
-        ids = self._encode_prompts(prompts, settings)
+        ids = self.encode_prompts(prompts, settings)
         found = self.generate(prompts, ids, settings)
         notices = self.memory_notices(ids)
         detailed = [i for i, each in enumerate(requests) if each.details]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.run import Run, change_settings
+from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
 from ..data.batch import Batch
 from ..data.dataset import PairDataset
@@ -48,10 +48,10 @@ from .base import (
 )
 from .decode_settings import group_indices, number_of_texts
 from .objectives import Seq2SeqObjective
+from .generation import SourceGeneration
 from .predictor import Answer, Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
-from .seq2seq_generator import Seq2SeqGenerator
 from .task import TEXT, Task
 from .translations import Trace, changed_settings, constraints_of, join_sentences, translate_result
 
@@ -61,7 +61,7 @@ END = "■"  # how details and pictures show END
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
-class TranslatePredictor(Seq2SeqGenerator, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
@@ -258,11 +258,6 @@ class TranslatePredictor(Seq2SeqGenerator, Predictor[str, TranslateRequest, Tran
         """The model whose attention is recorded: the first of an ensemble."""
         first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         return first
-
-    def decode_settings(self, decode: Mapping[str, object]) -> Seq2SeqDecode:
-        """The run's decode.*, changed by `decode`."""
-        settings: Seq2SeqDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
-        return settings
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":

@@ -11,12 +11,12 @@ from test_decode import END, Chain, run
 
 from regard.config import run as config
 from regard.decode import MinP, RepetitionPenalty, SearchSettings, StopStrings, TopP, search
+from regard.decode.detokenizer import IncrementalDetokenizer
 from regard.decode.filters import NO_TOKEN, StepContext
 from regard.decode.sample import SamplingSettings, sample_keys
 from regard.decode.stop_strings import cut_at_stop, possible_stop_length
 from regard.decode.texts import added_text
 from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
-from regard.tasks.prompt_generator import IncrementalDetokenizer
 
 TEXTS = [
     "Käse 🧀 und naïve Ideen",
