@@ -19,7 +19,7 @@ from ..data.sampler import sorted_batches
 from ..errors import UserError
 from ..families.protocols import TokenModel
 from .beam import Hypothesis, OpenCache
-from .constraints import ConstraintTokenizer
+from .constraints import Constraints, ConstraintTokenizer
 from .filters import Filter
 from .open_batch import OpenBatch
 from .prefill import Prefill
@@ -45,7 +45,7 @@ class Handle:
         while not done:
             with self._generator.lock:
                 if sent == len(self.tokens) and not self.done:
-                    self._generator.step()
+                    self._step()
                 new, done = self.tokens[sent:], self.done
             yield from new
             sent += len(new)
@@ -55,7 +55,7 @@ class Handle:
         """The hypotheses, best first, samples in their order; none if it was canceled. It steps until it is done."""
         with self._generator.lock:
             while not self.done:
-                self._generator.step()
+                self._step()
         self._raise_error()
         return self._found
 
@@ -71,6 +71,15 @@ class Handle:
 
     def cancel(self) -> None:
         self._generator.cancel(self)
+
+    def _step(self) -> None:
+        """Step the generator. The failure of another request is told by its own handle."""
+        failures = self._generator.failures
+        try:
+            self._generator.step()
+        except Exception:
+            if self.done or self._generator.failures == failures:
+                raise
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -96,7 +105,7 @@ class Generator:
         `context`: the most tokens that the model can read. `tokenizer` serves stop strings and constraints.
         """
         self.rows, self.capacity, self.context = rows, capacity, context
-        self.lock = RLock()
+        self.lock, self.failures = RLock(), 0  # `failures`: requests that failed so far
         self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer)
         self._prefill = Prefill(model, context)
         self._waiting: deque[Handle] = deque()
@@ -114,6 +123,8 @@ class Generator:
                 )
         if self.capacity is not None:
             self._refuse_above_capacity(request, limit)
+        if request.stop or request.constraints != Constraints(request.constraints.prefix):
+            self._builder.required_tokenizer()
         handle = Handle(self, request, limit)
         with self.lock:
             self._waiting.append(handle)
@@ -210,6 +221,7 @@ class Generator:
         for handle in handles:
             if not handle.done:
                 handle.fail(error)
+                self.failures += 1
 
     def _new_batch(self) -> OpenBatch:
         return OpenBatch(self._model, self.rows, self.capacity or 0, self._builder)

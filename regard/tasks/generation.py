@@ -21,7 +21,7 @@ from ..families.protocols import CausalModel, Seq2SeqModel, as_module, memory_la
 from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer, unknown_words
-from .notices import Notice, full_context, short_memory, warn_once
+from .notices import Notice, full_context, missing_phrase, short_memory, warn_once
 from .requests import Ended
 
 NO_CONSTRAINTS = Constraints()
@@ -172,6 +172,7 @@ class SourceGeneration(TextGeneration):
                     yield part
             found = [replace(one, tokens=[*constraints.prefix, *one.tokens]) for one in handle.result()]
         whole = self.target.decode([one.tokens for one in found[:1]])
+        warn_once(map(missing_phrase, constraints.missing("".join(whole))[:1]), 1)
         yield from filter(None, (each[detokenizer.emitted :] for each in whole))
 
     def _requests(self, texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints]) -> list[Generate]:

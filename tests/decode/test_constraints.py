@@ -516,6 +516,31 @@ def test_predict_with_excluded_phrases(predictor):
     )
 
 
+STREAMED = {
+    "greedy": {"kind": "greedy"},
+    "sample": {"kind": "sample", "temperature": 0.8, "seed": 3},
+    "beam": {"beam": 3},
+    "prefix": {"kind": "greedy", "prefix": "THE "},
+    "exclude": {"kind": "greedy", "exclude": "E"},
+    "include": {"include": "ZEBRA"},
+    "split": {"kind": "greedy", "split": True},
+    "short": {"kind": "greedy", "max_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("way", STREAMED)
+def test_stream_equals_predict(predictor, way):
+    """The parts of a stream are those of the prediction, in several parts where tokens are certain at once."""
+    how, parts = STREAMED[way], 0
+    for text in (*LOW[:4], f"{LOW[4]}. {LOW[5]}.", " "):
+        found = list(predictor.stream(text, **how))
+        assert "".join(found) == predictor.predict(text, **how) and all(found)
+        parts += len(found)
+    assert parts > 10 if way in ("greedy", "sample", "prefix", "split") else parts >= 5
+    with pytest.raises(UserError, match=r"decode.nbest is 2; a stream has one text"):
+        predictor.stream("x", nbest=2)
+
+
 def test_predict_with_an_ensemble(predictor, runs, capsys):
     both, other = regard.load(f"{runs}/a,{runs}/b"), regard.load(runs / "b")
     assert isinstance(both.model, Ensemble) and both.predict(LOW) != predictor.predict(LOW)
