@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from ..parts.inputs import Inputs
 from .beam import SearchSettings
@@ -141,17 +142,20 @@ def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple
 
 
 def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> Inputs:
-    """Single rows of one modality as a batch, padded to the largest and then by `room` tokens or frames."""
-    shapes = [row.values.shape[1:] for row in rows]
-    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    padded = slice(1, None) if rows[0].modality == "pixels" else slice(0, 1)  # the dimensions that padding extends
-    values = rows[0].values.new_full((len(rows), *largest), PAD)
-    valid = torch.zeros(len(rows), *largest[padded], dtype=torch.bool)
-    for i, (row, shape) in enumerate(zip(rows, shapes, strict=True)):
-        within = [slice(size) for size in shape]
-        values[i][tuple(within)] = row.values[0]
-        valid[i][tuple(within[padded])] = True if row.valid is None else row.valid[0]
+    """Single rows of one modality as a batch, padded to the largest; tokens and frames then by `room` more."""
+    if rows[0].modality == "pixels":
+        return stack_pixels(rows).to(device)
+    values = pad_sequence([row.values[0] for row in rows], batch_first=True, padding_value=PAD)
     if room:
-        after = (0, 0) * (values.dim() - 2)
-        values, valid = F.pad(values, (*after, 0, room), value=PAD), F.pad(valid, (0, room))
-    return Inputs(rows[0].modality, values, valid).to(device)
+        values = F.pad(values, (0, 0) * (values.dim() - 2) + (0, room), value=PAD)
+    lengths = torch.tensor([row.values.size(1) for row in rows])
+    return Inputs(rows[0].modality, values, torch.arange(values.size(1)) < lengths[:, None]).to(device)
+
+
+def stack_pixels(rows: Sequence[Inputs]) -> Inputs:
+    channels, heights, widths = zip(*(row.values.shape[1:] for row in rows), strict=True)
+    values = rows[0].values.new_zeros(len(rows), channels[0], max(heights), max(widths))
+    valid = torch.zeros(len(rows), max(heights), max(widths), dtype=torch.bool)
+    for i, (row, height, width) in enumerate(zip(rows, heights, widths, strict=True)):
+        values[i, :, :height, :width], valid[i, :height, :width] = row.values[0], True
+    return Inputs("pixels", values, valid)

@@ -40,9 +40,9 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices, number_of_texts, strategy_settings
+from .generation import Continuation, PromptGeneration
 from .lm_scoring import corpus_nll, lm_metrics, logprobs
 from .objectives import LanguageObjective
-from .generation import Continuation, PromptGeneration
 from .predictor import Answer, Predictor
 from .records import completion_record
 from .requests import Completion, LanguageRequest, LanguageResult

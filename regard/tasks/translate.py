@@ -47,8 +47,8 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices, number_of_texts
-from .objectives import Seq2SeqObjective
 from .generation import SourceGeneration
+from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
