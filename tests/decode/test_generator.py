@@ -55,6 +55,44 @@ def test_joining_requests_equal_those_alone(name):
         assert worst_difference(handle.result(), alone(model, request)) < 1e-5, request
 
 
+@pytest.mark.parametrize("strategy", [Greedy(), Sample(top_k=20), Sample(n=3), Beam(3, 2)], ids=str)
+def test_agreeing_requests_share_a_search(strategy):
+    """Requests with equal settings and rows of their own in its tables: prompts, banned phrases, seeds and limits."""
+    model, dice = talkative("transformer"), random.Random(1)
+    requests = []
+    for number in range(9):
+        prefix = tuple(dice.choices(range(4, 50), k=number % 3))
+        banned = tuple(tuple(dice.choices(range(4, 50), k=k)) for k in (1, 1, 2)) + ((*prefix, 9), (*prefix, 20))
+        own = replace(strategy, seed=number % 4) if isinstance(strategy, Sample) else strategy
+        requests.append(
+            Generate(
+                (START, *prefix),
+                source(dice.choices(range(4, 50), k=5)),
+                own,
+                8 + number,
+                (),
+                1.2,
+                ("q", "ab"),
+                Constraints(prefix, number % 2 == 0, (), (), banned),
+            )  # fmt: skip
+        )
+    wanted = [alone(model, request) for request in requests]
+    banned = [(*best[0].tokens[:2],) or (9,) for best in wanted]  # spellings that matter
+    requests = [
+        replace(request, constraints=replace(request.constraints, banned=(*request.constraints.banned, spelling)))
+        for request, spelling in zip(requests, banned, strict=True)
+    ]
+    engine, handles = generator(model, rows=30, capacity=40), []
+    for request in requests:
+        handles.append(engine.submit(request))
+        engine.step()
+        assert len(engine._batch.searches) <= 1
+    engine.drain()
+    found = [alone(model, request) for request in requests]
+    assert all(worst_difference(each.result(), best) < 1e-5 for each, best in zip(handles, found, strict=True))
+    assert sum(a[0].tokens != b[0].tokens for a, b in zip(found, wanted, strict=True)) >= 5
+
+
 def test_two_hundred_requests():
     """They join one running batch of 24 rows; tokens are equal to each alone, scores to 1e-5, without any near-tie."""
     model, dice = build("transformer"), random.Random(0)
