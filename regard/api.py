@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .processors.base import Processor
+    from .training.ranks import Ranks
 
 FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
@@ -46,21 +47,39 @@ def train(
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     """
+    from .device import resolve_device
+    from .training.ranks import joined_processes
+
+    out, changes = Path(out), _merge(overrides, sections)
+    resolved = resolve(recipe, changes)
+    with joined_processes(resolve_device(resolved.run.device)) as ranks:
+        return _train(out, recipe, resolved, changes, resume, ranks, on_event=on_event, progress=progress)
+
+
+def _train(
+    out: Path,
+    recipe: str,
+    resolved: ResolvedRun,
+    changes: Mapping[str, Any],
+    resume: bool,
+    ranks: "Ranks",
+    **report: Any,
+) -> Any:
+    """Train in this process. Of several ones, only the first writes to `out`."""
     from .adapt import tuned_run
     from .device import resolve_device
     from .processors.saved import load_processors
     from .tasks import prepare
     from .training import fit
 
-    out, changes = Path(out), _merge(overrides, sections)
-    resolved = resolve(recipe, changes)
-    if not resume:
+    if ranks.first and not resume:
         _check_free(out)
     run = _resumed_run(out, recipe, resolved, changes) if resume else resolved.run
     pretrained = _pretrained(run.start) if run.start else None
     run = pretrained.complete(run) if pretrained else run
     kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
-    job = prepare(run, kept, resolve_device(run.device), out if resume else None)
+    with ranks.first_in_turn():
+        job = prepare(run, kept, resolve_device(run.device), out if resume else None)
     run, processors = job.run, job.processors
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
@@ -71,13 +90,14 @@ def train(
     if resume:
         _check_same_inputs(out, inputs)
         notes = []
+    if ranks.first and resume:
         run_folder.update_run(out, config=run.dump())
-    else:
+    elif ranks.first:
         _create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
     try:
-        outcome = fit(job, out, resume=resume, on_event=on_event, progress=progress, notes=notes)
+        outcome = fit(job, out, resume=resume, notes=notes, ranks=ranks, **report)
     except UserError:
-        if not resume and _is_untrained(out):  # the first step failed
+        if ranks.first and not resume and _is_untrained(out):  # the first step failed
             remove(out)
         raise
     return _load_run(_read_config(out), out, pretrained) if outcome.status != "stopped" else None

@@ -1,16 +1,20 @@
 """Choose the torch device of a run."""
 
+import os
+
 import torch
 
 from .errors import UserError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device named auto, cpu, cuda, cuda:1 or mps; auto is the first CUDA device, or the CPU if there is none."""
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """The device named auto, cpu, cuda, cuda:1 or mps.
+
+    auto is a CUDA device, or the CPU if there is none: the first one, or that of this process under torchrun.
+    """
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
-        device = torch.device(name)
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
     except RuntimeError as error:
         raise UserError(f"device={name} is not a device; expected auto, cpu, cuda, cuda:1 (a number) or mps") from error
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
@@ -20,4 +24,4 @@ def resolve_device(name: str) -> torch.device:
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device=mps is not available: it needs a Mac with Apple silicon; use device=cpu or device=auto")
-    return torch.device("cuda", 0) if name == "cuda" else device
+    return device

@@ -98,6 +98,7 @@ class LanguageObjective(Objective):
         super().__init__()
         self.model, self.smoothing = model, smoothing
         self.memories: dict[int, Cache] = {}  # by micro-batch number
+        self.saved: dict[int, dict[str, Tensor]] = {}  # of a checkpoint: those of all processes
 
     def forward(self, batch: Batch) -> LossSum:
         model, labels = cast(CausalModel, self.model), batch["labels"]
@@ -111,11 +112,11 @@ class LanguageObjective(Objective):
         """The batch with its memory. One that does not count has its own, which is forgotten."""
         if "reset" not in batch:
             return batch
-        memory = self.memories.get(batch.number) if batch.counted else None
+        memory = self.memories.get(batch.number) if batch.counted else self._new_memory(len(batch["text"]))
         if memory is None:
-            memory = self._new_memory(len(batch["text"]))
-        if batch.counted:
-            self.memories[batch.number] = memory
+            memory = self.memories[batch.number] = self._new_memory(len(batch["text"]))
+            if batch.number in self.saved:
+                memory.load_state(self.saved[batch.number])
         return MemoryBatch(batch.inputs, batch.count, batch.number, batch.examples, batch.counted, memory)
 
     def _new_memory(self, rows: int) -> Cache:
@@ -124,17 +125,18 @@ class LanguageObjective(Objective):
         return memory
 
     def state(self) -> dict[str, Tensor]:
-        states = ((number, memory.state()) for number, memory in self.memories.items())
-        return {f"{number}.{name}": tensor for number, tensors in states for name, tensor in tensors.items()}
+        """The memories of this process; of all processes right after `load_state`."""
+        states = {number: memory.state() for number, memory in self.memories.items()} or self.saved
+        return {f"{number}.{name}": tensor for number, tensors in states.items() for name, tensor in tensors.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Older checkpoints have the first row of a micro-batch in place of its number; their order is the same."""
         self.memories.clear()
         keys = sorted({int(name.partition(".")[0]) for name in state})
-        for number, key in enumerate(keys):
-            own = {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{key}.")}
-            self.memories[number] = self._new_memory(len(own["lengths"]))
-            self.memories[number].load_state(own)
+        self.saved = {
+            number: {name.partition(".")[2]: each for name, each in state.items() if name.startswith(f"{key}.")}
+            for number, key in enumerate(keys)
+        }
 
 
 class ContrastiveObjective(StepObjective):

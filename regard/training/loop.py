@@ -17,8 +17,10 @@ from ..device import resolve_device
 from ..errors import UserError
 from . import average, checkpoint, curves, optim, schedules
 from .checkpoint import TrainingState
-from .progress import EventLog, Record, StopSignal, make_display
+from .nonfinite import nonfinite_message, remedy
+from .progress import EventLog, Record, SilentLog, StopSignal, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
+from .ranks import ALONE, Ranks
 from .step import GradientStep, StepLoss
 
 MAX_UNCHECKED = 50  # steps between two checks for non-finite values, where a check waits for the device
@@ -32,15 +34,19 @@ def fit(
     on_event: Callable[[Record], None] | None = None,
     progress: bool = True,
     notes: Sequence[str] = (),
+    ranks: Ranks = ALONE,
 ) -> Outcome:
     """Train the model of a job with the settings in `job.run.train`; write to the run `folder`, which has run.json.
 
     With `resume`, continue from the newest intact checkpoint, or from step 0 if there is none. `notes` are reported.
+    Of several processes, only the first one writes and reports.
     """
-    trainer = Trainer(job, folder)
+    trainer = Trainer(job, folder, ranks)
     settings = job.run.train
     with optim.deterministic(settings.deterministic), StopSignal() as stop:
         notes = [*notes, *trainer.prepare(resume)]
+        if not ranks.first:
+            return trainer.run(SilentLog(), notes, stop)
         display = make_display() if progress else None
         with EventLog(folder, trainer.state.step, display, on_event, settings.tensorboard) as event_log:
             return trainer.run(event_log, notes, stop)
@@ -49,10 +55,10 @@ def fit(
 class Trainer:
     """One training. Call `prepare`, then `run`, which alternates `step` and `after_step` and ends with `finish`."""
 
-    event_log: EventLog
+    event_log: EventLog | SilentLog
 
-    def __init__(self, job: JobLike, folder: Path):
-        self.job, self.folder = job, folder
+    def __init__(self, job: JobLike, folder: Path, ranks: Ranks = ALONE):
+        self.job, self.folder, self.ranks = job, folder, ranks
         self.settings = train = job.run.train
         self.device = resolve_device(job.run.device)
         self.objective = job.objective.to(self.device)
@@ -66,7 +72,7 @@ class Trainer:
         compiled = (
             optim.compile_forward(self.objective.forward, job.static_shapes, self.device) if train.compile else None
         )
-        self.gradients = GradientStep(self.objective, self.device, train.seed, train.precision, compiled=compiled)
+        self.gradients = GradientStep(self.objective, self.device, train.seed, train.precision, ranks, compiled)
         self.state = TrainingState(compiled=train.compile)
         self.deferred = self.device.type == "cuda"  # checking a value there at once would stall the device
         self.unchecked: list[StepStats] = []  # steps whose loss and norm were not checked yet
@@ -81,9 +87,12 @@ class Trainer:
 
     def prepare(self, resume: bool) -> list[str]:
         """Start from the seed, or from the newest intact checkpoint; return notes for the user."""
-        checkpoint.remove_temporary_files(self.folder)
         notes: list[str] = []
-        newest = checkpoint.newest(self.folder, notes.append)
+        newest = None
+        if self.ranks.first:
+            checkpoint.remove_temporary_files(self.folder)
+            newest = checkpoint.newest(self.folder, notes.append)
+        newest = self.ranks.share(newest)
         if newest and not resume:
             problem = f"{self.folder} already holds a training up to {newest.name}"
             raise UserError(f"{problem}; add --resume to continue it, or choose another --out")
@@ -104,7 +113,7 @@ class Trainer:
         if self.state.metric != self.settings.metric or not (self.folder / checkpoint.MODEL).exists():
             self.state.best, self.state.waited = None, 0  # another metric selects now, or the best weights are gone
 
-    def run(self, event_log: EventLog, notes: Sequence[str], stop: StopSignal) -> Outcome:
+    def run(self, event_log: EventLog | SilentLog, notes: Sequence[str], stop: StopSignal) -> Outcome:
         """Train to the end."""
         self.event_log = event_log
         if self.state.step:
@@ -132,18 +141,19 @@ class Trainer:
     def stop_reason(self, stop: StopSignal) -> str:
         """The status to end with now, or an empty string."""
         train = self.settings
-        late = train.minutes and self.state.step and self.seconds() >= 60 * train.minutes  # at least one step
+        late = bool(train.minutes and self.state.step and self.seconds() >= 60 * train.minutes)  # at least one step
+        late, stopped = map(bool, self.ranks.total([late, stop.requested]))
         if late or (train.steps and self.state.step >= train.steps):
             return "finished"
         if train.patience and self.state.waited >= train.patience:
             return "early"
-        return "stopped" if stop.requested else ""
+        return "stopped" if stopped else ""
 
     def steps(self) -> Iterator[tuple[int, StepLike]]:
         """Yield (epoch, step) from the current position in the data, epoch after epoch."""
         epoch, index = self.state.epoch, self.state.index
         while not self.settings.epochs or epoch < self.settings.epochs:
-            for step in self.job.steps(epoch, index):
+            for step in self.job.steps(epoch, index, self.ranks.rank, self.ranks.world):
                 index = step.index
                 yield epoch, step
             if not index:
@@ -181,6 +191,8 @@ class Trainer:
             raise
         except Exception as error:  # any compiler failure; an error of the task itself recurs below
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if self.ranks.world > 1:  # the other processes wait for the compiled step
+                raise UserError(f"torch.compile failed ({reason}); set train.compile=false") from error
             self.note(f"torch.compile failed ({reason}); training continues without it")
             self.state.compiled = False
             self.gradients.compile(False)
@@ -212,7 +224,7 @@ class Trainer:
         unchecked, self.unchecked = self.unchecked, []
         for stats, (loss, norm) in zip(unchecked, values, strict=True):
             if not math.isfinite(loss + norm):
-                raise UserError(self.nonfinite_message(stats, loss, norm))
+                raise UserError(nonfinite_message(stats, loss, norm, self.remedy()))
             self.state.loss += loss * stats.count
             self.state.count += stats.count
             self.norm = norm
@@ -223,20 +235,8 @@ class Trainer:
         if not math.isfinite(float(torch.nn.utils.get_total_norm(self.parameters))):
             raise UserError(f"after step {self.state.step} the weights are not finite; {self.remedy()}")
 
-    def nonfinite_message(self, stats: StepStats, loss: float, norm: float) -> str:
-        finite = math.isfinite(loss)
-        problem = f"the loss is {loss:.4g} and the gradient norm is {norm}" if finite else f"the loss is {loss}"
-        indices = ", ".join(map(str, stats.examples[:5])) + (", …" if len(stats.examples) > 5 else "")
-        where = f"epoch {stats.epoch}, examples {stats.start_index + 1} to {stats.index}: data indices {indices}"
-        return f"{problem} at step {stats.step} ({where}), and the step was skipped; {self.remedy()}"
-
     def remedy(self) -> str:
-        train, last = self.settings, self.folder / "checkpoints" / f"step-{self.saved}"
-        return (
-            f"{f'{last} is good' if self.saved > 0 else 'there is no checkpoint yet'}. "
-            f"Try a lower train.lr (now {train.lr:g}), a longer train.warmup (now {train.warmup}) "
-            f"or {f'a smaller train.clip (now {train.clip:g})' if train.clip else 'train.clip=1 (now off)'}"
-        )
+        return remedy(self.settings, self.folder, self.saved)
 
     # Between two steps
 
@@ -279,7 +279,7 @@ class Trainer:
         began, before = time.monotonic(), checkpoint.rng_state()
         self.model.eval()
         with torch.no_grad(), optim.autocast(self.device, self.settings.precision):
-            metrics = self.job.validate()
+            metrics = self.ranks.share(self.job.validate() if self.ranks.first else {})
         self.model.train()
         checkpoint.restore_rng_state(before)  # the frequency of evaluations must not change the training
         self.logged += time.monotonic() - began  # the reported speed is that of training
@@ -301,6 +301,8 @@ class Trainer:
 
     def publish(self) -> None:
         """Write the run's model.safetensors. It stores its own step, so a crash before run.json is harmless."""
+        if not self.ranks.first:
+            return
         state = self.state
         checkpoint.save_model(self.model, self.folder / checkpoint.MODEL, state.step)
         metric = None if state.best is None else state.metric
@@ -318,12 +320,17 @@ class Trainer:
         now = time.monotonic()
         state.seconds, self.started = state.seconds + now - self.started, now
         if self.saved == state.step:
-            checkpoint.save_state(self.folder, state)  # the last evaluation may have come after it
+            self.save_state()  # the last evaluation may have come after it
         else:
-            keep = max(self.settings.keep, self.settings.average)
-            checkpoint.save(self.folder, state, self.model, self.optimizer, keep, self.objective_state())
+            keep, carried = max(self.settings.keep, self.settings.average), self.ranks.merge(self.objective_state())
+            if self.ranks.first:
+                checkpoint.save(self.folder, state, self.model, self.optimizer, keep, carried)
         self.saved = state.step
         self.logged += time.monotonic() - began
+
+    def save_state(self) -> None:
+        if self.ranks.first:
+            checkpoint.save_state(self.folder, self.state)
 
     # End
 
@@ -336,14 +343,17 @@ class Trainer:
                 self.log()
             self.evaluate()
         self.save()
+        self.ranks.wait()  # for the files of the first process
         if status != "stopped" and self.settings.average > 1:
             self.try_average()
         outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds())
         best = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
         self.event_log.write("end", state.step, self.progress(), status=status, **best, seconds=outcome.seconds)
-        curves.draw(self.folder)
+        if self.ranks.first:
+            curves.draw(self.folder)
         if status == "stopped":
             self.note(f"everything is saved in {self.folder}; the same command with --resume continues from there")
+        self.ranks.wait()
         return outcome
 
     def try_average(self) -> None:
@@ -359,7 +369,7 @@ class Trainer:
             else:
                 self.publish()
         if self.state.best != best:
-            checkpoint.save_state(self.folder, self.state)
+            self.save_state()
 
     # Reports
 

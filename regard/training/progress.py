@@ -74,6 +74,14 @@ class EventLog:
                     each.close()
 
 
+class SilentLog:
+    """The log of a process that reports nothing."""
+
+    display = None
+
+    def write(self, event: str, step: int, done: float = 0.0, **values: object) -> None: ...
+
+
 def _summary_writer(folder: Path, step: int) -> "SummaryWriter":
     from torch.utils.tensorboard import SummaryWriter  # 0.1 s
 

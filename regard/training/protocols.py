@@ -44,7 +44,8 @@ class JobLike(Protocol):
     def static_shapes(self) -> bool:
         """True if almost all micro-batches share one shape (CUDA graphs pay off)."""
 
-    def steps(self, epoch: int, index: int) -> Iterator[StepLike]: ...
+    def steps(self, epoch: int, index: int, rank: int, world: int) -> Iterator[StepLike]:
+        """The share of process `rank` of the steps of an epoch after its first `index` examples."""
 
     def validate(self) -> dict[str, float]: ...
 

@@ -7,41 +7,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data.batch import Batch
 from .objective import AnyObjective, Forward, LossSum, Objective, StepObjective
 from .optim import autocast
+from .ranks import ALONE, Ranks
 
 Features: TypeAlias = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """One process, or several that share every step."""
-
-    rank: int = 0
-    world: int = 1
-
-    def total(self, numbers: Sequence[int]) -> list[int]:
-        """The sums over all processes; the device is not involved."""
-        if self.world == 1:
-            return list(numbers)
-        summed = torch.tensor(numbers, dtype=torch.long)
-        dist.all_reduce(summed)
-        totals: list[int] = summed.tolist()
-        return totals
-
-    def add(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, in place."""
-        if self.world > 1:
-            dist.all_reduce(values)
-        return values
-
-
-ALONE = Ranks()
 
 
 class CompiledObjective(nn.Module):

@@ -14,14 +14,17 @@ from helpers import marian, reads, small
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import regard
 from regard.config.run import resolve
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.tasks import prepare
 from regard.tasks.objectives import ContrastiveObjective
+from regard.training import progress
 from regard.training.objective import AnyObjective
 from regard.training.optim import clip_gradients
-from regard.training.step import GradientStep, Ranks
+from regard.training.ranks import Ranks
+from regard.training.step import GradientStep
 
 CPU = torch.device("cpu")
 WORLD, STEPS, SEED = 2, 3, 7
@@ -72,7 +75,9 @@ def contrastive(ranks: Ranks) -> tuple[AnyObjective, Steps]:
                 text = Inputs("tokens", torch.randint(20, (rows, 4), generator=generator))
                 sound = Inputs("frames", torch.randn(rows, 5, generator=generator))
                 batches.append(Batch({"text": text, "sound": sound}, rows, number))
-            yield shard(batches, ranks)
+            if ranks.world == 2:  # the second process has one micro-batch and repeats it
+                batches = [batches[0::2], [batches[1], replace(batches[1], number=3, counted=False)]][ranks.rank]
+            yield batches
 
     return ContrastiveObjective(DualEncoder(), ("text", "sound")), steps()
 
@@ -85,14 +90,7 @@ def of_task(task: str, settings: dict[str, Any], folder: Path, ranks: Ranks) -> 
     if task == "language":
         files["data.cache"] = str(folder / f"cache-{ranks.rank}-{ranks.world}")
     job = prepare(resolve(task, {**TINY, **files}).run, {}, CPU)
-    return job.objective, (shard(step.micro_batches, ranks) for step in job.steps(0, 0))
-
-
-def shard(batches: list[Batch], ranks: Ranks) -> list[Batch]:
-    rounds = -(-len(batches) // ranks.world)
-    numbers = [ranks.rank + ranks.world * i for i in range(rounds)]
-    idle = replace(batches[0], counted=False)
-    return [batches[n] if n < len(batches) else replace(idle, number=n) for n in numbers]
+    return job.objective, (step.micro_batches for step in job.steps(0, 0, ranks.rank, ranks.world))
 
 
 def train(objective: AnyObjective, steps: Steps, ranks: Ranks) -> dict[str, Tensor]:
@@ -175,6 +173,49 @@ def test_two_processes_equal_one(case: str, both: Any) -> None:
         # The true gradient of a key bias is zero, so its rounding error is compared to the largest gradient.
         scale = largest if name.endswith("key.bias") else max(each.norm(), 1e-12)
         assert (each - other).norm() <= 1e-5 * scale, (name, each, other)
+
+
+# --- through the front door ------------------------------------------------------------------------------------------
+
+
+def test_regard_train_under_torchrun(folder: Path) -> None:
+    """Equal weights, metrics and memories; only one process writes; a run goes on with another number of processes."""
+    settings = {
+        **TINY, "data.train": f"{folder}/text.txt", "data.valid": f"{folder}/lines.txt", "data.cache": f"{folder}/cache", "data.max_tokens": 12,
+        "model.family": "xl", "model.memory": 10, "train.batch": 6, "train.save_every": 2, "train.eval_every": 2, "train.log_every": 1, "train.keep": 9,
+    }  # fmt: skip
+    arguments = [f"{key}={value}" for key, value in {**settings, "train.steps": 2}.items()]
+    command = [
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={WORLD}",
+        "-m",
+        "regard",
+        "train",
+        "language",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *arguments, "--out", folder / "two"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and done.stderr.count("valid:") == 1, done.stderr
+    settings["train.steps"] = 4
+    regard.train("language", settings, out=folder / "two", resume=True)
+    regard.train("language", settings, out=folder / "one")
+    for step in (2, 4):
+        for file in ("model", "optimizer", "task"):
+            path = f"checkpoints/step-{step}/{file}.safetensors"
+            one, two = (load_file(folder / run / path) for run in ("one", "two"))
+            assert one.keys() == two.keys()
+            for name, each in one.items():
+                torch.testing.assert_close(two[name], each, rtol=1e-4, atol=1e-6, msg=f"{path} {name}")
+    records = [progress.read_records(folder / run / "metrics.jsonl") for run in ("one", "two")]
+    losses = [
+        {(r["step"], r["event"]): r["loss"] for r in each if r["event"] in ("train", "valid")} for each in records
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and len(losses[0]) == 6
 
 
 if __name__ == "__main__":

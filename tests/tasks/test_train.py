@@ -95,7 +95,7 @@ class Task:
     def describe_data(self) -> list[str]:
         return list(self.facts)
 
-    def steps(self, epoch: int, index: int) -> Iterator[Step]:
+    def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         self.requested.append((epoch, index))
         order = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(epoch))
         for start in range(index, EXAMPLES, BATCH):
@@ -431,7 +431,7 @@ def test_minutes_count_over_resumed_parts(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_epoch_without_examples_is_an_error(tmp_path: Path) -> None:
     class Empty(Task):
-        def steps(self, epoch: int, index: int) -> Iterator[Step]:
+        def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
             return iter(())
 
     with pytest.raises(UserError, match=r"epoch 0 has no training example; check data\.train"):
@@ -472,7 +472,7 @@ def test_without_valid_data_the_newest_weights_are_published(tmp_path: Path) -> 
     seen = []
 
     class Recording(WithoutValidation):
-        def steps(self, epoch: int, index: int) -> Iterator[Step]:
+        def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
             for step in super().steps(epoch, index):
                 yield step
                 seen.append(step_of(tmp_path) if (tmp_path / "model.safetensors").exists() else None)
@@ -746,9 +746,9 @@ def test_facts_about_the_data_are_reported_once(tmp_path: Path) -> None:
     task.facts = ["40 examples"]
     steps_of = task.steps
 
-    def finding(epoch: int, index: int) -> Iterator[Step]:
+    def finding(epoch: int, index: int, *share: int) -> Iterator[Step]:
         task.facts = ["40 examples", "3 too long"]  # known after the first epoch
-        yield from steps_of(epoch, index)
+        yield from steps_of(epoch, index, *share)
 
     task.steps = finding  # type: ignore[method-assign]
     trained(tmp_path, task)
