@@ -119,16 +119,15 @@ class Pretrained:
         from .families import family
 
         own = model.state_dict()
-        heads = getattr(family(self.predictor.run.model.family), "HEAD_MODULES", ())
-        top = {name for name in {*own, *self.weights} if name.partition(".")[0] in heads}
+        spec = family(self.predictor.run.model.family).SPEC
+        top = {name for name in {*own, *self.weights} if name.partition(".")[0] in spec.head_modules}
         names = [name for name in own if name in self.weights and own[name].shape == self.weights[name].shape]
         wrong = [name for name in own if name not in names and name not in top]
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
             raise UserError(self._mismatch(wrong[0], own, tuned))
-        labels = getattr(family(self.predictor.run.model.family), "LABEL_MODULES", ())
         self.new = [name for name in own if name not in names]
-        self.unfrozen = [name for name in own if name in self.new or name.partition(".")[0] in labels]
+        self.unfrozen = [name for name in own if name in self.new or name.partition(".")[0] in spec.label_modules]
         return names
 
     def _mismatch(self, name: str, own: "Mapping[str, Tensor]", tuned: Path | None) -> str:

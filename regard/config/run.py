@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -22,6 +21,9 @@ from .merge import (
 )
 from .schema import Base, Data, TokenizerConfig, Train, Tune, Untuned
 from .tasks import TASKS
+
+if TYPE_CHECKING:
+    from ..families.protocols import Family
 
 Layer: TypeAlias = tuple[str, Mapping[str, Any]]  # where the settings come from, and the settings
 ReadStart: TypeAlias = Callable[[str], Mapping[str, Any]]  # the folder `start` -> its settings by dotted key
@@ -91,8 +93,8 @@ class Run(Base):
         return self.model_dump(mode="json")
 
 
-def family_of(name: object) -> ModuleType:
-    """The module of a family, with Config, SIZES and Model."""
+def family_of(name: object) -> "Family":
+    """The module of a family, with Config, SIZES, SPEC and Model."""
     from ..families import FAMILIES, family
 
     if name is None:
@@ -235,7 +237,7 @@ def _task_sections(layers: list[Layer]) -> dict[str, type]:
     return {"data": sections.data, "decode": sections.decode}
 
 
-def _add_size(draft: SettingsDraft, module: ModuleType, size: object) -> None:
+def _add_size(draft: SettingsDraft, module: "Family", size: object) -> None:
     """Add the settings of a size: above all earlier layers, below the other keys of the layer that names the size."""
     if not isinstance(size, str) or size not in module.SIZES:
         draft.errors.append(f"model.size is {format_value(size)}; {one_of(size, list(module.SIZES))}")

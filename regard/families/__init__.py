@@ -1,12 +1,13 @@
-"""One short file per family: Config, SIZES and Model.
-
-A family whose models differ by task has HEADS: its Model builds the one that Config.head names.
-"""
+"""One short file per family: Config, SIZES, SPEC and Model. Where models differ by task, Config.head names the task."""
 
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from ..config.registry import Registry
+
+if TYPE_CHECKING:
+    from .protocols import Family
 
 BUILTIN: dict[str, str | ModuleType] = {
     "transformer": "regard.families.transformer",
@@ -23,6 +24,6 @@ BUILTIN: dict[str, str | ModuleType] = {
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 
 
-def family(name: str) -> ModuleType:
+def family(name: str) -> "Family":
     found = FAMILIES[name]
-    return import_module(found) if isinstance(found, str) else found
+    return cast("Family", import_module(found) if isinstance(found, str) else found)

@@ -15,6 +15,7 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.feed import ACTIVATIONS
 from ..parts.init import initialize, normal, ones, unchanged, zeros
+from .spec import TOKENS, ModelSpec
 
 Attention = Annotated[
     slots.Dense | slots.Window | slots.Blocks | slots.Favor | slots.Lowrank | slots.Additive,
@@ -67,6 +68,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 768, "heads": 12, "layers": 12, "inner": 3072},
     "large": {"width": 1024, "heads": 16, "layers": 24, "inner": 4096},
 }
+
+
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"masked", "label", "tags", "embedding"}),
+    head_modules=("words", "pooler", "next", "classes"),
+    label_modules=("classes",),
+)
 
 
 class MaskedLMHead(nn.Module):
@@ -147,9 +156,6 @@ class Model(nn.Module):
             return encoded.states
         return self.logits(encoded.states) if self.head == "words" else self.label_logits(encoded)
 
-
-HEAD_MODULES = ("words", "pooler", "next", "classes")  # modules that differ between tasks or are absent
-LABEL_MODULES = ("classes",)  # those whose rows are the labels of one data set
 
 INITIAL = {
     r".*norm\.weight": ones,

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from ..parts import slots
 from . import bert
-from .bert import HEAD_MODULES, LABEL_MODULES, Model
+from .bert import SPEC, Model
 
-__all__ = ["HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 Attention = Annotated[slots.Blocks | slots.Dense, Field(discriminator="kind")]
 

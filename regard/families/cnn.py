@@ -13,9 +13,9 @@ from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, glorot, normal, ones, zeros
 from ..parts.recurrent import GatedConvolution
 from . import generic
-from .generic import HEAD_MODULES, LABEL_MODULES
+from .generic import SPEC
 
-__all__ = ["HEADS", "HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
@@ -84,6 +84,3 @@ def initial(c: Config) -> dict[str, Rule]:
 
 def Model(c: Config) -> generic.GenericModel:
     return generic.StackBuilder(encoder, decoder, initial(c), c.width**0.5)(c)
-
-
-HEADS = generic.HEADS

@@ -12,8 +12,17 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Mask, Stack
 from ..parts.init import Rule, initialize
 from ..parts.pooling import Pooling, pool
+from .spec import SEQ2SEQ, TOKENS, ModelSpec
 
 Head = Literal["target", "next", "class", "tag"]
+
+SPEC = ModelSpec(
+    TOKENS,
+    frozenset({"target", "next", "label", "tags", "embedding"}),
+    SEQ2SEQ.strategies,
+    head_modules=("classes",),
+    label_modules=("classes",),
+)
 
 
 class BaseConfig(Base):
@@ -184,5 +193,3 @@ HEADS: dict[Head, type[Seq2Seq] | type[CausalLM] | type[Classifier]] = {
     "class": Classifier,
     "tag": Classifier,
 }
-HEAD_MODULES = ("classes",)  # modules that differ between tasks or are absent
-LABEL_MODULES = HEAD_MODULES  # those whose rows are the labels of one data set

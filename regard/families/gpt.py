@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import Rule, initialize, normal, ones, zeros
+from .spec import CAUSAL
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
@@ -63,6 +64,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "modern-tiny": {"width": 128, "heads": 4, "key_heads": 2, "layers": 2, "inner": 384} | MODERN,
     "modern": {"width": 768, "heads": 12, "key_heads": 4, "layers": 12, "inner": 2048} | MODERN,
 }
+
+
+SPEC = CAUSAL
 
 
 class Model(nn.Module):

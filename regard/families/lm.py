@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Dropout, FeedForward, Inputs, Layer, Residual, SinusoidPositions, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
+from .spec import CAUSAL
 
 Attention = Annotated[slots.Dense | slots.Window | slots.Favor, Field(discriminator="kind")]
 
@@ -50,6 +51,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
     "base": {"width": 256, "heads": 8, "layers": 4, "inner": 512},
 }
+
+
+SPEC = CAUSAL
 
 
 class Model(nn.Module):

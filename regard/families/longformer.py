@@ -11,9 +11,9 @@ from pydantic import Field, field_validator
 
 from ..parts import slots
 from . import bert
-from .bert import HEAD_MODULES, LABEL_MODULES, Model
+from .bert import SPEC, Model
 
-__all__ = ["HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 # No positions that add to scores: a window computed in blocks has no table of scores.
 Positions = Annotated[slots.Learned | slots.Sinusoid | slots.Rotary, Field(discriminator="kind")]

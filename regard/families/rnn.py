@@ -16,9 +16,9 @@ from ..parts import Layer, Residual, Stack, slots
 from ..parts.init import Rule, forget_gate_ones, glorot, normal, ones, orthogonal, zeros
 from ..parts.recurrent import Cell, Recurrence, odd_width_message
 from . import generic
-from .generic import HEAD_MODULES, LABEL_MODULES
+from .generic import SPEC
 
-__all__ = ["HEADS", "HEAD_MODULES", "LABEL_MODULES", "SIZES", "Config", "Model"]
+__all__ = ["SIZES", "SPEC", "Config", "Model"]
 
 Attention = Annotated[slots.Additive | slots.Dense, Field(discriminator="kind")]
 
@@ -86,6 +86,3 @@ def initial(c: Config) -> dict[str, Rule]:
 
 def Model(c: Config) -> generic.GenericModel:
     return generic.StackBuilder(encoder, decoder, initial(c))(c)
-
-
-HEADS = generic.HEADS

@@ -13,8 +13,13 @@ Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel"]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """`strategies` are the ways to decode the outputs `target` and `next`; the first one is the default."""
-
     reads: frozenset[Modality]
     writes: frozenset[Output]
-    strategies: tuple[Strategy, ...] = ()
+    strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next`; the first one is the default
+    head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
+    label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
+
+
+TOKENS: frozenset[Modality] = frozenset({"tokens"})
+SEQ2SEQ = ModelSpec(TOKENS, frozenset({"target"}), ("beam", "greedy", "sample"))
+CAUSAL = ModelSpec(TOKENS, frozenset({"next"}), ("sample", "greedy", "beam"))

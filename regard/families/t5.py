@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, initialize, normal, ones, zeros
+from .spec import SEQ2SEQ
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Buckets | slots.Sinusoid | slots.Learned | slots.Rotary, Field(discriminator="kind")]
@@ -52,6 +53,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "feed": {"kind": "plain", "act": "relu", "dropout": 0.1},
     },
 }  # fmt: skip
+
+
+SPEC = SEQ2SEQ
 
 
 class Model(nn.Module):

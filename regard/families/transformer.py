@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
+from .spec import SEQ2SEQ
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
@@ -48,6 +49,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
     "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
 }
+
+
+SPEC = SEQ2SEQ
 
 
 class Model(nn.Module):

@@ -27,6 +27,7 @@ from ..parts import (
     slots,
 )
 from ..parts.init import initialize, normal, ones, zeros
+from .spec import CAUSAL
 
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
@@ -69,6 +70,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"width": 410, "heads": 10, "layers": 16, "inner": 2100},
     "large": {"width": 1024, "heads": 16, "layers": 18, "inner": 4096, "memory": 384, "dropout": 0.2},
 }
+
+
+SPEC = CAUSAL
 
 
 class Model(nn.Module):

@@ -53,13 +53,4 @@ TEXT: frozenset[Modality] = frozenset({"tokens"})
 
 def spec_of(name: str) -> ModelSpec:
     """What the family reads and writes."""
-    found: ModelSpec = getattr(family(name), "SPEC", None) or SPECS[name]
-    return found
-
-
-ENCODER: frozenset[Output] = frozenset({"masked", "label", "tags", "embedding"})
-GENERIC: frozenset[Output] = frozenset({"target", "next", "label", "tags", "embedding"})
-SPECS = {name: ModelSpec(TEXT, ENCODER) for name in ("bert", "longformer", "bigbird")}
-SPECS |= {name: ModelSpec(TEXT, frozenset({"target"})) for name in ("transformer", "t5")}
-SPECS |= {name: ModelSpec(TEXT, frozenset({"next"})) for name in ("lm", "gpt", "xl")}
-SPECS |= {name: ModelSpec(TEXT, GENERIC) for name in ("rnn", "cnn")}
+    return family(name).SPEC

@@ -1,11 +1,11 @@
 """Tests for families, built-in or a user's own: the laws that every family keeps, as functions."""
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 from ..config.run import family_of
 from ..errors import UserError
+from ..families.protocols import Family
 from ..families.spec import Output
 from ..parts.inputs import Modality
 from .laws import LAWS
@@ -19,7 +19,7 @@ class BrokenLaw(UserError):
     """A family does not keep a law."""
 
 
-def outputs_of(family: ModuleType) -> list[tuple[Modality, Output]]:
+def outputs_of(family: Family) -> list[tuple[Modality, Output]]:
     """What to test of a family: each modality that it reads with each output that it writes."""
     outputs = sorted(family.SPEC.writes & SUBJECTS.keys())
     if not outputs:
@@ -31,13 +31,13 @@ def outputs_of(family: ModuleType) -> list[tuple[Modality, Output]]:
 
 
 def make_subject(
-    family: ModuleType, modality: Modality, output: Output, settings: Mapping[str, Any] | None = None
+    family: Family, modality: Modality, output: Output, settings: Mapping[str, Any] | None = None
 ) -> Subject:
     """A small model of the family, with these settings of its config."""
     return SUBJECTS[output](family, output, PROBES[modality](), settings or {})
 
 
-def check_family(family: ModuleType | str, settings: Mapping[str, Any] | None = None) -> list[str]:
+def check_family(family: Family | str, settings: Mapping[str, Any] | None = None) -> list[str]:
     """Check all laws on a family at size tiny, for each of its modalities and outputs; return what was checked.
 
     `family` is a module, or the name of a registered family; `settings` change its config. The first broken law raises

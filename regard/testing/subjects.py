@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import CausalModel, LabelModel, MaskedModel, Seq2SeqModel
+from ..families.protocols import CausalModel, Family, LabelModel, MaskedModel, Seq2SeqModel
 from ..families.spec import Output
 from ..parts import Cache, Stack
 from ..parts.inputs import Inputs
@@ -25,7 +24,7 @@ class Subject(ABC):
 
     exempt: frozenset[str] = frozenset()  # laws that a variant of a family keeps only in part
 
-    def __init__(self, family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
         self.family, self.output, self.probe = family, output, probe
         self.config = small_config(family, output, probe, settings)
         torch.manual_seed(1)
@@ -134,7 +133,7 @@ class NextToken(Writer):
 class TargetTokens(Writer):
     """Examples are sources; each row has a target of its own."""
 
-    def __init__(self, family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
+    def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
         super().__init__(family, output, probe, settings)
         self.target = torch.randint(4, 40, (4, 6), generator=torch.Generator().manual_seed(3))
         self.sources = self.sample(8, 8, 8, 8)
@@ -182,7 +181,7 @@ SUBJECTS: dict[Output, type[Subject]] = {
 }
 
 
-def small_config(family: ModuleType, output: Output, probe: Probe, settings: Mapping[str, Any]) -> Any:
+def small_config(family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> Any:
     """The family's config of size tiny for this output."""
     values: dict[str, Any] = {"size": "tiny", "vocab": probe.vocab, "head": HEAD.get(output), "labels": LABELS}
     known = family.Config.model_fields

@@ -307,7 +307,7 @@ def test_other_errors():
 def test_families_with_labels_declare_their_label_modules(name):
     """Label heads depend on the data, so they are trained whatever is frozen."""
     module = family_of(name)
-    assert ("labels" in module.Config.model_fields) == bool(getattr(module, "LABEL_MODULES", ()))
+    assert ("labels" in module.Config.model_fields) == bool(module.SPEC.label_modules)
 
 
 def test_a_fully_trained_head_has_no_lora_branch():
