@@ -1,13 +1,28 @@
 """Record attention weights of a finished model, whatever kernel computes its output."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
-from ..adapt.injection import Injection, injection_of
-from ..parts import Attention, Stack
+from ..adapt.injection import injection_of
+from ..parts import Attention, Mask
+from ..parts.recording import RECORDER
+
+
+class AttentionRecorder:
+    """Collects attention weights (batch, heads, queries, keys) of one model by module path; later calls overwrite."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.maps: dict[str, Tensor] = {}
+        self.paths = {each: path for path, each in model.named_modules() if isinstance(each, Attention)}
+        self.injection = injection_of(model)
+
+    def __call__(self, attention: Attention, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> None:
+        if (path := self.paths.get(attention)) is None:  # another model
+            return
+        weights = attention.kernel.weights(q, k, mask, bias).detach()
+        self.maps[path] = weights if self.injection is None else self.injection.text_only(path, weights)
 
 
 @contextmanager
@@ -15,31 +30,12 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """In this context the dict collects weights (batch, heads, queries, keys) by module path; later calls overwrite.
 
     The model runs with its own kernels, fused ones included: the weights are computed separately, from the same queries
-    and keys. Only padding is not removed, because the weights are stored by row; this may change the last bits.
+    and keys. Only padding is not removed, because the weights are stored by row; this may change the last bits. Other
+    threads may use the model meanwhile; their calls are not recorded.
     """
-    maps: dict[str, Tensor] = {}
-    handles, unpadded = [], [part for part in model.modules() if isinstance(part, Stack) and part.unpadded]
-    injection = injection_of(model)
-    for path, module in model.named_modules():
-        if isinstance(module, Attention):
-            handles.append(module.kernel.register_forward_pre_hook(_recording_hook(maps, path, injection)))
+    recorder = AttentionRecorder(model)
+    token = RECORDER.set(recorder)
     try:
-        for stack in unpadded:
-            stack.unpadded = False
-        yield maps
+        yield recorder.maps
     finally:
-        for stack in unpadded:
-            stack.unpadded = True
-        for handle in handles:
-            handle.remove()
-
-
-def _recording_hook(maps: dict[str, Tensor], path: str, injection: Injection | None) -> Callable[[Any, Any], None]:
-    """A forward pre-hook of a kernel that stores the weights of its attention under `path`."""
-
-    def record(kernel: Any, arguments: tuple[Any, ...]) -> None:
-        q, k, _, mask, bias, *_ = arguments
-        weights = kernel.weights(q, k, mask, bias).detach()
-        maps[path] = weights if injection is None else injection.text_only(path, weights)
-
-    return record
+        RECORDER.reset(token)

@@ -8,6 +8,7 @@ from .kernels import Kernel, SoftmaxKernel
 from .masks import Mask
 from .mixer import SequenceMixer
 from .positions import NO_POSITIONS, PositionTerms
+from .recording import current_recorder
 
 ALL_VISIBLE = Mask()
 
@@ -64,6 +65,8 @@ class Attention(SequenceMixer):
             if layer_cache is not None:
                 k, v = layer_cache.append(k, v)  # now all keys that `mask` describes
         mask = ALL_VISIBLE if terms.includes_mask else mask
+        if (record := current_recorder()) is not None:
+            record(self, q, k, mask, bias)
         mixed = self.kernel(q, k, v, mask, bias, layer_cache)  # (batch, heads, queries, head_width)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out

@@ -37,6 +37,10 @@ class Kernel(nn.Module):
     ) -> Tensor:
         raise NotImplementedError
 
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
+        """(batch, heads, queries, keys); each row sums to one, or to zero if no key is visible."""
+        raise NotImplementedError
+
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """Build the form of `mask` that `forward` uses. One per stack call serves all layers."""
         if not mask.causal_only:

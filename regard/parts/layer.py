@@ -145,7 +145,6 @@ class Stack(nn.Module):
         self.positions = scheme if isinstance(scheme, Positions) else nn.ModuleList(scheme)
         self.schemes = [scheme] * len(layers) if isinstance(scheme, Positions) else list(scheme)  # one per layer
         check_compatible(self)
-        self.unpadded = True  # False: keep padding even if all parts could do without
         share_across_layers(self)
 
     @property
@@ -167,7 +166,7 @@ class Stack(nn.Module):
         position_terms: PositionTerms | None = None,
     ) -> Tensor:
         plain = cross is None and cache is None and position_terms is None
-        if self.unpadded and plain and unpadded.supports(x, mask) and self._supports_unpadded():
+        if plain and unpadded.supports(x, mask) and self._supports_unpadded():
             rows = unpadded.Unpadded(mask)
             # `self.forward`, not `self`: hooks have run already.
             return rows.restore_padding(self.forward(rows.remove_padding(x), rows.mask))

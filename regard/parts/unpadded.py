@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from .masks import Mask
+from .recording import current_recorder
 
 
 def supports(x: Tensor, mask: Mask) -> bool:
-    """True at inference on a CPU if the mask has no rule but padding before or after each text."""
-    needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    """True at inference on a CPU if the mask has no rule but padding before or after each text.
+
+    Recorded weights are stored by row, so a recorded call keeps its padding.
+    """
+    needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling() or current_recorder() is not None
     rest = mask.window, mask.key_positions, mask.segments, mask.global_positions, mask.beam_ancestry
     other_rules = mask.causal or mask.exclude_self or any(value is not None for value in rest)
     if x.device.type != "cpu" or needs_rows or other_rules or mask.key_valid is None:
