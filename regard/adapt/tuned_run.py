@@ -1,21 +1,28 @@
 """Tuned runs: the model is that of a base; the run folder stores only the tuned parameters."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 
 from ..config.merge import one_of
 from ..config.run import Run
+from ..config.schema import Sides
 from ..errors import UserError
+from ..look import CrossAttentionView, SelfAttentionView
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
 from ..processors.base import Processor
 from ..run_folder import read_run
+from ..tasks.base import Metrics, Record
+from ..tasks.decode_settings import group_indices
+from ..tasks.predictor import Answer, AnyPredictor
+from ..tasks.requests import Request, Result
 from . import tune
-from .injection import Unsupported
+from .injection import Unsupported, injection_of
 from .precision import apply
 
 WEIGHTS = "model.safetensors"
@@ -29,7 +36,7 @@ def prepare(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapp
     return [tune.describe_tuning(model, run.tune.kind, count)]
 
 
-def restore(predictor: Any, folder: Path, pretrained: Pretrained, force: bool = False) -> Any:
+def restore(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force: bool = False) -> AnyPredictor:
     """Give a predictor without weights those of the base, and the tuned ones of the run in `folder`."""
     from ..training.checkpoint import load_model
 
@@ -121,8 +128,12 @@ def base_folder(run: Run, folder: Path) -> str:
 # --- several tuned runs over one base --------------------------------------------------------------------------------
 
 
-def load_over(tunes: Any, read: Callable[[Path], Any]) -> Any:
-    """The predictor that `read` makes of one folder; of several, by name or in a list, an AdapterSwitch."""
+Tunes: TypeAlias = str | Path | Mapping[str, str | Path] | Sequence[str | Path]
+"""The folder of a tuned run, or several: by name, or in a list, where the last part of the path is the name."""
+
+
+def load_over(tunes: Tunes, read: Callable[[Path], AnyPredictor]) -> AnyPredictor:
+    """The predictor that `read` makes of one folder; of several an AdapterSwitch."""
     if isinstance(tunes, str | Path):
         return read(Path(tunes))
     named = tunes if isinstance(tunes, Mapping) else _by_name(tunes)
@@ -138,23 +149,75 @@ def _by_name(folders: Sequence[str | Path]) -> dict[str, Path]:
     return named
 
 
-class AdapterSwitch:
-    """Predictors that share the tensors of one base. It acts as the one that `use` selected, initially the first."""
+class AdapterSwitch(AnyPredictor):
+    """Predictors that share the tensors of one base, by the names of their adapters.
 
-    def __init__(self, predictors: Mapping[str, Any]) -> None:
+    `switch["a"]` is one of them; a request names its own as `adapter`, and so may `predict`. Else the switch acts as
+    the one that `use` selected, initially the first. That selection holds for all threads, so threads name theirs.
+    """
+
+    def __init__(self, predictors: Mapping[str, AnyPredictor]) -> None:
         self.predictors = dict(predictors)
         self.name = next(iter(self.predictors))
         for predictor in self.predictors.values():
-            predictor.model.tune.shared = len(self.predictors) > 1
+            if (injection := injection_of(predictor.module)) is not None:
+                injection.shared = len(self.predictors) > 1
+        self.use(self.name)
+
+    def __getitem__(self, name: str) -> AnyPredictor:
+        if name not in self.predictors:
+            raise UserError(f"there is no tuned run {name!r} over this base; {one_of(name, list(self.predictors))}")
+        return self.predictors[name]
 
     def use(self, name: str) -> "AdapterSwitch":
         """Select a predictor by name."""
-        if name not in self.predictors:
-            raise UserError(f"there is no tuned run {name!r} over this base; {one_of(name, list(self.predictors))}")
+        selected = self[name]
         self.name = name
+        self.sides, self.field, self.multiline = selected.sides, selected.field, selected.multiline
         return self
 
+    @property
+    def selected(self) -> AnyPredictor:
+        return self.predictors[self.name]
+
+    def requests(self, items: Sequence[Any], details: bool = False, **decode: object) -> list[Request]:
+        """`adapter` may stand beside the names of decode.*."""
+        name = str(decode.pop("adapter", self.name))
+        return [replace(each, adapter=name) for each in self[name].requests(items, details, **decode)]
+
+    def predict_requests(self, requests: Sequence[Request], batch: int | None = None) -> list[Result]:
+        default = self.name
+        results: dict[int, Result] = {}
+        for indices in group_indices(requests, lambda each: each.adapter or default):
+            own = [replace(requests[i], adapter=None) for i in indices]
+            predictor = self[requests[indices[0]].adapter or default]
+            results |= zip(indices, predictor.predict_requests(own, batch), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def record(self, request: Request, result: Result) -> Record:
+        return self[request.adapter or self.name].record(request, result)
+
+    def answer(self, request: Request, result: Result) -> Answer:
+        return self[request.adapter or self.name].answer(request, result)
+
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+        return self.selected.score(texts, targets, details)
+
+    def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
+        return self.selected.look(text, target)
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
+        return self.selected.evaluate_with_outputs(sides)
+
+    def items(self, lines: Iterable[str]) -> Iterator[str]:
+        return self.selected.items(lines)
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return self.selected.processors
+
     def __getattr__(self, name: str) -> Any:
+        """The other attributes, such as `run`, `model` and `embed`, are those of the selected predictor."""
         if "predictors" not in self.__dict__:  # while it is copied
             raise AttributeError(name)
         return getattr(self.__dict__["predictors"][self.__dict__["name"]], name)
