@@ -23,6 +23,7 @@ from .virtual_tokens import (
     initial_tokens,
     shift_positions,
     start_method,
+    thread_key,
 )
 
 
@@ -32,39 +33,41 @@ class PromptTuning(VirtualTokens):
     def __init__(self, model: nn.Module, vectors: Tensor) -> None:
         super().__init__("prompt", model, len(vectors))
         self.vectors = nn.Parameter(vectors)
-        self._prompted_tokens: Tensor | None = None  # the embedding of these tokens gets the vectors
-        self._replace = False
-        self._key_values: dict[str, KeyValues] = {}
+        # By thread: the tokens whose embedding gets the vectors and whether these replace it; keys, values by stack.
+        self._prompted: dict[int, tuple[Tensor, bool]] = {}
+        self._key_values: dict[int, dict[str, KeyValues]] = {}
 
     def add_to_embedding(self, table: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
         """Forward hook of the token embeddings: put the vectors before the embedded tokens, or in their place."""
-        if inputs[0] is not self._prompted_tokens:
+        prompted = self._prompted.get(thread_key())
+        if prompted is None or inputs[0] is not prompted[0]:
             return out
         vectors = self.vectors.to(out.dtype).expand(len(out), -1, -1)
-        return vectors if self._replace else torch.cat([vectors, out], 1)
+        return vectors if prompted[1] else torch.cat([vectors, out], 1)
 
     @contextmanager
     def prompting(self, tokens: Tensor, replace: bool = False) -> Iterator[None]:
         """In this context the embedding of `tokens` is preceded, or with `replace` replaced, by the vectors."""
-        self._prompted_tokens, self._replace = tokens, replace
+        key = thread_key()
+        self._prompted[key] = tokens, replace
         try:
             yield
         finally:
-            self._prompted_tokens = None
+            del self._prompted[key]
 
     def key_values(self, path: str) -> KeyValues:
-        return self._key_values[path]
+        return self._key_values[thread_key()][path]
 
     def compute_key_values(self, model: nn.Module) -> None:
         """Compute the keys and values of the vectors in every layer. They do not depend on the text."""
         tokens = torch.zeros(1, self.length, dtype=torch.long, device=self.vectors.device)
         with self.prompting(tokens, replace=True), self.capture() as captures:
             self.original_class.decode(model, Inputs("tokens", tokens))  # type: ignore[attr-defined]
-        self._key_values = {path: cache.key_values() for path, cache in captures.items()}
+        self._key_values[thread_key()] = {path: cache.key_values() for path, cache in captures.items()}
 
     def forget_key_values(self) -> None:
         """Drop them; otherwise their autograd graph would live from step to step."""
-        self._key_values = {}
+        self._key_values.pop(thread_key(), None)
 
     @torch.no_grad()
     def fill(self, model: nn.Module, cache: Cache) -> None:

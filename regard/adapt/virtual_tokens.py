@@ -7,6 +7,7 @@ tokens. While it generates, the prefix is in its cache; a prompt is there as the
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class VirtualTokens(Injection):
         self.stacks = {path: each for path, each in model.named_modules() if isinstance(each, Stack)}
         self.has_encoder = any(not stack.causal for stack in self.stacks.values())
         self.has_decoder = any(stack.causal for stack in self.stacks.values())
-        self._captures: dict[str, CaptureCache] | None = None
+        self._captures: dict[int, dict[str, CaptureCache]] = {}  # by thread
 
     def key_values(self, path: str) -> KeyValues:
         """The keys and values to put before the text in the stack at `path`."""
@@ -113,24 +114,31 @@ class VirtualTokens(Injection):
         return (), given
 
     def _cache(self, path: str, x: Tensor) -> Cache:
-        if self._captures is None:
+        if (captures := self._captures.get(thread_key())) is None:
             layout, layers = PrefixLayout(self.length), [PrefixKV(k, v) for k, v in self.key_values(path)]
             return Cache(len(x), x.device, list(layers), [layout] * len(layers))
         capture = CaptureCache(len(x), x.device, [CaptureKV() for _ in self.stacks[path].layers])
-        self._captures[path] = capture
+        captures[path] = capture
         return capture
 
     @contextmanager
     def capture(self) -> Iterator[dict[str, CaptureCache]]:
         """In this context texts get no virtual tokens; the dict collects the keys and values by stack."""
-        self._captures = {}
+        key = thread_key()
+        found: dict[str, CaptureCache] = {}
+        self._captures[key] = found
         try:
-            yield self._captures
+            yield found
         finally:
-            self._captures = None
+            del self._captures[key]
 
     def text_only(self, path: str, weights: Tensor) -> Tensor:
         return weights if path.endswith(".cross") else weights[..., self.length :]
+
+
+def thread_key() -> int:
+    """The key of what a call leaves for its hooks: several threads may call one model. Compiled code is one."""
+    return 0 if torch.compiler.is_compiling() else get_ident()
 
 
 def _shorten(context: int | None, length: int) -> int | None:
