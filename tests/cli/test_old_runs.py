@@ -1,4 +1,8 @@
-"""Run folders of format 1 load, answer as recorded, and resume from their checkpoints."""
+"""Run folders of format 1 load, answer as recorded, and resume from their checkpoints.
+
+The evaluations of masked-bert, masked-bigbird and spans-t5 were recorded again when their fixed masks and spans became
+a function of (seed, epoch, example).
+"""
 
 import hashlib
 import json
