@@ -11,11 +11,17 @@ from typing import Any
 from regard.errors import UserError
 from regard.files import check_picture_path
 
-BENCHMARKS = ("encode", "generate", "long", "scaling", "translate", "tune")
+BENCHMARKS = ("big-file", "encode", "generate", "long", "scaling", "translate", "tune")
 
 
 def bench(
-    what: str, device: str, size: str | None, rounds: int, only: str | None, out: str | Path | None = None
+    what: str,
+    device: str,
+    size: str | None,
+    rounds: int,
+    only: str | None,
+    out: str | Path | None = None,
+    lines: int | None = None,
 ) -> Any:
     """Run a benchmark, or one part of it: `rounds` rounds in which all programs take turns.
 
@@ -23,7 +29,11 @@ def bench(
     """
     if what not in BENCHMARKS:
         raise UserError(f"there is no benchmark {what!r}; expected {one_of(BENCHMARKS)}")
-    module = import_module(f".{what}", __name__)
+    if lines is not None and (what != "big-file" or lines < 1):
+        raise UserError(f"--lines {lines} is for the benchmark big-file, 1 or more; leave it out for {what}")
+    module = import_module(f".{what.replace('-', '_')}", __name__)
+    if what == "big-file":
+        return module.measure(lines or module.LINES)
     size = module.SIZES[0] if size is None else size
     if size not in module.SIZES:
         raise UserError(f"--size {size} is not a size of this benchmark; expected {one_of(module.SIZES)}")

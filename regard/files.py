@@ -23,6 +23,13 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def cache_folder(cache: str = "") -> Path:
+    """The folder of data.cache, or the default one of the user."""
+    if cache:
+        return Path(cache).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser(), "regard")
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` for a file or folder; it is renamed to `path` if no exception is raised."""

@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 from ..config.schema import Sides, TextData
 from ..errors import UserError
+from .line_index import add_file_state
 from .pairs import parse_object
 from .split_points import WHITESPACE_RULES, TextPart
 from .text_lines import (
@@ -27,7 +28,6 @@ from .text_lines import (
 
 BLOCK_BYTES = 1 << 18  # read together
 SAMPLE_CHARACTERS = 1 << 26  # that a tokenizer is trained on, at most
-PROBES, PROBE_BYTES = 8, 1 << 14  # places, and bytes of each, that are compared to detect a changed file
 
 Unit = tuple[str, bool]  # part of a document, and whether the document ends with it
 
@@ -83,15 +83,7 @@ class Documents:
         state = hashlib.blake2b(digest_size=16)
         for path in self.files:
             with open_text(path) as file:
-                facts = os.fstat(file.fileno())
-                state.update(f"{facts.st_size} {facts.st_mtime_ns}\0".encode())
-                if self.data.verify or facts.st_size <= PROBES * PROBE_BYTES:
-                    while data := file.read(BLOCK_BYTES):
-                        state.update(data)
-                    continue
-                for probe in range(PROBES):
-                    file.seek(max(facts.st_size - PROBE_BYTES, 0) * probe // (PROBES - 1))
-                    state.update(file.read(PROBE_BYTES))
+                add_file_state(state, file, self.data.verify)
         return state.hexdigest()
 
     def _units(self) -> Iterator[Unit]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from ..config.schema import LabelData
 from ..errors import UserError
 from .examples import Examples, InMemoryExamples
+from .line_index import HEADER
 from .pairs import ColumnSplitter, PairExamples
 from .text_lines import (
     ARCHIVE_ERRORS,
-    HEADER,
     TextLines,
     archive_error,
     format_by_suffix,
@@ -40,7 +40,7 @@ def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> Examples:
     if format == "csv":
         return CsvExamples([path for pattern in sides[0] for path in matching_files(pattern)], data)
     splitter = LabelColumns(format, data.columns)
-    return PairExamples([TextLines(sides[0], data.invalid, splitter.check)], splitter)
+    return PairExamples([TextLines(sides[0], data.invalid, splitter.check, check_name=splitter.name)], splitter)
 
 
 def text_and_label_columns(columns: Sequence[str]) -> tuple[tuple[str, str], bool]:

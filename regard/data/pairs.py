@@ -9,7 +9,8 @@ import numpy as np
 from ..config.schema import PairData
 from ..errors import UserError
 from .examples import Examples
-from .text_lines import BLANK, HEADER, INVALID, VALID, TextLines, format_by_suffix, text_error
+from .line_index import BLANK, HEADER, INVALID, VALID
+from .text_lines import TextLines, format_by_suffix, text_error
 
 
 def open_pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool = False) -> "PairExamples":
@@ -31,7 +32,7 @@ def open_pairs(sides: Sequence[Sequence[str]], data: PairData, references: bool 
             "glob or a TOML list, or set data.format=text"
         )
     splitter = ColumnSplitter(format, data.columns, references)
-    return PairExamples([TextLines(sides[0], data.invalid, splitter.check)], splitter)
+    return PairExamples([TextLines(sides[0], data.invalid, splitter.check, check_name=splitter.name)], splitter)
 
 
 def split_references(text: str) -> list[str]:
@@ -63,11 +64,15 @@ class PairExamples(Examples):
                     f"the sides of the data differ in length: {first.name} has {len(first):,} lines and {other.name} "
                     f"has {len(other):,}; line i of one must belong to line i of the other"
                 )
-        statuses = np.stack([side.statuses for side in lines])
+        statuses = np.stack([side.statuses() for side in lines])
         invalid, header = (statuses == INVALID).any(0), (statuses == HEADER).any(0)
         empty = (statuses == BLANK).any(0) & ~invalid
         valid = ~(invalid | header | empty)
-        self.line_numbers: Sequence[int] | np.ndarray = range(len(first)) if valid.all() else np.flatnonzero(valid)
+        self.line_numbers: Sequence[int] | np.ndarray = range(len(first))
+        if not valid.all():
+            self.line_numbers = np.flatnonzero(valid).astype(np.int32 if len(first) < 2**31 else np.int64)
+        for side in lines:
+            side.release_statuses()
         self.counts = {"examples": len(self.line_numbers), "empty": int(empty.sum()), "invalid": int(invalid.sum())}
         self.counts |= {key: sum(side.counts[key] for side in lines) for key in ("crlf", "bom")}
 

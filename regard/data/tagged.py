@@ -14,8 +14,9 @@ from ..config.merge import one_of
 from ..config.schema import TagData
 from ..errors import UserError
 from .examples import Examples
+from .line_index import BLANK, VALID
 from .pairs import parse_object
-from .text_lines import BLANK, VALID, TextLines, format_by_suffix, text_error
+from .text_lines import TextLines, format_by_suffix, text_error
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"

@@ -19,10 +19,11 @@ import numpy as np
 
 from ..errors import UserError
 from .examples import LazySequence
+from .line_index import BLANK, INVALID, VALID, LineIndex, file_state, index_path, read_index, write_index
 
 BLOCK_BYTES = 1 << 24  # bytes scanned together
 MAX_OPEN_FILES = 64  # file handles kept open at a time, far below any system's limit
-VALID, BLANK, INVALID, HEADER = 0, 1, 2, 3  # the status of a line
+SPACE_HEADS = (0xC2, 0xE1, 0xE2, 0xE3)  # the first bytes of spaces outside ASCII, in UTF-8
 BOM = b"\xef\xbb\xbf"
 DECOMPRESSORS: dict[str, Callable[[Path], object]] = {".gz": gzip.open, ".xz": lzma.open}
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
@@ -32,12 +33,11 @@ LineCheck = Callable[[int, int, str], int]  # (file, line, text) -> line status;
 
 @dataclass(slots=True)
 class LineFile:
-    """One file of a `TextLines`: the offset of each line and, last, of the end of the file."""
+    """One file of a `TextLines`."""
 
     path: Path
     spool: IO[bytes] | None  # decompressed text, where the file itself cannot be read by offset
-    offsets: np.ndarray
-    digest: bytes
+    index: LineIndex
 
 
 class TextLines(LazySequence[str]):
@@ -49,20 +49,27 @@ class TextLines(LazySequence[str]):
         invalid: str = "refuse",
         check: LineCheck | None = None,
         on_skip: Callable[[int, int], None] | None = None,
+        check_name: str = "",
     ) -> None:
-        """`check` is called with every line that is text, `on_skip` with (file, line) of each line left out."""
+        """`check` is called with every line that is text, `on_skip` with (file, line) of each line left out.
+
+        The index of a large file is kept on disk. A check needs a `check_name` for that, and may depend on its own
+        line and the first one of the file.
+        """
         self.invalid, self.check, self.on_skip = invalid, check, on_skip
+        self._way = f"{invalid} {check_name}" if (check is None or check_name) and on_skip is None else None
         self.counts = {"crlf": 0, "bom": 0}
         self._lock = threading.Lock()
         self._handles: dict[Path, IO[bytes]] = {}
         self._spool: IO[bytes] | None = None
         self._files: list[LineFile] = []
         self._first_lines = [0]
-        statuses = [np.zeros(0, np.uint8)]
         for path in [path for pattern in patterns for path in matching_files(pattern)]:
-            statuses.append(self._scan(path))
-            self._first_lines.append(self._first_lines[-1] + len(statuses[-1]))
-        self.statuses = np.concatenate(statuses)
+            file = self._open(path)
+            self._files.append(file)
+            self._first_lines.append(self._first_lines[-1] + len(file.index))
+            for name, count in file.index.counts.items():
+                self.counts[name] += count
 
     def __len__(self) -> int:
         return self._first_lines[-1]
@@ -70,10 +77,10 @@ class TextLines(LazySequence[str]):
     def item(self, index: int) -> str:
         number, line = self.locate(index)
         file = self._files[number]
-        start, end = map(int, file.offsets[line : line + 2])
-        data = self._read(file, start, end - start)
-        if self.statuses[index] == INVALID:
+        if file.index.status(line) == INVALID:
             return ""
+        start, end = file.index.span(line)
+        data = self._read(file, start, end - start)
         try:
             text = data.decode("utf-8") if len(data) == end - start else None
         except UnicodeDecodeError:
@@ -81,6 +88,20 @@ class TextLines(LazySequence[str]):
         if text is None:
             raise UserError(f"{file.path} was changed while it was being read; leave it alone and start again")
         return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+
+    def statuses(self) -> np.ndarray:
+        """The status of every line."""
+        parts = (file.index.statuses for file in self._files)
+        sizes = (len(file.index) for file in self._files)
+        return np.concatenate(
+            [np.zeros(size, np.uint8) if part is None else part for part, size in zip(parts, sizes, strict=True)]
+            or [np.zeros(0, np.uint8)]
+        )
+
+    def release_statuses(self) -> None:
+        """Forget which lines are blank."""
+        for file in self._files:
+            file.index.release_statuses()
 
     def locate(self, index: int) -> tuple[int, int]:
         """The number of the file and of the line in it, both from 0."""
@@ -102,7 +123,7 @@ class TextLines(LazySequence[str]):
 
     def digest(self) -> bytes:
         """A hash of the content; it does not depend on file names or compression."""
-        return b"".join(file.digest for file in self._files)
+        return b"".join(file.index.digest for file in self._files)
 
     def close(self) -> None:
         while self._handles:
@@ -126,25 +147,37 @@ class TextLines(LazySequence[str]):
             handle.seek(start)
             return handle.read(size)
 
-    def _scan(self, path: Path) -> np.ndarray:
-        """Read a file once, from start to end. Returns the status of each line."""
-        spooled = is_compressed(path) or not path.is_file()
-        stream = self._decompress(path) if spooled else open_text(path)
-        try:
-            scan = LineScanner(self, path, len(self._files), stream.tell())
-            rest = b""
-            while block := stream.read(BLOCK_BYTES):
-                rest += block
-                cut = rest.rfind(b"\n") + 1
-                scan.add_block(rest[:cut])
-                rest = rest[cut:]
-            scan.add_block(rest)
-        finally:
-            if not spooled:
-                stream.close()
-        offsets = np.concatenate([*scan.offsets, [scan.end]]).astype(np.int64)
-        self._files.append(LineFile(path, stream if spooled else None, offsets, scan.hash.digest()))
-        return np.concatenate([np.zeros(0, np.uint8), *scan.statuses])
+    def _open(self, path: Path) -> LineFile:
+        """A file with its index: from the cache, or by reading the file from start to end."""
+        if is_compressed(path) or not path.is_file():
+            stream = self._decompress(path)
+            return LineFile(path, stream, self._scan(path, stream))
+        with open_text(path) as stream:
+            place = index_path(path, self._way) if self._way is not None else None
+            state = file_state(path) if place else ""
+            index = read_index(place, state) if place else None
+            if index is None:
+                index = self._scan(path, stream)
+                if place and file_state(path) == state:
+                    write_index(place, index, state)
+                return LineFile(path, None, index)
+            if self.check and (line := index.first_text()) is not None:  # it may learn the columns from this line
+                begin, end = index.span(line)
+                stream.seek(begin)
+                self.check(len(self._files), line + 1, stream.read(end - begin).decode("utf-8").rstrip("\r\n"))
+            return LineFile(path, None, index)
+
+    def _scan(self, path: Path, stream: IO[bytes]) -> LineIndex:
+        """Read a file once, from start to end."""
+        scan = LineScanner(self, path, len(self._files), stream.tell())
+        rest = b""
+        while block := stream.read(BLOCK_BYTES):
+            rest += block
+            cut = rest.rfind(b"\n") + 1
+            scan.add_block(rest[:cut])
+            rest = rest[cut:]
+        scan.add_block(rest)
+        return scan.index()
 
     def _decompress(self, path: Path) -> IO[bytes]:
         """The spool file, positioned where the plain text of `path` begins. All files share one, to save handles."""
@@ -166,13 +199,16 @@ class TextLines(LazySequence[str]):
 
 
 class LineScanner:
-    """Collects offsets, statuses and a hash while one file is read from start to end."""
+    """Builds the index of one file while it is read from start to end."""
 
     def __init__(self, lines: TextLines, path: Path, number: int, start: int) -> None:
         self.lines, self.path, self.number = lines, path, number
-        self.first, self.end, self.line = start, start, 0
-        self.offsets: list[np.ndarray] = []
-        self.statuses: list[np.ndarray] = []
+        self.begin, self.end, self.line = start, start, 0
+        self.firsts: list[int] = []
+        self.bases: list[int] = []
+        self.offsets: list[np.ndarray] = [np.zeros(0, np.uint32)]
+        self.statuses: list[np.ndarray] = [np.zeros(0, np.uint8)]
+        self.counts = {"crlf": 0, "bom": 0}
         self.hash = hashlib.blake2b(digest_size=16)
 
     def add_block(self, data: bytes) -> None:
@@ -180,30 +216,41 @@ class LineScanner:
         if not data:
             return
         start, self.end = self.end, self.end + len(data)
-        if start == self.first and data.startswith(BOM):
+        if start == self.begin and data.startswith(BOM):
             data, start = data[len(BOM) :], start + len(BOM)
-            self.lines.counts["bom"] += 1
+            self.counts["bom"] += 1
         self.hash.update(data)
         codes = np.frombuffer(data, np.uint8)
         stops = np.flatnonzero(codes == 10)
         starts = np.concatenate([[0], stops + 1])
         starts = starts[starts < len(data)]
-        self.lines.counts["crlf"] += int(np.count_nonzero(codes[stops[stops > 0] - 1] == 13))
-        self.offsets.append(starts + start)
-        texts = self._decode_lines(data)[: len(starts)]
-        self.statuses.append(np.fromiter(map(self._status, texts), np.uint8, len(starts)))
+        self.counts["crlf"] += int(np.count_nonzero(codes[stops[stops > 0] - 1] == 13))
+        self.firsts.append(self.line)
+        self.bases.append(start)
+        self.offsets.append(starts.astype(np.uint32 if len(data) < 2**32 else np.uint64))
+        self.statuses.append(self._block_statuses(data, codes, starts))
 
-    def _decode_lines(self, data: bytes) -> Sequence[str | bytes]:
-        """Each line as text; lines that are not valid text stay bytes."""
-        if not text_error(data):
-            return data.decode("utf-8").split("\n")
-        return [line if text_error(line) else line.decode("utf-8") for line in data.split(b"\n")]
+    def index(self) -> LineIndex:
+        offsets, statuses = np.concatenate(self.offsets), np.concatenate(self.statuses)
+        blocks = np.array(self.firsts, np.int64), np.array(self.bases, np.int64)
+        found = statuses if statuses.any() else None
+        return LineIndex(*blocks, offsets, self.end, found, self.hash.digest(), self.counts)
+
+    def _block_statuses(self, data: bytes, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        problem = text_error(data)
+        if self.lines.check is None and not problem:
+            self.line += len(starts)
+            return blank_lines(data, codes, starts)
+        texts: Sequence[str | bytes] = data.split(b"\n") if problem else data.decode("utf-8").split("\n")
+        return np.fromiter(map(self._status, texts[: len(starts)]), np.uint8, len(starts))
 
     def _status(self, text: str | bytes) -> int:
         self.line += 1
         try:
             if isinstance(text, bytes):
-                raise ValueError(text_error(text))
+                if problem := text_error(text):
+                    raise ValueError(problem)
+                text = text.decode("utf-8")
             if self.lines.check:
                 return self.lines.check(self.number, self.line, text.removesuffix("\r"))
             return VALID if text.strip() else BLANK
@@ -216,6 +263,17 @@ class LineScanner:
                 return INVALID
             hint = "correct it, or set data.invalid=skip to leave such lines out"
             raise UserError(f"{self.path}:{self.line}: {error}; {hint}") from error
+
+
+def blank_lines(data: bytes, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The statuses of lines that need no other check. Only those are looked at that may begin with a space."""
+    statuses, heads = np.full(len(starts), VALID, np.uint8), codes[starts]
+    doubtful = np.flatnonzero((heads <= 32) | np.isin(heads, SPACE_HEADS))
+    ends = np.append(starts[1:], len(data))
+    for line, start, end in zip(doubtful.tolist(), starts[doubtful].tolist(), ends[doubtful].tolist(), strict=True):
+        if not data[start:end].decode("utf-8").strip():
+            statuses[line] = BLANK
+    return statuses
 
 
 def matching_files(pattern: str) -> list[Path]:

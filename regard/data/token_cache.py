@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import UserError
-from ..files import atomic_write
+from ..files import atomic_write, cache_folder
 from ..processors.tokenizers import Tokenizer, unknown_words
 from .documents import Documents
 from .split_points import CachedEncoder, TextPart
@@ -64,13 +64,6 @@ def cached_tokens(texts: Documents, tokenizer: Tokenizer, fallback: Path | None 
         raise UserError(f"{texts.name} was changed while it was being read; leave it alone and start again")
     tokens.messages, tokens.folder = messages, temporary
     return tokens
-
-
-def cache_folder(cache: str) -> Path:
-    """The folder of data.cache, or the default one of the user."""
-    if cache:
-        return Path(cache).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser(), "regard")
 
 
 def identity(tokenizer: Tokenizer) -> str:

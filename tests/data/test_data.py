@@ -75,7 +75,7 @@ def test_lines_do_not_depend_on_block_size(tmp_path, monkeypatch, block):
     lines = TextLines([write(tmp_path / "a", content)])
     assert list(lines) == ["äöü", "", "😀 long line here", "", "end"]
     assert lines.counts == {"crlf": 3, "bom": 1}
-    assert lines.statuses.tolist() == [0, 1, 0, 1, 0]
+    assert lines.statuses().tolist() == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("pack_it, suffix", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (gzip.compress, ".GZ")])

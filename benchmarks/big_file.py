@@ -1,0 +1,138 @@
+"""A large text file: `python -m benchmarks big-file --lines 10000000`.
+
+Times the index of its lines, the tokenizer and the first update, each in a process of its own, whose peak memory is
+printed beside. The file is generated in a temporary folder.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .report import align_columns
+
+WORDS = 20_000  # of the vocabulary that the lines are drawn from
+MEAN_WORDS = 8  # of a line
+LINES = 10_000_000
+CHUNK = 100_000  # lines written together
+
+
+def write_lines(path: Path, lines: int) -> None:
+    """Random words, the frequent ones more often; every hundredth line is blank."""
+    rng, letters = np.random.default_rng(1), np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    words = np.array(["".join(rng.choice(letters, size)) for size in rng.integers(2, 10, WORDS)])
+    with open(path, "w", encoding="utf-8") as file:
+        for first in range(0, lines, CHUNK):
+            count = min(CHUNK, lines - first)
+            sizes = np.where(rng.random(count) < 0.01, 0, 1 + rng.poisson(MEAN_WORDS - 1, count))
+            chosen = words[(WORDS * rng.random(sizes.sum()) ** 3).astype(int)].tolist()
+            ends = sizes.cumsum().tolist()
+            file.writelines(
+                " ".join(chosen[begin:end]) + "\n" for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+            )
+
+
+# --- phases, each in its own process ---------------------------------------------------------------------------------
+
+
+def index(path: str) -> dict[str, float]:
+    from regard.data.text_lines import TextLines
+
+    began = time.monotonic()
+    lines = TextLines([path])
+    return {"seconds": time.monotonic() - began, "lines": len(lines)}
+
+
+def tokenizer(path: str) -> dict[str, float]:
+    from regard.config.schema import MaskData, TokenizerConfig
+    from regard.data.masking import line_examples
+    from regard.processors.tokenizers import train_tokenizer
+
+    texts = line_examples([[path]], MaskData()).texts(0)
+    began = time.monotonic()
+    train_tokenizer(TokenizerConfig(vocab=8000), texts)
+    return {"seconds": time.monotonic() - began}
+
+
+def first_update(path: str) -> dict[str, float]:
+    """Of a small model and a tokenizer that needs no training; the index of the lines is not counted."""
+    import regard
+    from regard.data.text_lines import TextLines
+
+    began = time.monotonic()
+    TextLines([path])
+    indexed = time.monotonic() - began
+    settings: dict[str, Any] = {
+        "data.train": path, "data.max_tokens": 96, "tokenizer.kind": "byte", "train.steps": 1, "train.tokens": 4096,
+        "model.size": "tiny", "device": "cpu",
+    }  # fmt: skip
+    times: list[float] = []
+
+    def on_event(record: dict[str, Any]) -> None:
+        if record["event"] == "train":
+            times.append(time.monotonic())
+
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        regard.train("masked", settings, out=Path(folder, "run"), on_event=on_event, progress=False)
+    return {"seconds": times[0] - began - indexed, "index seconds": indexed}
+
+
+PHASES: dict[str, Callable[[str], dict[str, float]]] = {
+    "index": index, "index again": index, "tokenizer": tokenizer, "first update": first_update,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BigFileReport:
+    """Seconds and peak memory of every phase."""
+
+    lines: int
+    phases: dict[str, dict[str, float]]
+
+    def values(self) -> dict[str, Any]:
+        return {"bench": "big-file", "lines": self.lines, "phases": self.phases}
+
+    def table(self) -> str:
+        rows = [["phase", "seconds", "peak MB"]]
+        rows += [[name, f"{each['seconds']:.2f}", f"{each['peak MB']:,.0f}"] for name, each in self.phases.items()]
+        return "\n".join([f"big-file: {self.lines:,} lines", *align_columns(rows)])
+
+
+def run_phase(name: str, path: str, cache: str) -> dict[str, float]:
+    """The result of a phase, with the peak memory of its process."""
+    command = [sys.executable, "-m", "benchmarks.big_file", name, path]
+    variables = {**os.environ, "XDG_CACHE_HOME": cache}
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
+    result: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
+    return result
+
+
+def measure(lines: int, phases: Iterable[str] = tuple(PHASES)) -> BigFileReport:
+    """Generate the file and run the phases on it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lines.txt")
+        write_lines(path, lines)
+        print(f"{lines:,} lines, {path.stat().st_size / 1e6:,.0f} MB", file=sys.stderr)
+        found = {name: run_phase(name, str(path), str(Path(folder, "cache"))) for name in phases}
+        return BigFileReport(lines, found)
+
+
+def main(arguments: list[str]) -> None:
+    """One phase, in its own process."""
+    name, path = arguments
+    found = PHASES[name](path)
+    print(json.dumps({**found, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
