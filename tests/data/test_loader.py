@@ -217,8 +217,8 @@ from test_loader import loader, pairs
 made = loader(pairs(workers=2))
 steps = made.steps(0)
 next(steps)
-print(*(process.pid for process in active_children()), flush=True)
 try:
+    print(*(process.pid for process in active_children()), flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print(len(list(steps)), flush=True)  # workers go on, so that the loop ends in order
