@@ -65,13 +65,20 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
     """Parse and call a command. Click's own `main` would handle a closed pipe and Ctrl-C differently."""
     command: Any = typer.main.get_command(application)
     known = getattr(command, "commands", None)
-    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    with_value = {name for option in command.params if not getattr(option, "is_flag", False) for name in option.opts}
+    verb = find_verb(arguments, with_value)
     if known is not None and verb is not None and verb not in known:
         near = difflib.get_close_matches(verb, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
         raise UserError(f"there is no verb {verb!r}; {hint}")
     with command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
+
+
+def find_verb(arguments: list[str], with_value: set[str]) -> str | None:
+    """The first argument that is neither an option nor the value of one."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return next((each for before, each in pairs if not each.startswith("-") and before not in with_value), None)
 
 
 def usage_message(error: Any) -> str:

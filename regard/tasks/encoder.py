@@ -255,5 +255,7 @@ def with_max_vocab(run: Run, **settings: object) -> Run:
 
 
 def _with_head(run: Run, vocab: int, settings: Mapping[str, object]) -> Run:
-    others = {name: value for name, value in OTHER_HEADS.items() if name in type(run.model).model_fields}
-    return with_model_settings(run, **{"vocab": vocab, **others, **settings})
+    known = type(run.model).model_fields
+    others = {name: value for name, value in OTHER_HEADS.items() if name in known}
+    own = {name: value for name, value in settings.items() if name != "head" or name in known}  # it may have only one
+    return with_model_settings(run, **{"vocab": vocab, **others, **own})
