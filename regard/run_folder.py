@@ -26,7 +26,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     if about.get("format") == 1:
         about = _from_format_1(about)
     if about.get("format") == FORMAT:
-        return about if "processors" in about else about | {"processors": _former_processors(folder, about["config"])}
+        if "processors" not in about:
+            return about | {"processors": _former_processors(folder, about["config"])}
+        return about | {"processors": check_entries(about["processors"], folder / FILE)}
     raise UserError(
         f"{folder} has format {about.get('format')!r} and this version of regard reads 1 and {FORMAT}; "
         "use the version that wrote it"
@@ -45,6 +47,16 @@ def write_run(folder: Path, about: Mapping[str, Any]) -> None:
 def update_run(folder: Path, **changes: Any) -> None:
     """Change entries of run.json; the rest stays, including the versions that created the run."""
     write_json(folder / FILE, read_run(folder) | changes)
+
+
+def check_entries(entries: Any, where: Path) -> dict[str, dict[str, str]]:
+    """The list of processors by field, each with its kind and the name of its file; anything else raises UserError."""
+    for field, entry in entries.items() if isinstance(entries, dict) else [("every field", entries)]:
+        for key in ("kind", "file"):
+            if not isinstance(entry, dict) or not isinstance(value := entry.get(key), str) or Path(value).name != value:
+                raise UserError(f"{where}: the processor of {field} has no valid {key}; restore the file")
+    checked: dict[str, dict[str, str]] = entries
+    return checked
 
 
 def _former_processors(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, SavedSettings, pad_arrays
+from .base import Array, Rng, SavedSettings, pad_arrays, to_array
 
 FLOOR, RANGE = 1e-10, 8.0  # the least power; the powers of ten below the loudest that are kept
 GRIFFIN_LIM_STEPS = 32
+RATES = 1000, 768_000  # samples per second that can be resampled
 
 
 class Sound(NamedTuple):
@@ -85,7 +86,7 @@ class AudioProcessor(SavedSettings):
 
     def decode(self, values: Array | Tensor) -> Sound:
         """A sound with these frames. The phases are lost and estimated (Griffin-Lim)."""
-        frames = torch.as_tensor(np.asarray(values, np.float32))
+        frames = torch.from_numpy(to_array(values).astype(np.float32))
         inverse = torch.linalg.pinv(mel_filters(self.rate, self.window, self.bins))
         magnitudes = (inverse @ (10 ** (frames.T * 4 - 4))).clamp(min=0).sqrt()  # (frequencies, frames)
         magnitudes = torch.cat([magnitudes, magnitudes[:, -1:]], 1)  # the last frame was dropped
@@ -153,7 +154,7 @@ def read_sound(raw: str | Path | bytes) -> Sound:
         raise UserError(f"{name} cannot be read ({error.strerror}); give the path of a sound file") from error
     try:
         return _read_wav(data)
-    except (wave.Error, EOFError):  # another format, or WAV with floats
+    except (wave.Error, EOFError, RuntimeError):  # another format, WAV with floats, or damaged
         pass
     try:
         import soundfile
@@ -161,7 +162,7 @@ def read_sound(raw: str | Path | bytes) -> Sound:
         raise UserError(f"{name} is no plain WAV; for other formats: pip install 'regard[audio]'") from error
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="float32")
-    except soundfile.LibsndfileError as error:
+    except (RuntimeError, MemoryError) as error:  # a damaged header may tell of any length
         raise UserError(f"{name} cannot be read as sound ({error}); give WAV, FLAC, OGG or MP3") from error
     return Sound(samples, rate)
 
@@ -169,6 +170,8 @@ def read_sound(raw: str | Path | bytes) -> Sound:
 def _read_wav(data: bytes) -> Sound:
     with wave.open(io.BytesIO(data)) as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+        if width > 4:
+            raise wave.Error("more than 32 bits")
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     content = content[: len(content) // (width * channels) * width * channels].reshape(-1, width)
     if width == 1:  # unsigned
@@ -182,6 +185,10 @@ def _read_wav(data: bytes) -> Sound:
 
 def resample(samples: Array, rate: int, wanted: int) -> Array:
     """The samples at another rate, filtered against aliasing."""
+    if not RATES[0] <= rate <= RATES[1]:
+        raise UserError(
+            f"a sound has {rate} samples per second; expected {RATES[0]} to {RATES[1]}, the file is damaged"
+        )
     try:
         from scipy.signal import resample_poly
     except ImportError as error:

@@ -62,6 +62,11 @@ PROCESSORS = Registry("processor", BUILTIN)  # by kind: a class, or its import n
 # --- tensors ---------------------------------------------------------------------------------------------------------
 
 
+def to_array(values: Any) -> Array:
+    """The values of a tensor, on any device, or of a sequence."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
 def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tensor | None]:
     """Arrays of unequal lengths as one table (batch, longest, …), and which positions are valid; None if all are."""
     lengths = [len(row) for row in rows]

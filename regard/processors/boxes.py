@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, SavedSettings, pad_arrays
+from .base import Array, Rng, SavedSettings, pad_arrays, to_array
 
 BoxFormat = Literal["xyxy", "xywh"]
 
@@ -64,9 +65,9 @@ class BoxProcessor(SavedSettings):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return Inputs("boxes", *pad_arrays(encoded))
 
-    def decode(self, values: Array, width: int = 1, height: int = 1) -> Boxes:
+    def decode(self, values: Array | Tensor, width: int = 1, height: int = 1) -> Boxes:
         """The boxes in pixels of a picture of this size; without it, in shares of the picture."""
-        boxes = np.asarray(values, np.float64).reshape(-1, 4)
+        boxes = to_array(values).astype(np.float64).reshape(-1, 4)
         center, size, limits = boxes[:, :2], boxes[:, 2:], np.array([width, height])
         first, last = (center - size / 2) * limits, (center + size / 2) * limits
         return Boxes(np.concatenate([first, last if self.format == "xyxy" else last - first], 1), width, height)

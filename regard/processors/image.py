@@ -12,7 +12,7 @@ import torch
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, SavedSettings
+from .base import Array, Rng, SavedSettings, to_array
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,6 +21,7 @@ Picture: TypeAlias = "str | Path | bytes | Array | Image.Image"
 Triple: TypeAlias = tuple[float, float, float]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
+MAX_ASPECT = 100  # of pictures whose shorter side is resized: the longer one must fit into memory
 TRIES = 10  # random crops that may not fit before the whole picture is taken
 
 
@@ -86,7 +87,7 @@ class ImageProcessor(SavedSettings):
         """The picture of pixels (3, height, width)."""
         from PIL import Image
 
-        pixels = np.asarray(values, np.float32) * self._channels(self.std) + self._channels(self.mean)
+        pixels = to_array(values).astype(np.float32) * self._channels(self.std) + self._channels(self.mean)
         return Image.fromarray(np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
 
     def mirror(self, raw: Picture) -> "Image.Image":
@@ -103,6 +104,10 @@ class ImageProcessor(SavedSettings):
         """`size` is (height, width); None: as `resize` says."""
         if size is None and isinstance(self.resize, int):
             width, height = picture.size
+            if max(width, height) > MAX_ASPECT * min(width, height):
+                raise UserError(
+                    f"a picture is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
+                )
             longer = int(self.resize * max(width, height) / min(width, height))
             size = (self.resize, longer) if height <= width else (longer, self.resize)
         height, width = size or self.resize  # type: ignore[misc]

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
-from .base import IGNORED, Array, Rng, pad_arrays, read_saved, write_saved
+from .base import IGNORED, Array, Rng, pad_arrays, read_saved, to_array, write_saved
 from .text import TextProcessor, encode_words
 from .tokenizers import Tokenizer, load_tokenizer
 
@@ -116,8 +117,8 @@ class LabelProcessor:
             return Inputs("labels", *pad_arrays(encoded, IGNORED))
         return Inputs("labels", torch.from_numpy(np.stack(encoded)))
 
-    def decode(self, values: int | Sequence[int] | Array) -> str | list[str]:
-        found = np.asarray(values)
+    def decode(self, values: int | Sequence[int] | Array | Tensor) -> str | list[str]:
+        found = to_array(values)
         if not found.ndim:
             return self.labels.names[int(found)]
         return [self.labels.names[number] for number in found.tolist() if number != IGNORED]
@@ -171,9 +172,9 @@ class TagProcessor:
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         return Inputs("labels", *pad_arrays(encoded, IGNORED))
 
-    def decode(self, values: Sequence[int] | Array) -> list[str]:
+    def decode(self, values: Sequence[int] | Array | Tensor) -> list[str]:
         """The tags of the words, without the other positions."""
-        return [self.labels.names[int(each)] for each in values if each != IGNORED]
+        return [self.labels.names[number] for number in to_array(values).tolist() if number != IGNORED]
 
     def save(self, path: Path) -> None:
         write_saved(path, self.kind, self.version, {"labels": self.labels.counts})

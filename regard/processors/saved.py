@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
 from ..files import read_optional_json, write_json
-from ..run_folder import FILE, read_run
+from ..run_folder import check_entries, read_run
 from .base import PROCESSORS, Processor, read_processor_file
 from .labels import LabelProcessor, LabelSet, TagProcessor
 
@@ -55,22 +54,12 @@ def save_processors(folder: Path, processors: Mapping[str, Processor]) -> dict[s
 
 def load_processors(folder: Path) -> dict[str, Processor]:
     """The processors of a run folder by field. Fields with one file share one processor."""
-    return _load_listed(folder, read_run(folder)["processors"], FILE)
-
-
-def _load_listed(folder: Path, entries: Mapping[str, Any], listed_in: str) -> dict[str, Processor]:
     found: dict[str, Processor] = {}
     files: dict[str, Processor] = {}
-    for field, entry in entries.items():
-        try:
-            kind, file = str(entry["kind"]), str(entry["file"])
-        except (TypeError, KeyError) as error:
-            raise UserError(
-                f"{folder / listed_in}: the processor of {field} has no {error}; restore the file"
-            ) from error
-        if file not in files:
-            files[file] = load_processor(folder / file, kind)
-        found[field] = files[file]
+    for field, entry in read_run(folder)["processors"].items():
+        if entry["file"] not in files:
+            files[entry["file"]] = load_processor(folder / entry["file"], entry["kind"])
+        found[field] = files[entry["file"]]
     return found
 
 
@@ -84,6 +73,8 @@ def export_processors(folder: Path, processors: Mapping[str, Processor]) -> None
 
 def imported_labels(folder: Path, labels: LabelSet) -> LabelSet:
     """The labels that `export_processors` saved; `labels` where there are none, or another number."""
-    kept = _load_listed(folder, read_optional_json(folder / LIST), LIST).values()
-    found = [each.labels for each in kept if isinstance(each, LabelProcessor | TagProcessor)]
-    return found[0] if found and len(found[0]) == len(labels) else labels
+    entries = check_entries(read_optional_json(folder / LIST), folder / LIST).values()
+    kinds = (LabelProcessor.kind, TagProcessor.kind)
+    found = [load_processor(folder / entry["file"], entry["kind"]) for entry in entries if entry["kind"] in kinds]
+    own = [each.labels for each in found if isinstance(each, LabelProcessor | TagProcessor)]
+    return own[0] if own and len(own[0]) == len(labels) else labels

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from ..parts.inputs import Inputs, Modality
-from .base import Array, Rng, pad_arrays
+from .base import Array, Rng, pad_arrays, to_array
 from .tokenizers import Tokenizer, load_tokenizer
 
 
@@ -41,9 +42,9 @@ class TextProcessor:
         values, valid = pad_arrays(encoded, self.tokenizer.pad)
         return Inputs("tokens", values.long(), valid)
 
-    def decode(self, values: Sequence[int] | Array) -> str:
+    def decode(self, values: Sequence[int] | Array | Tensor) -> str:
         """The text of token ids without START, END and padding."""
-        return self.tokenizer.decode([[int(each) for each in values]])[0]
+        return self.tokenizer.decode([to_array(values).tolist()])[0]
 
     def save(self, path: Path) -> None:
         self.tokenizer.save(path)

@@ -123,9 +123,9 @@ def kept_tokenizer(kept: Processors, field: str = "text") -> Tokenizer | None:
 
 def restored_tokenizer(kept: Processors, field: str = "text") -> Tokenizer:
     """The tokenizer of a run; one that run.json does not list is an error."""
-    if (tokenizer := kept_tokenizer(kept, field)) is None:
+    if not isinstance(found := kept.get(field), TextProcessor):
         raise UserError(f"run.json lists no text processor for the field {field!r}; restore it, or train the run again")
-    return tokenizer
+    return found.tokenizer
 
 
 def kept_labels(kept: Processors, field: str) -> LabelSet | None:

@@ -397,6 +397,35 @@ def test_damaged_run_folders(run, capsys, tmp_path):
     check_error(capsys, "predict", copy, words="tokenizer.json")
 
 
+def test_processors_that_are_missing_or_unknown(run, capsys, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    about = json.loads((copy / "run.json").read_text())
+    assert about["processors"] == dict.fromkeys(("source", "target"), {"kind": "text", "file": "tokenizer.json"})
+
+    def list_processors(**entries: object) -> None:
+        (copy / "run.json").write_text(json.dumps({**about, "processors": {**about["processors"], **entries}}))
+
+    list_processors(target={"kind": "smell", "file": "smell.json"})
+    check_error(capsys, "predict", copy, words="smell.json holds a processor of kind 'smell'; this regard has text, ")
+    list_processors(image={"kind": "image", "file": "image.json"})
+    check_error(
+        capsys, "predict", copy, words="image.json cannot be read (No such file or directory); it belongs to the run"
+    )
+    (copy / "image.json").write_text('{"kind": "image", "version": 2}')
+    check_error(
+        capsys, "predict", copy, words="has version 2 of the processor 'image' and this version of regard reads up to 1"
+    )
+    (copy / "run.json").write_text(json.dumps({**about, "processors": {}}))
+    check_error(capsys, "predict", copy, words="run.json lists no text processor for the field 'source'")
+    (copy / "run.json").write_text(json.dumps(about))
+    (copy / "tokenizer.json").unlink()
+    for verb in (["predict", copy], ["eval", copy], ["convert", copy, "--average", "2", "--out", tmp_path / "mean"]):
+        check_error(
+            capsys, *verb, words="tokenizer.json cannot be read (No such file or directory); it belongs to the run"
+        )
+
+
 def test_a_broken_checkpoint_falls_back_to_an_older_one(run, capsys, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)

@@ -101,6 +101,10 @@ def test_run_json_of_format_1_is_read_with_current_names(name: str) -> None:
     assert [renamed_key(key) for key in former] == list(current)
     assert [renamed_key(key) for key in raw["origin"]] == list(about["origin"])
     assert regard.resolve(about["recipe"]).run.task == about["config"]["task"]
+    files = {path.name for path in (OLD / name).glob("*tokenizer.json")} | {
+        path.name for path in (OLD / name).glob("labels.json")
+    }
+    assert {entry["file"] for entry in about["processors"].values()} == files  # found by name: format 1 has no list
 
 
 @pytest.mark.parametrize("settings", ["settings of the run", "settings of the model only"])

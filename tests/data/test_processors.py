@@ -218,6 +218,7 @@ def test_random_regions_lie_inside_and_have_their_area():
         ("nowhere.png", "nowhere.png does not exist; give the path of a picture"),
         (b"no picture", "the bytes cannot be read as a picture"),
         (np.zeros((3, 4, 5)), r"an array of shape \(3, 4, 5\) is no picture"),
+        (np.zeros((1, 200)), "a picture is 200 × 1 pixels; expected one side at most 100 times the other"),
         (np.full((4, 4), 7.0), "a picture has values from 7 to 7; expected floats of 0…1"),
     ],
 )
@@ -289,6 +290,19 @@ def test_channels_rates_and_formats(tmp_path):
     assert np.array_equal(audio.samples((tmp_path / "float.wav").read_bytes()), expected)
 
 
+def test_damaged_sound_files():
+    """One byte of the header is changed; the rest of the file is cut off in half of the cases."""
+    audio, rng = AudioProcessor(), np.random.default_rng(0)
+    whole = wav(tone(440, 0.05), rate=8000)
+    for position in range(44):
+        damaged = bytearray(whole if position % 2 else whole[:300])
+        damaged[position] = rng.integers(256)
+        try:
+            assert np.isfinite(audio.encode(bytes(damaged))).all()
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
 def test_batches_of_frames():
     audio = AudioProcessor(bins=20)
     encoded = [audio.encode(tone(300, seconds)) for seconds in (0.2, 0.1, 0.001)]
@@ -325,6 +339,7 @@ def test_frames_become_sound_again():
         (b"no sound", "the bytes cannot be read as sound"),
         (np.zeros(0), r"a sound of shape \(0,\) has no finite samples"),
         (np.array([math.nan]), "has no finite samples"),
+        (Sound(np.zeros(99), 2**31), "a sound has 2147483648 samples per second; expected 1000 to 768000"),
     ],
 )
 def test_what_is_no_sound(raw, words):
@@ -465,8 +480,14 @@ def test_the_processors_of_a_run(tokenizer, tmp_path):
     list_in_run(tmp_path, entries)
     found = load_processors(tmp_path)
     assert found["source"] is not found["target"]
-    list_in_run(tmp_path, {"image": {"kind": "image"}})
-    with pytest.raises(UserError, match="the processor of image has no 'file'; restore the file"):
+    for wrong in ({"kind": "image"}, {"kind": "image", "file": "../image.json"}, "image.json", None):
+        list_in_run(tmp_path, {"image": wrong})
+        with pytest.raises(
+            UserError, match=r"run\.json: the processor of image has no valid (kind|file); restore the file"
+        ):
+            load_processors(tmp_path)
+    list_in_run(tmp_path, ["image"])
+    with pytest.raises(UserError, match="the processor of every field has no valid kind"):
         load_processors(tmp_path)
 
 
