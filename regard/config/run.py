@@ -144,28 +144,29 @@ def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...
         group = key.partition(".")[0]
         if group not in only and group in Run.model_fields:
             raise UserError(f"{key} has no effect on a finished run; only these can be set: {', '.join(only)}")
-    if "decode" in only and (decode := _changed_decode(run, overrides)) is not None:
-        return run.model_copy(update={"decode": decode})
+    for name in {"decode", "model"}.intersection(only):
+        if (section := _changed_section(run, name, overrides)) is not None:
+            return run.model_copy(update={name: section})
     return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
 
 
-def _changed_decode(run: Run, overrides: Mapping[str, Any]) -> Base | None:
-    """The decode section with these settings, if they change nothing else and are valid.
+def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base | None:
+    """A section with these settings, if they change nothing else and are valid. No other section depends on it.
 
-    Every call of `predict` may change some: validating the whole run takes 40 times as long.
+    Every call of `predict` may change decode.*: validating the whole run takes 40 times as long.
     """
-    decode: Base = run.decode
-    section, values = type(decode).model_fields, dict(decode)
+    former: Base = getattr(run, name)
+    section, values = type(former).model_fields, dict(former)
     for key, value in flatten(overrides):
-        group, _, name = key.partition(".")
-        if group != "decode" or name not in section or groups_in(annotation := section[name].annotation):
+        group, _, setting = key.partition(".")
+        if group != name or setting not in section or groups_in(annotation := section[setting].annotation):
             return None
         value = parse_value(value, annotation) if isinstance(value, str) else value
         if isinstance(value, bool) and bool not in plain_types(annotation):
             return None
-        values[name] = value
+        values[setting] = value
     try:
-        return type(decode).model_validate(values)
+        return type(former).model_validate(values)
     except ValidationError:
         return None  # merging the whole run gives the error message
 
