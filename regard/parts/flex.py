@@ -19,9 +19,8 @@ ScoreRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # (score
 
 def supports(mask: Mask, device: torch.device) -> bool:
     """True for packed rows in compiled code on a GPU, without other rules. Without compilation it would be slow."""
-    rest = mask.window, mask.key_positions, mask.key_valid, mask.beam_ancestry
-    other_rules = mask.exclude_self or any(value is not None for value in rest)
-    return mask.segments is not None and not other_rules and device.type == "cuda" and torch.compiler.is_compiling()
+    packed = mask.segments is not None and mask.only("causal", "positions", "segments", "key_segments")
+    return packed and device.type == "cuda" and torch.compiler.is_compiling()
 
 
 def attend_packed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:

@@ -5,6 +5,8 @@ any visible key gets zeros and finite gradients: a law for every kernel. `weight
 the fused `forward` does not materialize.
 """
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from . import flex
 from .cache.base import CacheLayout, LayerCache, LayoutSpec
 from .cache.slots import DenseCache, DenseLayout, RollingCache, RollingLayout, SlotLayout
-from .masks import Mask
+from .masks import DENSE, NO_REASONS, Mask
 
 # Not cuDNN: with a mask tensor it breaks the law of zeros in bf16, and it failed on decode steps.
 MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -25,6 +27,8 @@ class Kernel(nn.Module):
     biasable = True  # False: it has no scores to which positions could add
     causal = True  # False: it cannot hide later keys
     unpadded = False  # True: it accepts rows without padding (`Mask.length_runs`)
+    honors: Sequence[str] = DENSE  # the fields of a mask that it obeys; it refuses the others
+    reasons: Mapping[str, str] = NO_REASONS  # why it refuses a field, for fields that a user can cause
 
     def forward(
         self,
@@ -40,6 +44,10 @@ class Kernel(nn.Module):
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
         """(batch, heads, queries, keys); each row sums to one, or to zero if no key is visible."""
         raise NotImplementedError
+
+    def check_mask(self, mask: Mask) -> None:
+        """Refuse fields that it does not honor. Kernels that use `Mask.visible` need no other check."""
+        mask.require(type(self).__name__, self.honors, self.reasons)
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
         """Build the form of `mask` that `forward` uses. One per stack call serves all layers."""
@@ -76,7 +84,7 @@ class SoftmaxKernel(Kernel):
         drop = self.dropout if self.training else 0.0
         if bias is None and mask.causal_only:
             return self._attend_causal(q, k, v, drop)
-        if bias is None and mask.length_runs is not None:
+        if bias is None and mask.length_runs is not None and mask.only("positions", "segments", "length_runs"):
             return self._attend_length_runs(q, k, v, mask.length_runs, drop)
         if bias is None and not drop and flex.supports(mask, q.device):
             return flex.attend_packed(q, k, v, mask, self.scale)

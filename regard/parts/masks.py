@@ -1,6 +1,6 @@
 """A `Mask` describes which keys each query may attend to. Only the kernel that needs a tensor builds it."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from operator import and_
@@ -12,6 +12,7 @@ from torch import Tensor
 ANY_SEGMENT = -2  # segment of a key that is visible from every segment
 ABSENT = 2**30  # position of a missing key: later than any query and outside any window
 T = TypeVar("T")
+NO_REASONS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,8 @@ class Mask:
     one segment.
 
     Rules compare *positions*, not indices in the row. So one description serves packing, ragged rows, a KV cache and
-    the memory of Transformer-XL.
+    the memory of Transformer-XL. A kernel declares the fields that it honors (`only`, `require`): it refuses all
+    others, also those that a later version adds.
     """
 
     causal: bool = False  # hide keys at later positions
@@ -35,11 +37,26 @@ class Mask:
     beam_ancestry: Tensor | None = None  # (batch, queries, keys) bool: keys of each beam's own history
     length_runs: tuple[tuple[int, int], ...] | None = None  # (count, length) of the segments of a single packed row
 
+    def only(self, *honored: str) -> bool:
+        """True if no other field is set."""
+        for name in self.cached("set", self.set_fields):  # noqa: SIM110, for every layer calls this
+            if name not in honored:
+                return False
+        return True
+
+    def require(self, who: str, honored: Sequence[str], reasons: Mapping[str, str] = NO_REASONS) -> None:
+        """Refuse a field that `who` does not honor; `reasons` has better messages for some fields."""
+        if not self.only(*honored):
+            name = next(name for name in self.set_fields() if name not in honored)
+            raise ValueError(reasons.get(name, f"{who} does not honor Mask.{name}; use dense attention"))
+
+    def set_fields(self) -> list[str]:
+        return [name for name in FIELDS if (value := getattr(self, name)) is not None and value is not False]
+
     @property
     def causal_only(self) -> bool:
         """True if causality is the only rule, so that a kernel needs no mask tensor."""
-        rest = self.window, self.positions, self.key_positions, self.key_valid, self.segments, self.beam_ancestry
-        return self.causal and not self.exclude_self and all(value is None for value in rest)
+        return self.causal and self.only("causal")
 
     def query_key_positions(self, queries: int, keys: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Positions of queries and keys, (batch or 1, queries) and (batch or 1, keys)."""
@@ -53,6 +70,7 @@ class Mask:
         return self.cached("visible", lambda: self._visible(queries, keys, device))
 
     def _visible(self, queries: int, keys: int, device: torch.device | None) -> Tensor | None:
+        self.require("a table of visible pairs", DENSE)
         by_position = self.causal or self.exclude_self or self.window is not None
         rules = self._position_rules(queries, keys, device) if by_position else []
         if self.key_valid is not None:
@@ -106,6 +124,11 @@ class Mask:
 
 
 FIELDS = tuple(f.name for f in fields(Mask))  # a constant: compiled code cannot call dataclasses.fields
+# Fields that `visible` honors. `length_runs` repeats what `segments` says.
+DENSE = (
+    "causal", "exclude_self", "window", "positions", "key_positions", "key_valid", "segments", "key_segments",
+    "global_positions", "beam_ancestry", "length_runs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

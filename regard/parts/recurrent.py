@@ -27,6 +27,8 @@ CELLS: dict[Cell, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 STEPS: dict[Cell, Any] = {"lstm": torch.lstm_cell, "gru": torch.gru_cell, "rnn": torch.rnn_tanh_cell}
 MAX_TOKENS = 32768  # tokens per call of torch's fused RNNs: cuDNN refuses 65,536
 
+SEQUENTIAL = ("causal", "positions", "key_valid", "segments")  # fields of a mask that a reading in order honors
+
 
 class StatefulMixer(SequenceMixer):
     """A mixer with a fixed-size state. It has the signature of attention and reads only the query."""
@@ -42,6 +44,7 @@ class StatefulMixer(SequenceMixer):
         position_terms: PositionTerms | None = None,
         layer_cache: LayerCache | None = None,
     ) -> Tensor:
+        mask.require(type(self).__name__, SEQUENTIAL if self.causal else SEQUENTIAL[1:])
         if layer_cache is None:
             return self.read_all(query, mask)
         if layer_cache.beams:  # (rows, beams): each beam has its own state, as each row has otherwise

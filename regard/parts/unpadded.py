@@ -17,9 +17,7 @@ def supports(x: Tensor, mask: Mask) -> bool:
     Recorded weights are stored by row, so a recorded call keeps its padding.
     """
     needs_rows = torch.is_grad_enabled() or torch.compiler.is_compiling() or current_recorder() is not None
-    rest = mask.window, mask.key_positions, mask.segments, mask.global_positions, mask.beam_ancestry
-    other_rules = mask.causal or mask.exclude_self or any(value is not None for value in rest)
-    if x.device.type != "cpu" or needs_rows or other_rules or mask.key_valid is None:
+    if x.device.type != "cpu" or needs_rows or mask.key_valid is None or not mask.only("key_valid", "positions"):
         return False
     return has_contiguous_rows(mask.key_valid)
 

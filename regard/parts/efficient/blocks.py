@@ -15,8 +15,10 @@ from torch.nn.attention.flex_attention import BlockMask
 from .. import flex
 from ..cache.base import LayerCache
 from ..kernels import Kernel, SoftmaxKernel, masked_softmax, repeat_heads
-from ..masks import Mask
+from ..masks import FIELDS, Mask
 from .blocked import BlockGroup, KeyChunk, attend_blocks, group_sizes, key_chunks, visibility_biases
+
+OWN_PATTERN = "attention in random blocks has its own pattern and can hide padding only; use dense or window"
 
 
 class BlockSparseKernel(Kernel):
@@ -24,6 +26,12 @@ class BlockSparseKernel(Kernel):
     1 + `random` times: transformers does so outside training, and its published metrics are measured so."""
 
     biasable, causal = False, False
+    honors = ("positions", "key_valid")
+    reasons = dict.fromkeys(FIELDS, OWN_PATTERN) | {
+        "segments": "attention in random blocks needs one text per row and cannot pack; pad instead "
+        "(data.packed=false)",
+        "causal": "attention in random blocks reads later tokens and cannot be causal; use it in an encoder",
+    }
 
     def __init__(self, size: int = 64, random: int = 3, seed: int = 0, drawn: bool = True) -> None:
         super().__init__()
@@ -38,7 +46,7 @@ class BlockSparseKernel(Kernel):
         bias: Tensor | None = None,
         layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        check_mask(mask)
+        self.check_mask(mask)
         tokens = q.size(2)
         if tokens <= self.dense_limit:
             dense: Tensor = self.inner(q, k, v, mask)
@@ -58,12 +66,12 @@ class BlockSparseKernel(Kernel):
         return (5 + 2 * self.random) * self.size
 
     def prepare(self, mask: Mask, queries: int, keys: int, device: torch.device) -> None:
-        check_mask(mask)
+        self.check_mask(mask)
         if queries <= self.dense_limit:
             self.inner.prepare(mask, queries, keys, device)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor:
-        check_mask(mask)
+        self.check_mask(mask)
         scores = q @ repeat_heads(k, q.size(1)).transpose(-2, -1) * q.size(-1) ** -0.5
         visible, more = self._block_visibility(mask, q)
         large = [each.repeat_interleave(self.size, 2).repeat_interleave(self.size, 3) for each in (visible, more)]
@@ -230,21 +238,3 @@ def row_lengths(valid: Tensor) -> Tensor:
 
 def truncate(mask: Mask, tokens: int) -> Mask:
     return mask if mask.key_valid is None else Mask(key_valid=mask.key_valid[:, :tokens])
-
-
-def check_mask(mask: Mask) -> None:
-    if mask.segments is not None:
-        raise ValueError(
-            "attention in random blocks needs one text per row and cannot pack; pad instead (data.packed=false)"
-        )
-    if mask.causal:
-        raise ValueError("attention in random blocks reads later tokens and cannot be causal; use it in an encoder")
-    if (
-        mask.exclude_self
-        or mask.window is not None
-        or mask.global_positions is not None
-        or mask.beam_ancestry is not None
-    ):
-        raise ValueError(
-            "attention in random blocks has its own pattern and can hide padding only; use dense or window"
-        )

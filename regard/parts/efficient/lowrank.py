@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from ..cache.base import LayerCache
 from ..kernels import Kernel, SoftmaxKernel, repeat_heads
-from ..masks import Mask
+from ..masks import FIELDS, Mask
 
 Sharing = Literal["none", "heads", "key-value", "layers"]
 ALL_VISIBLE = Mask()
+HIDES_NONE = "lowrank attention projects all positions together and cannot hide some; use dense or window"
 
 
 class LowRankKernel(Kernel):
@@ -22,6 +23,11 @@ class LowRankKernel(Kernel):
 
     biasable = False
     causal = False
+    honors = ("positions", "key_valid")
+    reasons = dict.fromkeys(FIELDS, HIDES_NONE) | {
+        "segments": "lowrank attention projects a row as one text and cannot pack; set data.packed=false, or use "
+        "model.attention.kind=dense or window"
+    }
 
     def __init__(self, heads: int, rank: int, tokens: int, sharing: Sharing = "heads", dropout: float = 0.0) -> None:
         super().__init__()
@@ -44,20 +50,12 @@ class LowRankKernel(Kernel):
         bias: Tensor | None = None,
         layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        self._check_mask(mask, k.size(2))
+        self.check_mask(mask)
+        self._check_length(k.size(2))
         mixed: Tensor = self.inner(q, self.keys(k, mask), self.values(v, mask), ALL_VISIBLE)
         return mixed
 
-    def _check_mask(self, mask: Mask, tokens: int) -> None:
-        if mask.segments is not None:
-            raise ValueError(
-                "lowrank attention projects a row as one text and cannot pack; set data.packed=false, or use "
-                "model.attention.kind=dense or window"
-            )
-        if mask.causal or mask.exclude_self or mask.window is not None:
-            raise ValueError(
-                "lowrank attention projects all positions together and cannot hide some; use dense or window"
-            )
+    def _check_length(self, tokens: int) -> None:
         if tokens > self.context:
             raise ValueError(
                 f"a text of {tokens} tokens is longer than the {self.context} positions of lowrank attention; "

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..cache.base import CacheLayout, FeatureSums, LayerCache, LayoutSpec
 from ..kernels import Kernel, masked_softmax, repeat_heads
-from ..masks import Mask
+from ..masks import FIELDS, Mask
 
 SPAN_CHUNKS = 16  # chunks of a text that are processed together
 HIDDEN_TOP = -1e30  # the top of a hidden key: less than FeatureSums.NO_KEY
@@ -37,10 +37,15 @@ class KeyFeatures(NamedTuple):
         return KeyFeatures(change(self.features, 0), change(self.tops, HIDDEN_TOP), change(self.values, 0), segments)
 
 
+SUMS_ALL = "favor attention sums over all positions and cannot leave some out; use dense or window"
+
+
 class RandomFeatureKernel(Kernel):
     """FAVOR+. The directions are a buffer of the model, redrawn every `redraw` training steps (0: never)."""
 
     biasable = False
+    honors = ("causal", "positions", "key_valid", "segments")
+    reasons = dict.fromkeys(FIELDS, SUMS_ALL)
     directions: Tensor
 
     def __init__(self, head_width: int, features: int, chunk: int = 128, redraw: int = 0) -> None:
@@ -83,7 +88,7 @@ class RandomFeatureKernel(Kernel):
         bias: Tensor | None = None,
         layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        self._check_mask(mask)
+        self.check_mask(mask)
         beams = 0 if layer_cache is None else layer_cache.beams
         if beams:  # each beam has sums of its own
             q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))
@@ -101,14 +106,13 @@ class RandomFeatureKernel(Kernel):
             mixed = torch.unflatten(mixed[:, :, 0], 0, (-1, beams)).transpose(1, 2)
         return mixed
 
-    def _check_mask(self, mask: Mask) -> None:
+    def check_mask(self, mask: Mask) -> None:
+        super().check_mask(mask)
         if mask.segments is not None and not mask.causal:
             raise ValueError(
                 "favor attention in both directions keeps one sum per row and cannot pack; set data.packed=false, or "
                 "use model.attention.kind=dense or window"
             )
-        if mask.exclude_self or mask.window is not None:
-            raise ValueError("favor attention sums over all positions and cannot leave some out; use dense or window")
 
     def _attend_causal(self, q: Tensor, keys: KeyFeatures, layer_cache: LayerCache | None) -> Tensor:
         """Go span by span, each from the sums of all before it; within a span, compute all chunks at once."""

@@ -30,6 +30,10 @@ from .blocked import (  # fmt: skip
     visibility_biases,
 )
 
+# The fields that blocks honor, and those of a prompt after a rolling cache. With other fields, all pairs are computed.
+BLOCKED = ("causal", "exclude_self", "window", "positions", "key_valid", "segments", "global_positions")
+CACHED = ("causal", "exclude_self", "window", "positions", "key_positions")
+
 
 class WindowKernel(Kernel):
     """Each query attends to `radius` neighbors on each side and to the global positions; O(tokens · radius).
@@ -39,6 +43,7 @@ class WindowKernel(Kernel):
     """
 
     biasable = False
+    honors = (*BLOCKED, "key_positions", "key_segments", "beam_ancestry")
 
     def __init__(self, radius: int, dilation: int = 1, block: int = BLOCK) -> None:
         super().__init__()
@@ -53,7 +58,8 @@ class WindowKernel(Kernel):
         bias: Tensor | None = None,
         layer_cache: LayerCache | None = None,
     ) -> Tensor:
-        if isinstance(layer_cache, RollingCache) and mask.beam_ancestry is None and not self._is_short(q.size(2)):
+        self.check_mask(mask)
+        if isinstance(layer_cache, RollingCache) and mask.only(*CACHED) and not self._is_short(q.size(2)):
             return self._attend_prompt(q, k, v, mask)
         if self._uses_all_pairs(mask, q.size(2)):
             out: Tensor = self.inner(q, k, v, self._dense_mask(mask, q.size(2), k.size(2), q.device))
@@ -82,7 +88,7 @@ class WindowKernel(Kernel):
     # --- all pairs: for a cached step, whose ring is already the window, or a text about as short as the window ------
 
     def _uses_all_pairs(self, mask: Mask, tokens: int) -> bool:
-        return mask.key_positions is not None or self._is_short(tokens)
+        return self._is_short(tokens) or not mask.only(*BLOCKED)
 
     def _is_short(self, tokens: int) -> bool:
         return tokens <= 2 * self.radius * self.dilation + self.block
