@@ -210,7 +210,7 @@ class Generator:
         """Their cache and the logits of their first tokens. Where it fails, requests under way are not affected."""
         if not handles:
             return None
-        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles), self._prefill.device)
+        room = self._batch.prefill_room(max(len(each.request.prompt) for each in handles))
         try:
             return self._prefill.read([each.request for each in handles], room)
         except BaseException as error:
@@ -224,7 +224,8 @@ class Generator:
                 self.failures += 1
 
     def _new_batch(self) -> OpenBatch:
-        return OpenBatch(self._model, self.rows, self.capacity or 0, self._builder)
+        fixed = self._prefill.device.type == "cuda"
+        return OpenBatch(self._model, self.rows, self.capacity or 0, self._builder, fixed)
 
     def _run_closed_batches(self) -> None:
         groups: dict[Hashable, list[Handle]] = {}

@@ -97,13 +97,16 @@ class SharedSearch:
 
 
 class OpenBatch:
-    """`rows` rows of a cache for `capacity` tokens each. It grows to that size with its load."""
+    """`rows` rows of a cache for `capacity` tokens each. The number of rows grows with the load.
+
+    `fixed`: each row has all of its slots at once, for CUDA graphs. Else the slots grow too, and attention reads fewer.
+    """
 
     cache: OpenCache
     step: BatchStep | None = None  # with the first request
 
-    def __init__(self, model: TokenModel[Any], rows: int, capacity: int, builder: SettingsBuilder) -> None:
-        self.model, self.rows, self.capacity, self.builder = model, rows, capacity, builder
+    def __init__(self, model: TokenModel[Any], rows: int, capacity: int, builder: SettingsBuilder, fixed: bool) -> None:
+        self.model, self.rows, self.capacity, self.builder, self.fixed = model, rows, capacity, builder, fixed
         self.used: set[int] = set()  # the rows of running requests
         self.searches: dict[Hashable, SharedSearch] = {}
 
@@ -115,12 +118,9 @@ class OpenBatch:
     def handles(self) -> list["Handle"]:
         return [handle for search in self.searches.values() for handle in search.handles]
 
-    def prefill_room(self, tokens: int, device: torch.device) -> int | None:
-        """The capacity of a cache whose rows are to be admitted. The first such cache becomes the common one.
-
-        On a GPU shapes are fixed. Elsewhere caches grow, so that attention reads fewer keys.
-        """
-        if device.type != "cuda":
+    def prefill_room(self, tokens: int) -> int | None:
+        """The capacity of a cache whose rows are to be admitted. The first such cache becomes the common one."""
+        if not self.fixed:
             return None
         return self.capacity if self.step is None else -(-tokens // PREFILL_MULTIPLE) * PREFILL_MULTIPLE
 
@@ -216,5 +216,5 @@ class OpenBatch:
 
     def _drop_empty(self) -> None:
         self.searches = {key: search for key, search in self.searches.items() if search.handles}
-        if not self.searches and self.step is not None and not self.step.tokens.is_cuda:
-            self.step = None  # the next load may be smaller; on a GPU the captured step stays
+        if not self.searches and not self.fixed:
+            self.step = None  # the next load may be smaller; a captured step stays

@@ -55,6 +55,18 @@ def test_joining_requests_equal_those_alone(name):
         assert worst_difference(handle.result(), alone(model, request)) < 1e-5, request
 
 
+@pytest.mark.parametrize("name", ["transformer", "rnn", "gpt", "window", "mixed ensemble", "prefix gpt"])
+def test_joining_requests_over_a_fixed_cache(name):
+    """As on a GPU, where shapes do not change."""
+    model, dice = build(name), random.Random(name)
+    requests = [random_request(dice, name in SOURCED, number) for number in range(8)]
+    engine = generator(model, rows=14, capacity=40)
+    engine._batch.fixed = True
+    for handle in run_open(engine, requests, dice):
+        assert worst_difference(handle.result(), alone(model, handle.request)) < 1e-5, handle.request
+    assert engine._batch.cache.fixed and not engine._batch.used
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(top_k=20), Sample(n=3), Beam(3, 2)], ids=str)
 def test_agreeing_requests_share_a_search(strategy):
     """Requests with equal settings and rows of their own in its tables: prompts, banned phrases, seeds and limits."""

@@ -9,14 +9,24 @@ import torch
 from prototypes.checks import FAVOR, SMALL, WINDOW, loud
 from torch import nn
 
+from regard.adapt import tune
+from regard.config.schema import Prefix, Prompt
 from regard.decode import Beam, Ensemble, Forbid, Generate, Generator, Greedy, Hypothesis, Sample, Suppress
 from regard.decode.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl
 from regard.parts.inputs import Inputs
 
 VOCAB, START, END = 50, 1, 2
-SOURCED = ("transformer", "t5", "rnn", "cnn", "ensemble")  # models that read a source
-ALONE = ("gpt", "window", "favor", "gru", "xl", "lm", "mixed ensemble")
+SOURCED = (
+    "transformer",
+    "t5",
+    "rnn",
+    "cnn",
+    "ensemble",
+    "prefix t5",
+    "prompt transformer",
+)  # models that read a source
+ALONE = ("gpt", "window", "favor", "gru", "xl", "lm", "mixed ensemble", "prefix gpt", "prompt gpt")
 MODELS = (*SOURCED, *ALONE)
 
 
@@ -45,6 +55,10 @@ def build(name: str) -> nn.Module:
     if name.endswith("ensemble"):
         members = ("transformer", "t5") if name == "ensemble" else ("window", "gru")
         return Ensemble([build(each) for each in members])
+    if name.startswith(("prefix", "prompt")):
+        method, _, base = name.partition(" ")
+        tuned = tune.attach(build(base), (Prefix if method == "prefix" else Prompt)(length=3), init_tokens=[7, 21, 9])
+        return tuned.eval()
     older = {"vocab": VOCAB, "width": 32, "heads": 4, "layers": 2, "dropout": 0.0}
     learned = {"positions": {"kind": "learned", "tokens": 64}}
     family, settings = {
