@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import run_folder
 from .config import run as config
@@ -11,14 +11,18 @@ from .config.merge import flatten, split_commas
 from .config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, family_of, load_config
 from .config.schema import Sides
 from .errors import UserError
-from .files import atomic_write, remove
+from .files import JsonMapping, JsonObject, atomic_write, remove
 from .pretrained import Pretrained, read_settings
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from .adapt.tuned_run import Tunes
     from .processors.base import Processor
+    from .tasks.predictor import AnyPredictor
     from .training.ranks import Ranks
+
+Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
 FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
@@ -28,21 +32,21 @@ SET_BY_TASK = tuple(f"model.{key}" for key in ("vocab", "target_vocab", "head", 
 CPU_FP32 = {"precision": "fp32", "device": "cpu"}  # to inspect, convert or start from a model
 
 
-def resolve(recipe: str, overrides: Mapping[str, Any] | None = None) -> ResolvedRun:
+def resolve(recipe: str, overrides: Settings | None = None) -> ResolvedRun:
     """All settings of the run that a recipe and overrides (dotted or nested keys) define, with their origins."""
     return config.resolve(recipe, overrides, read_start=read_settings)
 
 
 def train(
     recipe: str,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Settings | None = None,
     *,
     out: str | Path,
     resume: bool = False,
     progress: bool = False,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: Callable[[JsonObject], None] | None = None,
     **sections: Any,
-) -> Any:
+) -> "AnyPredictor | None":
     """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
@@ -60,11 +64,11 @@ def _train(
     out: Path,
     recipe: str,
     resolved: ResolvedRun,
-    changes: Mapping[str, Any],
+    changes: Settings,
     resume: bool,
     ranks: "Ranks",
     **report: Any,
-) -> Any:
+) -> "AnyPredictor | None":
     """Train in this process. Of several ones, only the first writes to `out`."""
     from .adapt import tuned_run
     from .device import resolve_device
@@ -84,7 +88,7 @@ def _train(
     notes = pretrained.copy_weights(job.model) if pretrained else []
     if pretrained and run.tune.kind != "none":
         notes += tuned_run.prepare(job.model, run, pretrained, processors)
-    inputs: dict[str, Any] = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
+    inputs: JsonObject = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
     if pretrained:
         inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
     if resume:
@@ -105,15 +109,16 @@ def _train(
 
 def load(
     path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Settings | None = None,
     *,
-    tune: str | Path | Mapping[str, str | Path] | Sequence[str | Path] | None = None,
+    tune: "Tunes | None" = None,
     force: bool = False,
     **sections: Any,
-) -> Any:
+) -> "AnyPredictor":
     """Load a run folder or a Hugging Face folder as a predictor; `a,b` loads an ensemble.
 
-    `tune` is the folder of a run that was tuned over this base, or several by name: `.use(name)` then selects one.
+    `tune` is the folder of a run that was tuned over this base, or several by name: the result is then an
+    AdapterSwitch, whose `[name]` is one of them.
     """
     if force and tune is None:
         raise UserError("--force applies only to --tune; give --tune, or leave --force out")
@@ -130,7 +135,7 @@ def load(
     return _apply_precision(load_folder(folder, changes))
 
 
-def build(recipe: str, overrides: Mapping[str, Any] | None = None, **sections: Any) -> "nn.Module":
+def build(recipe: str, overrides: Settings | None = None, **sections: Any) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
     return _build(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
 
@@ -143,12 +148,12 @@ def _build(run: Run) -> "nn.Module":
     return model
 
 
-def show(recipe: str, overrides: Mapping[str, Any]) -> str:
+def show(recipe: str, overrides: Settings) -> str:
     """All settings of a run with their origins, as TOML."""
     return resolve(recipe, overrides).show()
 
 
-def dry(recipe: str, overrides: Mapping[str, Any]) -> str:
+def dry(recipe: str, overrides: Settings) -> str:
     """The shapes of all parameters, their number and the memory that training needs."""
     import torch
 
@@ -203,11 +208,9 @@ def convert(
     return write(Path(path), Path(out), lambda folder: load(folder, CPU_FP32), to, average, precision, data, merge)
 
 
-def compare(
-    paths: Sequence[str | Path], overrides: Mapping[str, Any] | None = None, data: Sides | None = None
-) -> dict[str, Any]:
+def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Sides | None = None) -> JsonObject:
     """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
-    systems: list[dict[str, Any]] = []
+    systems: list[JsonObject] = []
     outputs: list[Any] = []  # (answers, references) of each run
     tasks: list[str] = []
     for name in (name for path in paths for name in _split_paths(path)):
@@ -238,7 +241,7 @@ def compare(
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _merge(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
     """Settings by dotted key; overrides win over sections."""
     return {**dict(flatten(sections)), **dict(flatten(overrides or {}))}
 
@@ -268,7 +271,7 @@ def _split_paths(path: str | Path) -> list[str]:
         raise UserError(str(error)) from error
 
 
-def _load_ensemble(names: list[str], changes: Mapping[str, Any]) -> Any:
+def _load_ensemble(names: list[str], changes: Settings) -> "AnyPredictor":
     predictors = {name: load(name, changes) for name in names}
     first = predictors[names[0]]
     for name, predictor in predictors.items():
@@ -280,7 +283,7 @@ def _load_ensemble(names: list[str], changes: Mapping[str, Any]) -> Any:
     return first.ensemble(predictors)
 
 
-def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> Any:
+def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> "AnyPredictor":
     """The predictor of a run folder. `pretrained` is the base of a tuned run, if it is in memory already."""
     from .adapt import tuned_run
     from .device import resolve_device
@@ -294,7 +297,7 @@ def _load_run(run: Run, path: Path, pretrained: Pretrained | None = None) -> Any
     return _apply_precision(predictor)
 
 
-def _load_tuned(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) -> Any:
+def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "AnyPredictor":
     """Load tuned runs over one base; the weights of the base are in memory once."""
     from .adapt import tuned_run
     from .device import resolve_device
@@ -305,7 +308,7 @@ def _load_tuned(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) 
         raise UserError(f"--tune needs one base, and {base} are several; give one of them")
     pretrained = cache(lambda: _pretrained(base))
 
-    def read(folder: Path) -> Any:
+    def read(folder: Path) -> "AnyPredictor":
         if peft.is_peft_folder(folder):
             return peft.load_adapter(load(base, changes), folder, base)
         if not run_folder.is_run(folder):
@@ -318,7 +321,7 @@ def _load_tuned(base: str, tunes: Any, changes: Mapping[str, Any], force: bool) 
     return tuned_run.load_over(tunes, read)
 
 
-def _apply_precision(predictor: Any) -> Any:
+def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
     from .adapt.precision import apply
 
     apply(predictor.model, predictor.run.precision)
@@ -336,7 +339,7 @@ def _check_free(out: Path) -> None:
 
 
 def _create_run(
-    out: Path, recipe: str, resolved: ResolvedRun, processors: "Mapping[str, Processor]", inputs: Mapping[str, Any]
+    out: Path, recipe: str, resolved: ResolvedRun, processors: "Mapping[str, Processor]", inputs: JsonMapping
 ) -> None:
     """Create the run folder in one step, with everything except the weights."""
     from .processors.saved import save_processors
@@ -362,7 +365,7 @@ def _read_config(path: Path) -> Run:
     return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
 
 
-def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[str, Any]) -> Run:
+def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Settings) -> Run:
     """The stored run with the settings that may change. Another model or other data would be another run."""
     if not run_folder.is_run(out):
         raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
@@ -385,7 +388,7 @@ def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Mapping[
     return change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
 
 
-def _check_same_inputs(out: Path, inputs: Mapping[str, Any]) -> None:
+def _check_same_inputs(out: Path, inputs: JsonMapping) -> None:
     """The data and the weights of `start` must be those that the run was started with."""
     about = run_folder.read_run(out)
     before, now = about.get("data", {}), inputs["data"]

@@ -4,12 +4,15 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import UserError
+
+JsonObject: TypeAlias = dict[str, Any]
+JsonMapping: TypeAlias = Mapping[str, Any]  # a JSON object that is only read
 
 
 def sync(path: Path) -> None:
@@ -96,7 +99,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return value
 
 
-def read_optional_json(path: Path) -> dict[str, Any]:
+def read_optional_json(path: Path) -> JsonObject:
     """The JSON object in a file; an empty dict if there is no file."""
-    value: dict[str, Any] = read_json(path) if path.is_file() else {}
+    value: JsonObject = read_json(path) if path.is_file() else {}
     return value

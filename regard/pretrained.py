@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .config.merge import flatten
 from .config.run import Run, change_settings
 from .errors import UserError
+from .files import JsonObject
 from .run_folder import is_run, read_run
 
 if TYPE_CHECKING:
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .processors.base import Processor
+    from .tasks.predictor import AnyPredictor
 
 MAX_NAMES = 6  # tensor names in a message
 
 
-def read_settings(start: str) -> dict[str, Any]:
+def read_settings(start: str) -> JsonObject:
     """The model settings of a run or Hugging Face folder and, of a run, its tokenizer settings, by dotted key.
 
     It reads no weights; `Pretrained.complete` adds what only they show.
@@ -41,7 +43,7 @@ def read_settings(start: str) -> dict[str, Any]:
 class Pretrained:
     """The loaded predictor of a `start` folder. It gives its weights and processors to a new run."""
 
-    def __init__(self, start: str, load: Callable[[str], Any]) -> None:
+    def __init__(self, start: str, load: "Callable[[str], AnyPredictor]") -> None:
         self.start = start
         self.predictor = load(start)
         if self.predictor.run.tune.kind != "none":

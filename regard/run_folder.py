@@ -1,13 +1,12 @@
 """The only reader and writer of run.json. Older formats are translated when they are read."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from . import __version__
 from .config.renamed import RENAMED_RECIPES, renamed_settings
 from .errors import UserError
-from .files import read_json, write_json
+from .files import JsonMapping, JsonObject, read_json, write_json
 
 FORMAT = 2  # format 1 had other names for some settings
 FILE = "run.json"
@@ -18,9 +17,9 @@ def is_run(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def read_run(folder: Path) -> dict[str, Any]:
+def read_run(folder: Path) -> JsonObject:
     """The content of run.json with current names, whatever its format."""
-    about: dict[str, Any] = read_json(folder / FILE)
+    about: JsonObject = read_json(folder / FILE)
     if "config" not in about:
         raise UserError(f"{folder / FILE} is not complete: it has no config; restore it, or train the run again")
     if about.get("format") == 1:
@@ -35,7 +34,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     )
 
 
-def write_run(folder: Path, about: Mapping[str, Any]) -> None:
+def write_run(folder: Path, about: JsonMapping) -> None:
     """Write run.json with the current format number and the versions of regard and torch."""
     import torch
 
@@ -59,7 +58,7 @@ def check_entries(entries: Any, where: Path) -> dict[str, dict[str, str]]:
     return checked
 
 
-def _former_processors(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _former_processors(folder: Path, config: JsonMapping) -> dict[str, dict[str, str]]:
     """The processors of a run that does not list them, by the file names that each task had."""
     task, text = config.get("task"), {"kind": "text", "file": "tokenizer.json"}
     if task not in ("translate", "text2text", "spans"):
@@ -71,7 +70,7 @@ def _former_processors(folder: Path, config: Mapping[str, Any]) -> dict[str, dic
     return {side: {"kind": "text", "file": f"{side}.tokenizer.json"} if separate else text for side in sides}
 
 
-def _from_format_1(about: dict[str, Any]) -> dict[str, Any]:
+def _from_format_1(about: JsonObject) -> JsonObject:
     current = about | {"format": FORMAT}
     if isinstance(about.get("config"), dict):
         current["config"] = renamed_settings(about["config"])

@@ -195,7 +195,8 @@ def score(
     sources = open_inputs(files)
     predictor = load_predictor(run, changes, tune, force)
     for chunk in chunks(read_examples(files, sources, predictor.sides)):
-        values = predictor.score(*map(list, zip(*chunk, strict=True)), details=details)
+        columns = [[*column] for column in zip(*chunk, strict=True)]
+        values = predictor.score(columns[0], columns[1] if len(columns) > 1 else None, details)
         if details:
             print_records(values)
         else:

@@ -8,20 +8,24 @@ import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
 from .. import run_folder
 from ..errors import UserError
 from .records import Record, parse_records
 
+if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
+
 T = TypeVar("T")
+Line: TypeAlias = str | tuple[str, float] | list[str] | list[tuple[str, float]]  # a prediction
 CHUNK = 1000  # lines that are read, processed and printed at a time
 
 
 # --- arguments and models --------------------------------------------------------------------------------------------
 
 
-def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> Any:
+def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> "AnyPredictor":
     from .. import api
 
     if tunes and len(tunes) > 1:  # typer would use the last one silently
@@ -32,7 +36,9 @@ def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, f
     return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
 
 
-def load_with_top(run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool) -> Any:
+def load_with_top(
+    run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool
+) -> "AnyPredictor":
     """Load a predictor; `top` sets decode.top, which only predictors of labels or words have."""
     if top is None:
         return load_predictor(run, changes, tunes, force)
@@ -153,7 +159,7 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def one_line(text: str | list[Any] | tuple[str, float]) -> str:
+def one_line(text: Line) -> str:
     """A text on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
     if isinstance(text, list):
         return "\t".join(one_line(each).replace("\t", " ") for each in text)
@@ -162,14 +168,14 @@ def one_line(text: str | list[Any] | tuple[str, float]) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def print_records(records: Iterable[Any]) -> None:
+def print_records(records: Iterable[object]) -> None:
     """Print each record (a dict or a dataclass) as JSON on one line."""
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
         print(json.dumps(plain, ensure_ascii=False))
 
 
-def print_predictions(predictor: Any, lines: Iterable[str], details: bool) -> None:
+def print_predictions(predictor: "AnyPredictor", lines: Iterable[str], details: bool) -> None:
     """Print the prediction of every item: as JSON if `details` or if the input has JSON records, else as a line."""
     for chunk in chunks(parse_records(predictor.items(lines), predictor.field)):
         predictions = predictor.predict([text for text, _ in chunk], details)
@@ -180,19 +186,21 @@ def print_predictions(predictor: Any, lines: Iterable[str], details: bool) -> No
         sys.stdout.flush()
 
 
-def merge_record(record: Record | None, prediction: Any) -> Any:
+def merge_record(record: Record | None, prediction: "str | list[str] | Record") -> "str | list[str] | Record":
     """The prediction, after the fields of the input record if there was one."""
     if record is None:
         return prediction
     return record | (prediction if isinstance(prediction, dict) else {"text": prediction})
 
 
-def print_continuation(predictor: Any, prompt: str, details: bool) -> None:
+def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) -> None:
     """Stream the continuation of a prompt; several samples are separated by a line `---`.
 
     On a terminal the prompt is printed before it, to stderr: it is not output.
     """
-    if predictor.field != "prompt":
+    from ..tasks.predictor import Streaming
+
+    if predictor.field != "prompt" or not isinstance(predictor, Streaming):
         raise UserError("--prompt is for language models, but this run is none; give it lines of text instead")
     if details:
         print_records([predictor.predict(prompt, details=True)])
@@ -209,12 +217,12 @@ def print_continuation(predictor: Any, prompt: str, details: bool) -> None:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
-def print_metrics(metrics: dict[str, Any]) -> None:
+def print_metrics(metrics: Record) -> None:
     for name, value in metrics.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
 
 
-def print_comparison(comparison: dict[str, Any], as_json: bool) -> None:
+def print_comparison(comparison: Record, as_json: bool) -> None:
     """Print the metrics of each run, then a line per metric and run; p is that of the difference from the first run."""
     if as_json:
         print(json.dumps(comparison, ensure_ascii=False))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,24 +24,32 @@ from .huggingface import bert_export, causal_parity, gpt2_export, longformer_exp
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .parity import check_ctranslate2, check_texts, export_error
 
+if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
+
 MAX_DIFFERENCE = 1e-4  # relative to the largest logit, between LoRA beside the maps and merged into them
 PROBE_TOKENS = 9  # tokens per text that are compared
 METRICS = "metrics.jsonl"
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: its library
 
 
-class Exporter(NamedTuple):
+ConfigType = TypeVar("ConfigType")
+PredictorType = TypeVar("PredictorType")
+
+
+class Exporter(NamedTuple, Generic[ConfigType, PredictorType]):
     """How a family is written in a format."""
 
     name: str
-    unsupported: Callable[[Any], list[str]]  # (config): settings that the format cannot represent
-    write: Callable[[Any, Path, str], None]  # (predictor, draft, precision): write all files except README.md
-    check: Callable[[Any, Path, str], str]  # (predictor, draft, precision): compare with the run; the report
-    usage: Callable[[Any], str]  # (predictor): the usage example of README.md
-    tag: Callable[[Any], str] = lambda c: "translation"  # (config): the Hub's pipeline tag
+    unsupported: Callable[[ConfigType], list[str]]  # settings that the format cannot represent
+    write: Callable[[PredictorType, Path, str], None]  # (…, draft, precision): write all files except README.md
+    check: Callable[[PredictorType, Path, str], str]  # (…, draft, precision): compare with the run; the report
+    usage: Callable[[PredictorType], str]  # the usage example of README.md
+    tag: Callable[[ConfigType], str] = lambda c: "translation"  # the Hub's pipeline tag
 
 
-EXPORTERS = {
+AnyExporter: TypeAlias = Exporter[Any, Any]
+EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "transformer"): Exporter(
         "a Marian folder", marian_export.unsupported, marian_export.write, check_texts, transformers_usage
     ),
@@ -72,8 +80,9 @@ EXPORTERS = {
 }  # fmt: skip
 
 
-def find_exporter(path: Path, to: str, model: Any) -> Exporter:
+def find_exporter(path: Path, to: str, run: Run) -> AnyExporter:
     """The exporter for a model's family and a format; a UserError lists the settings that do not fit."""
+    model = run.model
     if (to, model.family) not in EXPORTERS:
         families = ", ".join(family for format, family in EXPORTERS if format == to)
         raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {families}")
@@ -86,7 +95,7 @@ def find_exporter(path: Path, to: str, model: Any) -> Exporter:
 def convert(
     path: Path,
     out: Path,
-    load: Callable[[Path], Any],
+    load: Callable[[Path], "AnyPredictor"],
     to: str | None = None,
     average: int = 0,
     precision: str = "fp32",
@@ -97,7 +106,7 @@ def convert(
     check_arguments(path, out, to, average, precision, merge)
     predictor = load(path)
     check_tuning(path, predictor.run, to, merge)
-    exporter = None if to is None else find_exporter(path, to, predictor.run.model)
+    exporter = None if to is None else find_exporter(path, to, predictor.run)
     texts = (each.tokenizer for each in predictor.processors.values() if isinstance(each, TextProcessor))
     if exporter is not None and any(isinstance(each, MarianTokenizer) for each in texts):
         raise UserError(
@@ -106,7 +115,7 @@ def convert(
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     report = {"out": str(out)}
-    with average_weights(path, predictor.model, average), atomic_write(out) as draft:
+    with average_weights(path, predictor.module, average), atomic_write(out) as draft:
         if merge:
             report["merged"] = merge_lora(predictor)
         metrics = predictor.evaluate(data) if data is not None else {}
@@ -161,24 +170,24 @@ def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
         raise UserError(f"{path} is tuned over another model and --to {to} writes whole models; {remedy}")
 
 
-def merge_lora(predictor: Any) -> str:
+def merge_lora(predictor: "AnyPredictor") -> str:
     """Merge LoRA into the base, check that the logits stay, and report their difference."""
     from ..adapt import lora, tune
 
     before = probe_logits(predictor)
-    maps = len(list(lora.branches(predictor.model)))
-    lora.merge(predictor.model)
+    maps = len(list(lora.branches(predictor.module)))
+    lora.merge(predictor.module)
     difference, largest = (probe_logits(predictor) - before).abs().max().item(), before.abs().max().item()
     if not difference <= MAX_DIFFERENCE * max(largest, 1.0):
         raise export_error(f"merged and unmerged logits are apart by {difference:.2g}")
-    tune.keep_merged(predictor.model)
+    tune.keep_merged(predictor.module)
     return f"{maps} maps; logits apart by {difference:.1g}"
 
 
 @torch.no_grad()
-def probe_logits(predictor: Any) -> Tensor:
+def probe_logits(predictor: "AnyPredictor") -> Tensor:
     """The logits for a few random tokens, in as many texts as the model reads at once."""
-    c, model = predictor.run.model, predictor.model
+    c, model = predictor.run.model, predictor.module
     vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
     required = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
     generator = torch.Generator().manual_seed(1)
@@ -206,7 +215,7 @@ def average_weights(path: Path, model: nn.Module, count: int) -> AbstractContext
     return averaged_checkpoints(model, checkpoints)
 
 
-def copy_run(path: Path, predictor: Any, draft: Path, average: int, merge: bool = False) -> None:
+def copy_run(path: Path, predictor: "AnyPredictor", draft: Path, average: int, merge: bool = False) -> None:
     """Write the run with the predictor's weights. Checkpoints are not copied, so it cannot be resumed."""
     from ..training import save_model
 
@@ -217,7 +226,7 @@ def copy_run(path: Path, predictor: Any, draft: Path, average: int, merge: bool 
     if merge:
         about |= {"config": about["config"] | {"tune": {"kind": "none"}}, "merged": about["config"]["tune"]}
     write_run(draft, about)
-    save_model(predictor.model, draft / "model.safetensors", step)
+    save_model(predictor.module, draft / "model.safetensors", step)
     for name in {entry["file"] for entry in about["processors"].values()}:
         shutil.copy(path / name, draft / name)
     if (path / METRICS).is_file():

@@ -5,31 +5,33 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..config.merge import flatten
 from ..config.run import Run
 from ..config.tasks import TASKS
 from ..errors import UserError
+from ..files import JsonMapping, JsonObject
 from ..metrics.text import signature
 from ..run_folder import read_run
 
 if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
     from ..tasks.translate import TranslatePredictor
-    from .convert import Exporter
+    from .convert import AnyExporter
 
 METRICS = ("bleu", "chrf", "ter", "exact", "loss", "perplexity")
 TEXT_METRICS = ("bleu", "chrf", "ter")
 
 
 def model_card(
-    predictor: Any,
+    predictor: "AnyPredictor",
     folder: Path,
     name: str,
     library: str,
-    exporter: "Exporter",
-    metrics: Mapping[str, Any] | None,
+    exporter: "AnyExporter",
+    metrics: JsonMapping | None,
     averaged: int,
 ) -> str:
     """README.md of an export of the run in `folder`; `metrics` are those on test data, if it was measured."""
@@ -60,7 +62,7 @@ def data(folder: Path) -> list[str]:
     return [f"- {re.sub(r'[^ ,]*/', '', note)}" for note in notes]
 
 
-def events(folder: Path) -> list[dict[str, Any]]:
+def events(folder: Path) -> list[JsonObject]:
     """The records of metrics.jsonl."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
@@ -71,7 +73,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is damaged ({error}); restore it, or move it away") from error
 
 
-def training(about: Mapping[str, Any], averaged: int) -> list[str]:
+def training(about: JsonMapping, averaged: int) -> list[str]:
     """The training command, the step of the weights, and the versions."""
     values = dict(flatten(about["config"]))
     keys = [key for key, origin in about.get("origin", {}).items() if origin == "command line" and key in values]
@@ -117,7 +119,7 @@ def reference_texts(run: Run) -> list[list[str]]:
         return []
 
 
-def evaluation_metrics(run: Run, metrics: Mapping[str, Any] | None) -> list[str]:
+def evaluation_metrics(run: Run, metrics: JsonMapping | None) -> list[str]:
     """The metrics on test data."""
     if not metrics:
         return []
@@ -127,7 +129,7 @@ def evaluation_metrics(run: Run, metrics: Mapping[str, Any] | None) -> list[str]
     return [f"On {counts[0]}{policy}:", "", *metric_table(run, metrics, signatures)]
 
 
-def metric_table(run: Run, metrics: Mapping[str, Any], signatures: Mapping[str, str]) -> list[str]:
+def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) -> list[str]:
     known = (*METRICS, *(metric.name for metric in TASKS[run.task].metrics))
     names = [name for name in dict.fromkeys(known) if name in metrics]
     escaped = {name: text.replace("|", r"\|") for name, text in signatures.items()}  # or each part would be a cell
@@ -182,7 +184,7 @@ as in regard with `decode.early_stopping=first`.
 """
 
 
-def bert_usage(predictor: Any) -> str:
+def bert_usage(predictor: "AnyPredictor") -> str:
     from .huggingface.bert import architecture
 
     return encoder_usage(architecture(predictor.run.model))

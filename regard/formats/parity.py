@@ -14,6 +14,7 @@ from ..config.run import change_settings
 from ..config.schema import NEUTRAL_SAMPLING
 from ..data.batch import Batch
 from ..errors import UserError
+from ..files import JsonObject
 
 if TYPE_CHECKING:
     from ..tasks.translate import TranslatePredictor
@@ -40,14 +41,14 @@ def sample_texts(predictor: "TranslatePredictor") -> list[str]:
 
 
 # Decode settings of the run that the comparison leaves out.
-NEUTRAL: dict[str, Any] = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **NEUTRAL_SAMPLING}
+NEUTRAL: JsonObject = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **NEUTRAL_SAMPLING}
 
 
-def greedy(max_tokens: int) -> dict[str, Any]:
+def greedy(max_tokens: int) -> JsonObject:
     return NEUTRAL | {"kind": "greedy", "max_tokens": max_tokens}
 
 
-def beam(max_tokens: int, early_stopping: str) -> dict[str, Any]:
+def beam(max_tokens: int, early_stopping: str) -> JsonObject:
     return NEUTRAL | {"kind": "beam", "beam": BEAM, "max_tokens": max_tokens, "early_stopping": early_stopping}
 
 
@@ -107,9 +108,11 @@ def export_error(reason: str) -> Exception:
 
 def check_texts(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
     """Compare the run with the folder as regard reads it, and as transformers does if installed; report the result."""
+    from ..tasks.translate import TranslatePredictor
     from .huggingface.folder import load_folder
 
     sample, ours, count = Seq2SeqSample(predictor), load_folder(draft, {"device": "cpu"}), MatchCount()
+    assert isinstance(ours, TranslatePredictor)
     sample.compare_tokens("the folder", ours.source.encode(sample.texts), sample.ids)
     difference = sample.compare_logits("the folder", sample.logits_of(ours))
     for decode in (greedy(0), beam(0, "exact")):

@@ -7,7 +7,7 @@ pools the first prompt vector of a BERT, and a T5 has a prefix in its decoder on
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,17 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..adapt import lora, tune
-from ..adapt.injection import TUNE_MODULE, Injection
+from ..adapt.injection import TUNE_MODULE, Injection, injection_of
 from ..adapt.precision import Int8Linear
 from ..adapt.prefix_tuning import PrefixParameters
+from ..adapt.prompt_tuning import PromptTuning
 from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
-from ..files import read_json, write_json
+from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.layer import smallest_context
 from ..processors.saved import export_processors, imported_labels
+from ..tasks.encoder import LabelPredictor
+from ..tasks.predictor import AnyPredictor
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 
@@ -73,7 +76,7 @@ def is_peft_folder(folder: Path) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def load_adapter(predictor: Any, folder: Path, base: str) -> Any:
+def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredictor:
     """Attach the adapter of a PEFT folder to a predictor that was loaded from `base`."""
     if predictor.run.tune.kind != "none":
         raise UserError(
@@ -89,13 +92,13 @@ def load_adapter(predictor: Any, folder: Path, base: str) -> Any:
     _check_config(folder, config)
     settings: Lora | Prompt | Prefix
     if kind == "lora":
-        settings = _load_lora(predictor.model, folder, config, tensors, c)
+        settings = _load_lora(predictor.module, folder, config, tensors, c)
     else:
-        settings = _load_virtual_tokens(predictor.model, kind, folder, tensors, config.get("num_virtual_tokens"))
+        settings = _load_virtual_tokens(predictor.module, kind, folder, tensors, config.get("num_virtual_tokens"))
     predictor.run = predictor.run.model_copy(update={"tune": settings, "start": base})
-    if getattr(c, "labels", 0):  # those of the exported run, which may differ from those of the base
+    if isinstance(predictor, LabelPredictor):  # those of the exported run, which may differ from those of the base
         predictor.labels = imported_labels(folder, predictor.labels)
-    predictor.model.eval()
+    predictor.module.eval()
     return predictor
 
 
@@ -106,7 +109,7 @@ def check_family(what: str, kind: str, family: str) -> None:
         raise UserError(f"{what}: PEFT has no equivalent of {kind} for the family {family}; expected {supported}")
 
 
-def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
+def _check_config(folder: Path, config: JsonMapping) -> None:
     for name, value in config.items():
         allowed = not value or name in ALLOWED_FIELDS or (name == "bias" and value == "none")
         if name == "init_lora_weights" and isinstance(value, str) and value not in ("gaussian", "orthogonal"):
@@ -125,7 +128,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{folder / WEIGHTS} is cut off or damaged ({error}); fetch the folder again") from error
 
 
-def _lora_settings(folder: Path, config: Mapping[str, Any]) -> tuple[int, float, float]:
+def _lora_settings(folder: Path, config: JsonMapping) -> tuple[int, float, float]:
     """Rank, alpha and dropout."""
     rank, alpha, dropout = config.get("r"), config.get("lora_alpha"), config.get("lora_dropout") or 0.0
     if type(rank) is not int or rank < 1 or alpha is None or not _is_number(alpha) or alpha <= 0:
@@ -135,7 +138,7 @@ def _lora_settings(folder: Path, config: Mapping[str, Any]) -> tuple[int, float,
     return rank, float(alpha), dropout
 
 
-def _load_lora(model: nn.Module, folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], c: Any) -> Lora:
+def _load_lora(model: nn.Module, folder: Path, config: JsonMapping, tensors: dict[str, Tensor], c: Any) -> Lora:
     named = {_strip_prefix(name, c): tensor for name, tensor in tensors.items()}
     rank, alpha, dropout = _lora_settings(folder, config)
     left = dict(named)
@@ -218,7 +221,7 @@ def _load_heads(model: nn.Module, left: dict[str, Tensor], table: Names, folder:
 
 @torch.no_grad()
 def _load_virtual_tokens(
-    model: Any, kind: str, folder: Path, tensors: dict[str, Tensor], count: object
+    model: nn.Module, kind: str, folder: Path, tensors: dict[str, Tensor], count: object
 ) -> Prompt | Prefix:
     """Attach a prompt or prefix. For an encoder-decoder PEFT stores two prompts and uses the first `count` vectors."""
     if set(tensors) != {VECTORS}:
@@ -233,7 +236,7 @@ def _load_virtual_tokens(
         )
     settings = (Prompt if kind == "prompt" else Prefix)(length=len(vectors))
     tune.attach(model, settings)
-    parameters = [model.tune.vectors] if kind == "prompt" else _prefix_parameters(model)
+    parameters = _virtual_token_parameters(model)
     if vectors.size(1) != (width := sum(each.numel() for each in parameters) // len(vectors)):
         tune.detach(model)
         raise UserError(
@@ -245,9 +248,11 @@ def _load_virtual_tokens(
     return settings
 
 
-def _prefix_parameters(model: Any) -> list[Tensor]:
-    """Keys and values of a prefix, layer by layer."""
-    layers = [each for each in model.tune.modules() if isinstance(each, PrefixParameters)]
+def _virtual_token_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The vectors of a prompt, or the keys and values of a prefix, layer by layer."""
+    if isinstance(injection := injection_of(model), PromptTuning):
+        return [injection.vectors]
+    layers = [each for each in model.modules() if isinstance(each, PrefixParameters)]
     return [half for layer in layers for half in (layer.key, layer.value)]
 
 
@@ -259,34 +264,26 @@ def _split_heads(part: Tensor, like: Tensor) -> Tensor:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write(predictor: Any, draft: Path, precision: str) -> None:
+def write(predictor: AnyPredictor, draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
     run, c, kind = predictor.run, predictor.run.model, predictor.run.tune.kind
-    config: dict[str, Any] = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
+    config: JsonObject = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
     config |= {"inference_mode": True, "modules_to_save": None}
-    if kind == "lora":
-        tensors, settings = _lora_tensors(predictor.model, c, run.tune)
+    if isinstance(run.tune, Lora):
+        tensors, settings = _lora_tensors(predictor.module, c, run.tune)
     else:
-        tensors = {VECTORS: _prompt_embeddings(predictor.model, kind)}
-        settings = _virtual_token_settings(c, run.tune.length)
+        assert isinstance(run.tune, Prompt | Prefix)
+        parts = _virtual_token_parameters(predictor.module)
+        vectors = [each if each.dim() == 2 else each.transpose(0, 1).flatten(1) for each in parts]
+        tensors = {VECTORS: torch.cat(vectors, 1)}
+        settings = {"token_dim": c.width, "num_attention_heads": c.heads, "num_layers": c.layers}
+        settings |= {"num_virtual_tokens": run.tune.length, "num_transformer_submodules": 1}
     kinds = {ours: theirs for theirs, ours in KINDS.items()}
     draft.mkdir()
     export_processors(draft, predictor.processors)
     write_json(draft / CONFIG, config | {"peft_type": kinds[kind]} | settings)
     contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     (draft / WEIGHTS).write_bytes(save(contiguous, {"format": "pt"}))
-
-
-def _virtual_token_settings(c: Any, length: int) -> dict[str, Any]:
-    shape = {"token_dim": c.width, "num_attention_heads": c.heads, "num_layers": c.layers}
-    return shape | {"num_virtual_tokens": length, "num_transformer_submodules": 1}
-
-
-def _prompt_embeddings(model: Any, kind: str) -> Tensor:
-    if kind == "prompt":
-        vectors: Tensor = model.tune.vectors
-        return vectors
-    return torch.cat([half.transpose(0, 1).flatten(1) for half in _prefix_parameters(model)], 1)
 
 
 class LoraPart(NamedTuple):
@@ -296,7 +293,7 @@ class LoraPart(NamedTuple):
     branch: lora.LoraBranch
 
 
-def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _lora_tensors(model: nn.Module, c: Any, settings: Lora) -> tuple[dict[str, Tensor], JsonObject]:
     """Tensors and settings of LoRA. Branches of layers that are fused in theirs become one branch.
 
     The rank is then that of the largest, and alpha grows with it, so that every branch keeps its scale.
@@ -356,12 +353,12 @@ def _pad_rank(x: Tensor, rank: int, dim: int) -> Tensor:
     return torch.cat([x, x.new_zeros(shape)], dim)
 
 
-def check(predictor: Any, draft: Path, precision: str) -> str:
+def check(predictor: AnyPredictor, draft: Path, precision: str) -> str:
     """Replace the adapter by the written one and compare logits; report their difference."""
     from .convert import MAX_DIFFERENCE, probe_logits
     from .parity import export_error
 
-    before, model = probe_logits(predictor), predictor.model
+    before, model = probe_logits(predictor), predictor.module
     trained = [name for name, each in model.named_parameters() if each.requires_grad]
     heads = [name for name in trained if not name.startswith(f"{TUNE_MODULE}.")]
     tune.detach(model)
@@ -376,7 +373,7 @@ def check(predictor: Any, draft: Path, precision: str) -> str:
     return f"read again, its logits are apart by {difference:.1g}"
 
 
-def usage(predictor: Any) -> str:
+def usage(predictor: AnyPredictor) -> str:
     """The usage example of README.md."""
     classes = {
         "SEQ_2_SEQ_LM": "AutoModelForSeq2SeqLM",

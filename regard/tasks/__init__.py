@@ -7,13 +7,13 @@ TASK declares what it needs of a model.
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from ..config.registry import Registry
 from ..config.run import Run
 from .base import Processors, TrainingJob
+from .predictor import AnyPredictor
 from .task import Task, spec_of
 
 NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans")
@@ -37,9 +37,10 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     return job
 
 
-def restore(run: Run, folder: Path, device: torch.device) -> Any:
+def restore(run: Run, folder: Path, device: torch.device) -> AnyPredictor:
     """The predictor of a run folder, without the weights."""
-    return task_module(run.task).restore(run, folder, device)
+    predictor: AnyPredictor = task_module(run.task).restore(run, folder, device)
+    return predictor
 
 
 def check_family(run: Run) -> None:

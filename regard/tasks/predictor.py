@@ -12,6 +12,7 @@ from ..config.schema import Sides
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..look import CrossAttentionView, SelfAttentionView
+from ..metrics.labels import BootstrapResult
 from ..processors.base import Processor
 from .base import Metrics, Record
 from .notices import warn_once
@@ -86,6 +87,13 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     @abstractmethod
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         """The metrics of `evaluate`, the outputs (None if there are none to compare) and the references."""
+
+    @staticmethod
+    def paired_test(
+        outputs: Sequence[Sequence[str]], references: Any, /
+    ) -> tuple[dict[str, str], list[BootstrapResult]]:
+        """Compare the outputs of several predictors with those of the first: signatures, and a result for each."""
+        raise UserError("these runs predict no texts or labels, so there is nothing to compare; compare their metrics")
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """The items to predict from in a stream of lines."""

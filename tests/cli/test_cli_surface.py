@@ -359,7 +359,7 @@ class FakeLanguagePredictor:
         self.calls.append(("stream", prompt))
         yield from ("one", " two\n", "three")
 
-    def score(self, texts, details=False):
+    def score(self, texts, targets=None, details=False):
         return [-float(len(text)) for text in texts]
 
 

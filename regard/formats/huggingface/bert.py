@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ...families import bert
+from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...parts.pooling import Pooling
 from ...processors.tokenizers import TrainedTokenizer
@@ -20,6 +21,9 @@ from .folder import parse_config, read_weights
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .vocabularies import load_wordpiece
 from .weight_names import WeightRule, load_weights, one_of, prefixed
+
+if TYPE_CHECKING:
+    from ...tasks.predictor import AnyPredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -45,7 +49,7 @@ def architecture(c: bert.EncoderConfig) -> str:
     return next(name for name, head in ARCHITECTURES.items() if head == c.head)
 
 
-def read_head(theirs: Mapping[str, Any], architectures: Mapping[str, str]) -> dict[str, str]:
+def read_head(theirs: JsonMapping, architectures: Mapping[str, str]) -> dict[str, str]:
     """Our head by their class; the first of `architectures` where config.json names none."""
     name = (theirs.get("architectures") or [next(iter(architectures))])[0]
     if name not in architectures:
@@ -93,7 +97,7 @@ CONFIG = ConfigTable(
 )
 
 
-def label_names(theirs: Mapping[str, Any]) -> list[str]:
+def label_names(theirs: JsonMapping) -> list[str]:
     """The labels of id2label in order; LABEL_0, LABEL_1, … where config.json names none."""
     known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
     names = [str(known[number]) for number in sorted(known, key=int)]
@@ -102,7 +106,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def head_settings(theirs: Mapping[str, Any], tensors: Collection[str], head: str, pooler: str) -> dict[str, Any]:
+def head_settings(theirs: JsonMapping, tensors: Collection[str], head: str, pooler: str) -> JsonObject:
     """What config.json does not say: the number of labels, and which heads the tensors show. `pooler` is its module."""
     return {
         "size": "huggingface",
@@ -112,7 +116,7 @@ def head_settings(theirs: Mapping[str, Any], tensors: Collection[str], head: str
     }
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> bert.Config:
+def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> bert.Config:
     """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
     ours = CONFIG.read(theirs)
     return bert.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler.dense"))
@@ -184,17 +188,19 @@ class EncoderFolder:
 TASKS = {"none": "masked", "words": "masked", "class": "classify", "tag": "tag"}  # by head: the task of the predictor
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
     """The predictor of the task that fits the folder's head."""
     return predictor_of(read(path, config), overrides)
 
 
-def predictor_of(folder: EncoderFolder, overrides: Mapping[str, Any]) -> Any:
+def predictor_of(folder: EncoderFolder, overrides: JsonMapping) -> "AnyPredictor":
     """The module of a task builds it: `from_folder(folder, overrides)`."""
-    return import_module(f"regard.tasks.{TASKS[folder.config.head]}").from_folder(folder, overrides)
+    task = import_module(f"regard.tasks.{TASKS[folder.config.head]}")
+    predictor: AnyPredictor = task.from_folder(folder, overrides)
+    return predictor
 
 
-def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
+def read(path: Path, config: JsonMapping) -> EncoderFolder:
     modules = read_modules(path)
     tensors = {modern_name(name): tensor for name, tensor in read_weights(modules.home).items()}
     ours = parse_config(modules.home, config, lambda theirs: from_huggingface(theirs, tensors))
@@ -206,7 +212,7 @@ def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
 
 
 def encoder_folder(
-    path: Path, config: Mapping[str, Any], ours: bert.EncoderConfig, model: bert.Model, tokenizer: TrainedTokenizer
+    path: Path, config: JsonMapping, ours: bert.EncoderConfig, model: bert.Model, tokenizer: TrainedTokenizer
 ) -> EncoderFolder:
     assert isinstance(ours.positions, slots.Learned)
     if tokenizer.size > ours.vocab:

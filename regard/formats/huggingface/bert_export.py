@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...config.run import Run
 from ...families import bert
-from ...files import read_json, write_json
+from ...files import JsonMapping, JsonObject, read_json, write_json
 from ...parts import Inputs, slots
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer
 from ..parity import SAMPLE_COUNT, check_close, export_error, quiet
@@ -47,7 +47,7 @@ def write(predictor: EncoderSource, draft: Path, precision: str) -> None:
 def write_encoder(
     predictor: EncoderSource,
     draft: Path,
-    config: Mapping[str, Any],
+    config: JsonMapping,
     tensors: Mapping[str, Tensor],
     inputs: Sequence[str] = ("input_ids", "token_type_ids", "attention_mask"),
 ) -> None:
@@ -69,11 +69,11 @@ def tag(c: bert.EncoderConfig) -> str:
     return tags.get(c.head, "feature-extraction")
 
 
-def config(c: bert.Config, tokenizer: TrainedTokenizer) -> dict[str, Any]:
+def config(c: bert.Config, tokenizer: TrainedTokenizer) -> JsonObject:
     return {"model_type": "bert", **CONFIG.write(c), "pad_token_id": tokenizer.pad, "dtype": "float32"}
 
 
-def label_maps(predictor: EncoderSource) -> dict[str, Any]:
+def label_maps(predictor: EncoderSource) -> JsonObject:
     if predictor.run.model.head not in LABELED:
         return {}
     labels: list[str] = list(predictor.labels)  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def around(text: TrainedTokenizer) -> processors.TemplateProcessing:
     )
 
 
-def tokenizer_config(c: bert.EncoderConfig, text: TrainedTokenizer) -> dict[str, Any]:
+def tokenizer_config(c: bert.EncoderConfig, text: TrainedTokenizer) -> JsonObject:
     """Texts cannot contain control tokens, except `<mask>` for models that predict masked words."""
     assert isinstance(c.positions, slots.Learned)
     return {

@@ -3,11 +3,12 @@
 An imported model equals theirs outside training, where transformers draws no random blocks.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...families import bigbird
+from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from . import bert
 from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, predictor_of, read_head
@@ -15,6 +16,9 @@ from .config_table import ConfigTable, Field, Joint, Limit, Only, present
 from .folder import parse_config, read_weights
 from .vocabularies import load_bigbird_unigram
 from .weight_names import WeightRule, load_weights
+
+if TYPE_CHECKING:
+    from ...tasks.predictor import AnyPredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -34,7 +38,7 @@ def architecture(c: bigbird.Config) -> str:
     return next(name for name, head in ARCHITECTURES.items() if head == c.head)
 
 
-def read_attention(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_attention(theirs: JsonMapping) -> JsonObject:
     kind = present(theirs, "attention_type", "block_sparse")
     if kind == "original_full":
         return {"attention.kind": "dense"}
@@ -48,7 +52,7 @@ def read_attention(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_attention(c: bigbird.Config) -> dict[str, Any]:
+def write_attention(c: bigbird.Config) -> JsonObject:
     if isinstance(c.attention, slots.Dense):
         return {"attention_type": "original_full"}
     return {
@@ -80,7 +84,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> bigbird.Config:
+def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> bigbird.Config:
     """Our Config of a folder, by config.json and the names of its tensors without `bert.`; ValueError if refused."""
     ours = CONFIG.read(theirs)
     return bigbird.Config.model_validate(ours | head_settings(theirs, tensors, ours["head"], "pooler"))
@@ -105,12 +109,12 @@ def unused(c: bigbird.Config) -> tuple[str, ...]:
 # --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
     """The predictor of the task that fits the folder's head."""
     return predictor_of(read(path, config), overrides)
 
 
-def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
+def read(path: Path, config: JsonMapping) -> EncoderFolder:
     tensors = {name.removeprefix("bert."): tensor for name, tensor in read_weights(path).items()}
     ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
     model = bigbird.Model(ours)

@@ -1,8 +1,7 @@
 """Parts shared by folders of causal language models: tokenizer, generation settings, predictor."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -11,7 +10,7 @@ from ...config.run import Run, change_settings
 from ...config.schema import LanguageDecode
 from ...errors import UserError
 from ...families import gpt
-from ...files import read_optional_json
+from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.external import FolderTokenizer
 from ...run_folder import FORMAT
 from .config_table import Only
@@ -30,9 +29,9 @@ UNQUANTIZED = Only("quantization_config", None, "regard reads unquantized folder
 # --- tokenizer -------------------------------------------------------------------------------------------------------
 
 
-def tokenizer(path: Path, config: Mapping[str, Any]) -> FolderTokenizer:
+def tokenizer(path: Path, config: JsonMapping) -> FolderTokenizer:
     """The tokenizer of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         settings |= read_optional_json(path / file)
     names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items() if value}
@@ -93,10 +92,10 @@ def _token_id(path: Path, backend: Backend, name: str) -> int:
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
-def decode_from_generation(generation: Mapping[str, Any]) -> dict[str, Any]:
+def decode_from_generation(generation: JsonMapping) -> JsonObject:
     """The decode settings of a folder's generation_config.json."""
     beams = generation.get("num_beams") or 1
-    decode: dict[str, Any] = {"kind": "beam" if beams > 1 else "greedy"}
+    decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
     if generation.get("do_sample"):
         decode = {"kind": "sample", "top_k": 50}  # transformers' default
         decode |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
@@ -108,9 +107,9 @@ def decode_from_generation(generation: Mapping[str, Any]) -> dict[str, Any]:
     return decode | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
 
 
-def generation_settings(decode: LanguageDecode) -> dict[str, Any]:
+def generation_settings(decode: LanguageDecode) -> JsonObject:
     """generation_config.json of our decode settings."""
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "max_new_tokens": decode.max_tokens,
         "do_sample": decode.kind == "sample",
         "num_beams": 1,
@@ -124,18 +123,18 @@ def generation_settings(decode: LanguageDecode) -> dict[str, Any]:
     return settings | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
 
 
-def decode_entry(decode: LanguageDecode) -> dict[str, Any]:
+def decode_entry(decode: LanguageDecode) -> JsonObject:
     """The `regard` entry that `saved_decode` reads."""
     values = decode.model_dump(mode="json", exclude={"batch"})
     return {"regard": {"format": FORMAT, "decode": values, "generation": generation_settings(decode)}}
 
 
-def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any] | None:
+def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject | None:
     """The decode settings of the exported run; None if there are none or generation_config.json was changed since."""
     entry = regard_entry(config)
     if not entry or any(generation.get(key) != value for key, value in entry.get("generation", {}).items()):
         return None
-    decode: dict[str, Any] = entry["decode"]
+    decode: JsonObject = entry["decode"]
     return decode
 
 
@@ -143,7 +142,7 @@ def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> di
 
 
 def language_predictor(
-    path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any], ours: gpt.Config, model: gpt.Model
+    path: Path, config: JsonMapping, overrides: JsonMapping, ours: gpt.Config, model: gpt.Model
 ) -> "LanguagePredictor":
     """The predictor of a model that was read from a folder."""
     from ...device import resolve_device
@@ -157,7 +156,7 @@ def language_predictor(
         )
     generation = read_generation_config(path, config)
 
-    def to_run(generation: Mapping[str, Any]) -> Run:
+    def to_run(generation: JsonMapping) -> Run:
         decode = saved_decode(config, generation) or decode_from_generation(generation) | {"add_start": text.adds_start}
         return Run(task="language", model=ours, decode=decode)
 

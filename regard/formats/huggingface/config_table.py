@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...files import JsonMapping, JsonObject
+
 REQUIRED: Any = object()  # the default of a key that every config.json of this type has
 _ABSENT: Any = object()
 
@@ -53,8 +55,8 @@ class Only:
 class Joint:
     """Settings that correspond only together. `read` returns values by our dotted paths, `write` by their keys."""
 
-    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    write: Callable[[Any], Mapping[str, Any]]
+    read: Callable[[JsonMapping], JsonMapping]
+    write: Callable[[Any], JsonMapping]
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,12 @@ class ConfigTable:
 
     rows: Sequence[Row]
 
-    def read(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, theirs: JsonMapping) -> JsonObject:
         """Settings of our Config, nested by group.
 
         ValueError names the first key that we cannot represent, KeyError the first required one that is missing.
         """
-        ours: dict[str, Any] = {}
+        ours: JsonObject = {}
         for row in self.rows:
             if isinstance(row, Only):
                 if (value := theirs.get(row.theirs, row.value)) not in (row.value, None):
@@ -92,9 +94,9 @@ class ConfigTable:
                 put(ours, row.ours, row.read(present(theirs, row.theirs, row.default)))
         return ours
 
-    def write(self, c: Any) -> dict[str, Any]:
+    def write(self, c: Any) -> JsonObject:
         """The keys of config.json that describe our Config."""
-        theirs: dict[str, Any] = {}
+        theirs: JsonObject = {}
         for row in self.rows:
             if isinstance(row, Field) and row.write is not None:
                 theirs[row.theirs] = row.write(get(c, row.ours))
@@ -117,7 +119,7 @@ class ConfigTable:
         return refusals
 
 
-def present(theirs: Mapping[str, Any], key: str, default: Any = REQUIRED) -> Any:
+def present(theirs: JsonMapping, key: str, default: Any = REQUIRED) -> Any:
     """A value of config.json; an absent key and null mean `default`."""
     if (value := theirs.get(key)) is not None:
         return value
@@ -142,7 +144,7 @@ def json_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def put(values: dict[str, Any], path: str, value: Any) -> None:
+def put(values: JsonObject, path: str, value: Any) -> None:
     """Set a value by its dotted path in nested dicts."""
     *groups, name = path.split(".")
     for group in groups:

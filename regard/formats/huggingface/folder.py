@@ -1,10 +1,10 @@
 """Folders of Hugging Face `transformers`, read without it: the importer by model type, config.json, safetensors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from ...config.schema import Base
 from ...errors import UserError
-from ...files import read_json, read_optional_json
+from ...files import JsonMapping, JsonObject, read_json, read_optional_json
+
+if TYPE_CHECKING:
+    from ...tasks.predictor import AnyPredictor
 
 T = TypeVar("T")
 
@@ -30,10 +33,11 @@ IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to
 }
 
 
-def load_folder(path: Path, overrides: Mapping[str, Any]) -> Any:
+def load_folder(path: Path, overrides: JsonMapping) -> "AnyPredictor":
     """The predictor of a Hugging Face folder; its task depends on the model type."""
     _, config, importer = _open_folder(path)
-    return importer.load_predictor(path, config, overrides)
+    predictor: AnyPredictor = importer.load_predictor(path, config, overrides)
+    return predictor
 
 
 def folder_config(path: Path) -> Base:
@@ -43,7 +47,7 @@ def folder_config(path: Path) -> Base:
     return found
 
 
-def _open_folder(path: Path) -> tuple[Path, dict[str, Any], ModuleType]:
+def _open_folder(path: Path) -> tuple[Path, JsonObject, ModuleType]:
     """The folder of the model itself, its config.json, and the importer of its type."""
     home = path if (path / "config.json").is_file() else first_module(path)
     config = read_optional_json(home / "config.json")
@@ -62,9 +66,7 @@ def first_module(path: Path) -> Path:
     return home
 
 
-def parse_config(
-    path: Path, values: Mapping[str, Any], reader: Callable[[Mapping[str, Any]], T], file: str = "config.json"
-) -> T:
+def parse_config(path: Path, values: JsonMapping, reader: Callable[[JsonMapping], T], file: str = "config.json") -> T:
     """Apply `reader` to the values of a file; its errors become a UserError that names the file."""
     try:
         return reader(values)

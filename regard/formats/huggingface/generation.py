@@ -4,9 +4,9 @@ An exported folder also keeps the decode settings of its run in config.json, und
 entry, and transformers' settings express ours only approximately.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -15,7 +15,7 @@ from ...config.run import Run
 from ...config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ...decode import Filter, Forbid, ForcedEnd, Renormalize, Suppress
 from ...errors import UserError
-from ...files import read_optional_json
+from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.tokenizers import Tokenizer
 from ...run_folder import FORMAT
 
@@ -25,7 +25,7 @@ SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens"
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_generation_config(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def read_generation_config(path: Path, config: JsonMapping) -> JsonObject:
     """generation_config.json over config.json, with the types of the settings that regard uses checked."""
     own = read_optional_json(path / GENERATION_FILE)
     merged = {**config, **own}
@@ -57,7 +57,7 @@ GENERATION_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
 }
 
 
-def decode_from_generation(generation: Mapping[str, Any]) -> Seq2SeqDecode:
+def decode_from_generation(generation: JsonMapping) -> Seq2SeqDecode:
     """The decode settings of a folder's generation_config.json."""
     if generation.get("do_sample"):
         raise UserError("generation_config.json asks for sampling (do_sample); set it to false")
@@ -78,7 +78,7 @@ def early_stopping(theirs: object) -> Literal["exact", "first", "heuristic"]:
     return "first" if theirs is True else "exact" if theirs == "never" else "heuristic"
 
 
-def logit_filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
+def logit_filters(generation: JsonMapping) -> tuple[Filter, ...]:
     """The logit filters of a folder, in the order in which transformers applies them."""
     filters: list[Filter] = []
     bad_words = generation.get("bad_words_ids") or []
@@ -98,7 +98,7 @@ def logit_filters(generation: Mapping[str, Any]) -> tuple[Filter, ...]:
 # --- decode settings of ours in an exported config.json --------------------------------------------------------------
 
 
-def regard_entry(config: Mapping[str, Any]) -> dict[str, Any]:
+def regard_entry(config: JsonMapping) -> JsonObject:
     """The `regard` entry of an exported config.json, with today's setting names; empty in other folders."""
     entry = config.get("regard")
     if not isinstance(entry, dict) or not isinstance(entry.get("decode"), dict):
@@ -108,7 +108,7 @@ def regard_entry(config: Mapping[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqDecode | None:
+def saved_decode(config: JsonMapping, generation: JsonMapping) -> Seq2SeqDecode | None:
     """The decode settings of the exported run; None if there are none or generation_config.json was changed since."""
     if not (entry := regard_entry(config)):
         return None
@@ -120,7 +120,7 @@ def saved_decode(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Se
     return decode if all(generation.get(key) == value for key, value in expected.items()) else None
 
 
-def decode_entry(run: Run) -> dict[str, Any]:
+def decode_entry(run: Run) -> JsonObject:
     """The `regard` entry that `saved_decode` reads."""
     return {"regard": {"format": FORMAT, "decode": run.decode.model_dump(mode="json", include=SAVED_DECODE)}}
 
@@ -128,7 +128,7 @@ def decode_entry(run: Run) -> dict[str, Any]:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def generation_settings(decode: Seq2SeqDecode, max_length: int | None) -> dict[str, Any]:
+def generation_settings(decode: Seq2SeqDecode, max_length: int | None) -> JsonObject:
     """generation_config.json of our decode settings. `max_length` counts START and applies if decode has no limit."""
     limit = {"max_length": decode.max_tokens + 1 if decode.max_tokens else max_length}
     if decode.kind == "sample":
@@ -141,7 +141,7 @@ def generation_settings(decode: Seq2SeqDecode, max_length: int | None) -> dict[s
     return {"do_sample": False, "num_beams": decode.beam, **beam, **limit}
 
 
-def generation_config(run: Run, tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+def generation_config(run: Run, tokenizer: Tokenizer, max_length: int) -> JsonObject:
     """generation_config.json of an exported encoder-decoder run."""
     return generation_settings(run.decode, max_length) | {
         "pad_token_id": tokenizer.pad,

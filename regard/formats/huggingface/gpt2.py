@@ -5,11 +5,12 @@ GPT-2 is the family `gpt` under other names, with transposed matrices and query,
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...families import gpt
+from ...files import JsonMapping, JsonObject
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .folder import parse_config, read_weights
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def read_inner(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_inner(theirs: JsonMapping) -> JsonObject:
     return {"inner": theirs.get("n_inner") or 4 * theirs["n_embd"]}
 
 
-def write_inner(c: gpt.Config) -> dict[str, Any]:
+def write_inner(c: gpt.Config) -> JsonObject:
     return {"n_inner": c.inner}
 
 
-def read_dropout(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_dropout(theirs: JsonMapping) -> JsonObject:
     return {"dropout": present(theirs, "resid_pdrop", 0.1)}
 
 
-def write_dropout(c: gpt.Config) -> dict[str, Any]:
+def write_dropout(c: gpt.Config) -> JsonObject:
     return {"resid_pdrop": c.dropout, "embd_pdrop": c.dropout}
 
 
@@ -80,7 +81,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: Mapping[str, Any]) -> gpt.Config:
+def from_huggingface(theirs: JsonMapping) -> gpt.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return gpt.Config(size="gpt2", **CONFIG.read(theirs))
 
@@ -120,7 +121,7 @@ def with_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # --- folder ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
+def read(path: Path, config: JsonMapping) -> tuple[gpt.Config, gpt.Model]:
     """The model of a GPT-2 folder with its Config."""
     ours = parse_config(path, config, from_huggingface)
     model = gpt.Model(ours)
@@ -128,6 +129,6 @@ def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     return ours, model
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "LanguagePredictor":
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "LanguagePredictor":
     """The language predictor of a GPT-2 folder."""
     return causal.language_predictor(path, config, overrides, *read(path, config))

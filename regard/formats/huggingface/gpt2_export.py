@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from safetensors.torch import save
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...config.run import Run
 from ...families import gpt
-from ...files import write_json
+from ...files import JsonObject, write_json
 from ...processors.external import FolderTokenizer
 from ...processors.tokenizers import TrainedTokenizer
 from . import causal, gpt2, llama
@@ -37,18 +37,18 @@ def unsupported(c: gpt.Config) -> list[str]:
     return min(gpt2_unsupported(c), llama_unsupported(c), key=len)
 
 
-def gpt2_config(c: gpt.Config) -> dict[str, Any]:
+def gpt2_config(c: gpt.Config) -> JsonObject:
     return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"} | gpt2.CONFIG.write(c)
 
 
-def llama_config(c: gpt.Config) -> dict[str, Any]:
+def llama_config(c: gpt.Config) -> JsonObject:
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama"} | llama.CONFIG.write(c)
 
 
 class GptLayout(NamedTuple):
     """How one of the two formats is written."""
 
-    config: Callable[[gpt.Config], dict[str, Any]]
+    config: Callable[[gpt.Config], JsonObject]
     names: Callable[[gpt.Config], Names]
     biased: bool  # True: write every bias, zeros where the model has none
 

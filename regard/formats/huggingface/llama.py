@@ -5,12 +5,13 @@ All are the family `gpt` under other names, with rotary positions, RMS norm and 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ...families import gpt
+from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from . import causal
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, Row, choice, present
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def read_heads(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_heads(theirs: JsonMapping) -> JsonObject:
     """Our key_heads and head_width are 0 where they follow from width and heads."""
     width, heads = theirs["hidden_size"], theirs["num_attention_heads"]
     key_heads, head_width = present(theirs, "num_key_value_heads", 0), present(theirs, "head_dim", 0)
@@ -35,7 +36,7 @@ def read_heads(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_heads(c: gpt.Config) -> dict[str, Any]:
+def write_heads(c: gpt.Config) -> JsonObject:
     return {
         "hidden_size": c.width,
         "num_attention_heads": c.heads,
@@ -50,18 +51,18 @@ def refuse_width(c: gpt.Config) -> str | None:
     return f"model.width={c.width} (expected a multiple of model.heads={c.heads} for Llama)"
 
 
-def read_rotary_base(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_rotary_base(theirs: JsonMapping) -> JsonObject:
     """Newer folders keep the base in rope_parameters, older ones beside it."""
     for key in ("rope_parameters", "rope_scaling"):
         rope = theirs.get(key) or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(f"{key} is {rope}; regard reads folders with rope_type default only")
-    newer = theirs.get("rope_parameters") or {}
+    newer: JsonMapping = theirs.get("rope_parameters") or {}
     return {"positions.base": float(newer.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
 
 
-def write_rotary_base(c: gpt.Config) -> dict[str, Any]:
+def write_rotary_base(c: gpt.Config) -> JsonObject:
     base = getattr(c.positions, "base", 10000.0)
     return {
         "rope_parameters": {"rope_type": "default", "rope_theta": base},
@@ -69,7 +70,7 @@ def write_rotary_base(c: gpt.Config) -> dict[str, Any]:
     }
 
 
-def biased_maps(theirs: Mapping[str, Any]) -> set[str]:
+def biased_maps(theirs: JsonMapping) -> set[str]:
     """The maps of a layer that have a bias in their model."""
     maps = {"query", "key", "value"} if theirs.get("model_type") == "qwen2" else set()
     if theirs.get("attention_bias"):
@@ -77,22 +78,22 @@ def biased_maps(theirs: Mapping[str, Any]) -> set[str]:
     return maps | ({"gate", "into", "feed.out"} if theirs.get("mlp_bias") else set())
 
 
-def read_bias(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_bias(theirs: JsonMapping) -> JsonObject:
     return {"biased": bool(biased_maps(theirs))}
 
 
-def write_bias(c: gpt.Config) -> dict[str, Any]:
+def write_bias(c: gpt.Config) -> JsonObject:
     return {"attention_bias": c.biased, "mlp_bias": c.biased}
 
 
-def read_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_window(theirs: JsonMapping) -> JsonObject:
     """Their window counts the token itself; null means full attention, an absent key 4096."""
     if window := theirs.get("sliding_window", 4096) or 0:
         return {"attention.kind": "window", "attention.radius": window - 1}
     return {"attention.kind": "dense", "attention.dropout": present(theirs, "attention_dropout", 0.0)}
 
 
-def write_window(c: gpt.Config) -> dict[str, Any]:
+def write_window(c: gpt.Config) -> JsonObject:
     if isinstance(c.attention, slots.Window) and isinstance(c.attention.radius, int):
         return {"sliding_window": c.attention.radius + 1, "attention_dropout": 0.0}
     return {"sliding_window": None, "attention_dropout": getattr(c.attention, "dropout", 0.0)}
@@ -128,7 +129,7 @@ QWEN2_CONFIG = ConfigTable((*SHARED, *DENSE, Fixed("biased", True, "expected tru
 CONFIGS = {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG}
 
 
-def from_huggingface(theirs: Mapping[str, Any]) -> gpt.Config:
+def from_huggingface(theirs: JsonMapping) -> gpt.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return gpt.Config(size="llama", **CONFIGS[theirs["model_type"]].read(theirs))
 
@@ -157,7 +158,7 @@ def names(c: gpt.Config) -> dict[str, str | WeightRule]:
     return outer | prefixed("stack.layers.*", "model.layers.*", LAYER)
 
 
-def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: Mapping[str, Any]) -> dict[str, Tensor]:
+def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: JsonMapping) -> dict[str, Tensor]:
     """Add zeros where only some of their maps have a bias: ours all have one, or none."""
     biased, filled = biased_maps(theirs), dict(tensors)
     for ours, tensor in model.state_dict().items():
@@ -169,7 +170,7 @@ def with_zero_biases(model: nn.Module, tensors: Mapping[str, Tensor], theirs: Ma
 # --- folder ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
+def read(path: Path, config: JsonMapping) -> tuple[gpt.Config, gpt.Model]:
     """The model of a Llama, Mistral or Qwen2 folder with its Config."""
     ours = parse_config(path, config, from_huggingface)
     model = gpt.Model(ours)
@@ -177,6 +178,6 @@ def read(path: Path, config: Mapping[str, Any]) -> tuple[gpt.Config, gpt.Model]:
     return ours, model
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "LanguagePredictor":
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "LanguagePredictor":
     """The language predictor of a Llama, Mistral or Qwen2 folder."""
     return causal.language_predictor(path, config, overrides, *read(path, config))

@@ -1,16 +1,20 @@
 """Hugging Face Longformer folders: the tables of config.json and weight names, and their reader."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...families import longformer
+from ...files import JsonMapping, JsonObject
 from . import bert
 from .bert import EncoderFolder, encoder_folder, encoder_rows, head_settings, predictor_of, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, present
 from .folder import parse_config, read_weights
 from .vocabularies import load_byte_bpe
 from .weight_names import WeightRule, load_weights, one_of, prefixed, skip_rows
+
+if TYPE_CHECKING:
+    from ...tasks.predictor import AnyPredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -31,10 +35,10 @@ def per_layer(c: longformer.Config, value: int | tuple[int, ...]) -> list[int]:
     return [value] * c.layers if isinstance(value, int) else list(value)
 
 
-def read_head_and_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_head_and_window(theirs: JsonMapping) -> JsonObject:
     """`attention_window` is twice the radius. As in transformers, only the head class makes the first token global by
     itself; for other heads a folder that regard exported names the number (`regard.globals`)."""
-    ours: dict[str, Any] = read_head(theirs, ARCHITECTURES)
+    ours: JsonObject = read_head(theirs, ARCHITECTURES)
     if ours["head"] == "words" and (act := present(theirs, "hidden_act", "gelu")) != "gelu":
         raise ValueError(f"hidden_act is {act!r}; expected 'gelu', which the head always has")
     window = present(theirs, "attention_window", 512)
@@ -47,7 +51,7 @@ def read_head_and_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
     return ours
 
 
-def write_head_and_window(c: longformer.Config) -> dict[str, Any]:
+def write_head_and_window(c: longformer.Config) -> JsonObject:
     return {
         "architectures": [architecture(c)],
         "attention_window": [2 * radius for radius in per_layer(c, c.attention.radius)],
@@ -95,12 +99,12 @@ def config_table(first_position: int) -> ConfigTable:
     )
 
 
-def first_position(theirs: Mapping[str, Any]) -> int:
+def first_position(theirs: JsonMapping) -> int:
     """Positions are numbered from behind the padding's number, as in RoBERTa: the rows before are unused."""
     return int(theirs.get("pad_token_id", 1)) + 1
 
 
-def from_huggingface(theirs: Mapping[str, Any], tensors: Collection[str] = ()) -> longformer.Config:
+def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> longformer.Config:
     """Our Config of a folder, by config.json and its tensors' names without `longformer.`; ValueError if refused."""
     ours = config_table(first_position(theirs)).read(theirs)
     head = head_settings(theirs, tensors, ours["head"], "pooler.dense")
@@ -140,12 +144,12 @@ def unused(c: longformer.Config) -> tuple[str, ...]:
 # --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
     """The predictor of the task that fits the folder's head."""
     return predictor_of(read(path, config), overrides)
 
 
-def read(path: Path, config: Mapping[str, Any]) -> EncoderFolder:
+def read(path: Path, config: JsonMapping) -> EncoderFolder:
     tensors = {name.removeprefix("longformer."): tensor for name, tensor in read_weights(path).items()}
     ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
     model = longformer.Model(ours)

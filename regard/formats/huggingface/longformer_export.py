@@ -5,13 +5,12 @@ transformers makes the first token global by itself only with a head for classes
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...families import longformer
-from ...files import read_json
+from ...files import JsonObject, read_json
 from ...processors.tokenizers import TrainedTokenizer
 from ..model_card import encoder_usage
 from .bert_export import EncoderSample, EncoderSource, check_folder, write_encoder
@@ -34,7 +33,7 @@ def write(predictor: EncoderSource, draft: Path, precision: str) -> None:
     write_encoder(predictor, draft, config(c, text), tensors(predictor.model, c, text), inputs)
 
 
-def config(c: longformer.Config, text: TrainedTokenizer) -> dict[str, Any]:
+def config(c: longformer.Config, text: TrainedTokenizer) -> JsonObject:
     return {
         "model_type": "longformer",
         **config_table(text.pad + 1).write(c),

@@ -5,14 +5,13 @@ sentencepiece models and vocab.json, which numbers their pieces. A folder that r
 instead, and target/tokenizer.json where source and target have separate vocabularies.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import transformer
-from ...files import read_json
+from ...files import JsonMapping, JsonObject, read_json
 from ...processors.external import MarianTokenizer, sentencepiece_processor
 from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
@@ -34,7 +33,7 @@ def both_sides(ours: str, theirs: str) -> Joint:
     """A setting that Marian has once for the encoder and once for the decoder; ours is one for both."""
     encoder, decoder = f"encoder_{theirs}", f"decoder_{theirs}"
 
-    def read(config: Mapping[str, Any]) -> dict[str, Any]:
+    def read(config: JsonMapping) -> JsonObject:
         if config[encoder] != config[decoder]:
             raise ValueError(
                 f"{encoder} {config[encoder]} and {decoder} {config[decoder]} differ; regard needs them equal"
@@ -44,22 +43,22 @@ def both_sides(ours: str, theirs: str) -> Joint:
     return Joint(read, lambda c: dict.fromkeys((encoder, decoder), getattr(c, ours)))
 
 
-def read_depth(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_depth(theirs: JsonMapping) -> JsonObject:
     """Our decoder_layers is 0 where encoder and decoder are equally deep."""
     layers, decoder = theirs["encoder_layers"], theirs["decoder_layers"]
     return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
 
 
-def write_depth(c: transformer.Config) -> dict[str, Any]:
+def write_depth(c: transformer.Config) -> JsonObject:
     return {"encoder_layers": c.layers, "decoder_layers": c.decoder_layers or c.layers}
 
 
-def read_target_vocab(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_target_vocab(theirs: JsonMapping) -> JsonObject:
     shared = present(theirs, "share_encoder_decoder_embeddings", True)
     return {"target_vocab": 0 if shared else theirs["decoder_vocab_size"]}
 
 
-def write_target_vocab(c: transformer.Config) -> dict[str, Any]:
+def write_target_vocab(c: transformer.Config) -> JsonObject:
     return {
         "decoder_vocab_size": c.target_vocab or c.vocab,
         "share_encoder_decoder_embeddings": not c.target_vocab,
@@ -104,7 +103,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: Mapping[str, Any]) -> transformer.Config:
+def from_huggingface(theirs: JsonMapping) -> transformer.Config:
     """Their config.json as our Config; ValueError names what regard cannot represent."""
     return transformer.Config(size="marian", **CONFIG.read(theirs))
 
@@ -142,7 +141,7 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
 # --- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def tokenizers(path: Path, config: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     """Source and target tokenizer of a Marian folder."""
     if "regard" in config or ((path / TOKENIZER_FILE).is_file() and not (path / "source.spm").is_file()):
         return _regard_tokenizers(path, config)
@@ -160,7 +159,7 @@ def _sentencepiece(path: Path, name: str) -> Any:
         raise UserError(f"{path / name} is no sentencepiece model ({error}); fetch the folder again") from error
 
 
-def _regard_tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTokenizer, TrainedTokenizer]:
+def _regard_tokenizers(path: Path, config: JsonMapping) -> tuple[TrainedTokenizer, TrainedTokenizer]:
     source = load_tokenizer(path / TOKENIZER_FILE)
     shared = config.get("share_encoder_decoder_embeddings", True)
     target = source if shared else load_tokenizer(path / TARGET_TOKENIZER_FILE)
@@ -180,7 +179,7 @@ def _regard_tokenizers(path: Path, config: Mapping[str, Any]) -> tuple[TrainedTo
 
 
 def _marian_tokenizers(
-    path: Path, config: Mapping[str, Any], source: Any, target: Any
+    path: Path, config: JsonMapping, source: Any, target: Any
 ) -> tuple[MarianTokenizer, MarianTokenizer]:
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
@@ -196,7 +195,7 @@ def _marian_tokenizers(
 # --- folder ----------------------------------------------------------------------------------------------------------
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> "TranslatePredictor":
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
     """The translation predictor of a Marian folder."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors.torch import save
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...config.run import Run
 from ...families import transformer
-from ...files import write_json
+from ...files import JsonObject, write_json
 from ...parts import slots
 from ...processors.tokenizers import Tokenizer
 from .generation import GENERATION_FILE, decode_entry, generation_config, max_positions
@@ -70,7 +70,7 @@ def to_half_layout(state: Mapping[str, Tensor], width: int) -> dict[str, Tensor]
     return {name: permute(name, tensor) for name, tensor in state.items()}
 
 
-def config(c: transformer.Config, tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+def config(c: transformer.Config, tokenizer: Tokenizer, max_length: int) -> JsonObject:
     """config.json of a model that `as_marian` returned."""
     return {
         "architectures": ["MarianMTModel"],

@@ -1,14 +1,14 @@
 """Hugging Face T5 folders, of the first T5 and of 1.1: the tables of config.json and weight names, and their reader."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import t5
+from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
@@ -16,6 +16,9 @@ from .folder import parse_config, read_weights
 from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
 from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, load_weights, one_of, prefixed
+
+if TYPE_CHECKING:
+    from ...tasks.translate import TranslatePredictor
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -34,7 +37,7 @@ FEEDS = {
 FEED_NAMES = {ours: theirs for theirs, ours in reversed(FEEDS.items())}
 
 
-def read_feed(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_feed(theirs: JsonMapping) -> JsonObject:
     name = present(theirs, "feed_forward_proj", "relu")
     if name not in FEEDS:
         raise ValueError(f"feed_forward_proj is {name!r}; expected one of {', '.join(FEEDS)}")
@@ -47,18 +50,18 @@ def refuse_feed(c: t5.Config) -> str | None:
     return None if c.feed.act in acts else f"model.feed.act={c.feed.act} of {c.feed.kind} (expected {', '.join(acts)})"
 
 
-def scales_states(theirs: Mapping[str, Any]) -> bool:
+def scales_states(theirs: JsonMapping) -> bool:
     """True if the decoder's output is scaled, which goes with a tied head unless config.json says otherwise."""
     return bool(theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings") is not False))
 
 
-def read_depth(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_depth(theirs: JsonMapping) -> JsonObject:
     """Ours is 0 where encoder and decoder are equally deep."""
     layers, decoder = theirs["num_layers"], present(theirs, "num_decoder_layers", 0)
     return {"layers": layers, "decoder_layers": 0 if decoder == layers else decoder}
 
 
-def write_depth(c: t5.Config) -> dict[str, Any]:
+def write_depth(c: t5.Config) -> JsonObject:
     return {"num_layers": c.layers, "num_decoder_layers": c.decoder_layers or c.layers}
 
 
@@ -101,7 +104,7 @@ CONFIG = ConfigTable(
 )
 
 
-def from_huggingface(theirs: Mapping[str, Any]) -> t5.Config:
+def from_huggingface(theirs: JsonMapping) -> t5.Config:
     """Our Config of a config.json; ValueError if refused."""
     return t5.Config.model_validate(CONFIG.read(theirs) | {"size": "huggingface"})
 
@@ -140,7 +143,7 @@ UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bia
 # --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "TranslatePredictor":
     """A predictor from text to text."""
     from ...device import resolve_device
     from ...tasks.translate import TranslatePredictor
@@ -153,7 +156,7 @@ def load_predictor(path: Path, config: Mapping[str, Any], overrides: Mapping[str
     return TranslatePredictor(run, model, text, text, resolve_device(run.device), logit_filters(generation))
 
 
-def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
+def read(path: Path, config: JsonMapping) -> tuple[t5.Config, t5.Model]:
     tensors = read_weights(path)
     ours = parse_config(path, config, from_huggingface)
     ours = ours.model_copy(update={"tied": tie_head(tensors, config)})
@@ -162,7 +165,7 @@ def read(path: Path, config: Mapping[str, Any]) -> tuple[t5.Config, t5.Model]:
     return ours, model
 
 
-def tie_head(tensors: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
+def tie_head(tensors: dict[str, Tensor], config: JsonMapping) -> bool:
     """True if our model ties its head to the embeddings.
 
     In ours a tied head and scaled states go together, in their files not always. Where they differ, an equivalent
@@ -180,7 +183,7 @@ def tie_head(tensors: dict[str, Tensor], config: Mapping[str, Any]) -> bool:
     return False
 
 
-def read_tokenizer(path: Path, generation: Mapping[str, Any], ours: t5.Config) -> TrainedTokenizer:
+def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> TrainedTokenizer:
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, processors
 
-from ...files import write_json
+from ...files import JsonObject, write_json
 from ...processors.tokenizers import END, SPECIALS, Tokenizer, TrainedTokenizer, byte_letters, byte_values
 from .marian import TARGET_TOKENIZER_FILE, TOKENIZER_FILE
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def write_tokenizers(predictor: "TranslatePredictor", draft: Path) -> dict[str, TrainedTokenizer]:
     """Write one tokenizer.json, or one for each side; return the tokenizers by file name."""
-    sides: dict[str, Any] = {TOKENIZER_FILE: predictor.source}
+    sides: JsonObject = {TOKENIZER_FILE: predictor.source}
     if predictor.target is not predictor.source:
         sides[TARGET_TOKENIZER_FILE] = predictor.target
     for name, tokenizer in sides.items():
@@ -32,7 +32,7 @@ def write_tokenizer_files(predictor: "TranslatePredictor", draft: Path, max_leng
         write_json((draft / name).parent / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
 
 
-def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> JsonObject:
     """tokenizer_config.json. Control names in a text stay text. `<unk>` is not named, or decoding would drop it."""
     pad, start, end, _ = SPECIALS
     return {

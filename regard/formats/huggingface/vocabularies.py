@@ -11,7 +11,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from ...errors import UserError
-from ...files import read_json, read_optional_json
+from ...files import JsonObject, read_json, read_optional_json
 from ...processors.tokenizers import END, MASK, PAD, SPECIALS, START, UNK, TrainedTokenizer, sentinel
 from .. import sentencepiece_proto
 
@@ -23,10 +23,10 @@ WORDPIECE_CLASSES = ("BertTokenizer", "BertTokenizerFast")
 COMPLETE_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json is complete
 
 
-def adopt_tokenizer(file: Path, content: dict[str, Any], roles: Mapping[str, str]) -> TrainedTokenizer:
+def adopt_tokenizer(file: Path, content: JsonObject, roles: Mapping[str, str]) -> TrainedTokenizer:
     """A tokenizer.json as one of ours. `roles` maps our control names to theirs; other added tokens become symbols."""
     model, added = content["model"], content["added_tokens"]
-    vocab: dict[str, Any] | list[Any] = model["vocab"]
+    vocab: JsonObject | list[Any] = model["vocab"]
     names = vocab if isinstance(vocab, dict) else [piece for piece, _ in vocab]
     ids = dict(vocab) if isinstance(vocab, dict) else {piece: number for number, piece in enumerate(names)}
     ids |= {token["content"]: token["id"] for token in added}
@@ -68,15 +68,15 @@ def split_control_names(backend: Backend, names: list[str]) -> Backend:
     return backend
 
 
-def control_token(name: str, number: int) -> dict[str, Any]:
+def control_token(name: str, number: int) -> JsonObject:
     """The added_tokens entry of a control token."""
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": number, "content": name, **plain, "special": True}
 
 
-def tokenizer_settings(path: Path) -> dict[str, Any]:
+def tokenizer_settings(path: Path) -> JsonObject:
     """The settings of a folder's tokenizer beside the vocabulary itself."""
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         settings |= read_optional_json(path / file)
     return {
@@ -85,8 +85,8 @@ def tokenizer_settings(path: Path) -> dict[str, Any]:
     }
 
 
-def read_tokenizer_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = read_json(path / "tokenizer.json")
+def read_tokenizer_json(path: Path) -> JsonObject:
+    content: JsonObject = read_json(path / "tokenizer.json")
     model, added = content.get("model"), content.get("added_tokens")
     if not isinstance(model, dict) or "vocab" not in model or not isinstance(added, list):
         raise UserError(f"{path / 'tokenizer.json'} is no tokenizer; fetch the folder again")
@@ -112,7 +112,7 @@ def load_wordpiece(path: Path) -> TrainedTokenizer:
         wanted = "tokenizer.json" if kind in COMPLETE_CLASSES else "vocab.txt"
         raise UserError(f"{path} has no {wanted}; a BERT folder needs its tokenizer")
     from_list = file.name == "vocab.txt"
-    content: dict[str, Any] = (
+    content: JsonObject = (
         {"model": {"vocab": _read_vocab_lines(file)}, "added_tokens": []} if from_list else read_tokenizer_json(path)
     )
     roles = {name: settings.get(key) or f"[{key[:-6].upper()}]" for name, key in CONTROL_ROLES.items()}
@@ -190,7 +190,7 @@ def load_t5_unigram(path: Path) -> TrainedTokenizer:
     return adopt_tokenizer(file, t5_tokenizer_json(file, settings.get("extra_ids", 100)), roles)
 
 
-def t5_tokenizer_json(file: Path, extra: int) -> dict[str, Any]:
+def t5_tokenizer_json(file: Path, extra: int) -> JsonObject:
     """tokenizer.json of a T5 sentencepiece model, with `extra` sentinels appended in reverse order."""
     pieces, charsmap = _read_sentencepiece(file)
     sentinels = [sentinel(number) for number in reversed(range(extra))]
@@ -203,7 +203,7 @@ def t5_tokenizer_json(file: Path, extra: int) -> dict[str, Any]:
     )
     backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
     backend.add_tokens(sentinels)
-    content: dict[str, Any] = json.loads(backend.to_str())
+    content: JsonObject = json.loads(backend.to_str())
     return content
 
 
@@ -260,12 +260,12 @@ def load_bigbird_unigram(path: Path) -> TrainedTokenizer:
     return adopt_tokenizer(file, content, roles)
 
 
-def bigbird_tokenizer_json(file: Path, add_prefix_space: bool) -> dict[str, Any]:
+def bigbird_tokenizer_json(file: Path, add_prefix_space: bool) -> JsonObject:
     pieces, _ = _read_sentencepiece(file)
     backend = _unigram_backend(pieces, [])
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), "▁")
     space = {"replacement": "▁", "prepend_scheme": "always" if add_prefix_space else "never", "split": True}
     backend.pre_tokenizer = pre_tokenizers.Metaspace(**space)  # type: ignore[arg-type]
     backend.decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
-    content: dict[str, Any] = json.loads(backend.to_str())
+    content: JsonObject = json.loads(backend.to_str())
     return content
