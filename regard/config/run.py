@@ -139,8 +139,8 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     for key, name, known in (("task", values.get("task"), TASKS), ("model.family", family, FAMILIES)):
         if isinstance(name, str) and name not in known:
             raise UserError(
-                f"{where} has {key}={name}, which is not built in; install the plugin that defines it, or load its file "
-                "with `regard --plugin FILE`"
+                f"{where} has {key}={name}, which is not built in; install the plugin that defines it, or load its "
+                "file with `regard --plugin FILE`"
             )
     return _merge_layers([(where, values)], fresh=False).run
 
