@@ -67,10 +67,12 @@ class FusedQKVAttention(Attention):
             *((each.weight.data_ptr(), each.weight._version) for each in maps),
             *(each._version for each in biases),
         )
-        if self._fused is None or self._fused[0] != version:
+        fused = self._fused  # read once: another thread may replace it
+        if fused is None or fused[0] != version:
             weight = torch.cat([each.weight.detach() for each in maps])
-            self._fused = version, weight, torch.cat([each.detach() for each in biases]) if biases else None
-        qkv: Tensor = F.linear(query, self._fused[1], self._fused[2])
+            fused = version, weight, torch.cat([each.detach() for each in biases]) if biases else None
+            self._fused = fused
+        qkv: Tensor = F.linear(query, fused[1], fused[2])
         q, k, v = qkv.split([each.out_features for each in maps], -1)  # type: ignore[no-untyped-call]
         return q, k, v
 
@@ -92,9 +94,11 @@ class PrepackedLinear(nn.Linear):
         if plain or torch.compiler.is_compiling():
             return super().forward(x)
         version = weight.data_ptr(), weight._version, weight.dtype
-        if self._prepacked is None or self._prepacked[0] != version:
-            self._prepacked = version, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PREPACK_ROWS)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._prepacked[1], self.bias, "none", [], "")
+        prepacked = self._prepacked  # read once: another thread may replace it
+        if prepacked is None or prepacked[0] != version:
+            prepacked = version, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PREPACK_ROWS)
+            self._prepacked = prepacked
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, prepacked[1], self.bias, "none", [], "")
         return out
 
     def __getstate__(self) -> dict[str, Any]:
