@@ -87,8 +87,7 @@ class Trainer:
 
     def prepare(self, resume: bool) -> list[str]:
         """Start from the seed, or from the newest intact checkpoint; return notes for the user."""
-        notes: list[str] = []
-        newest = None
+        notes, newest = self.ranks.idle_note(self.settings.accumulate), None
         if self.ranks.first:
             checkpoint.remove_temporary_files(self.folder)
             newest = checkpoint.newest(self.folder, notes.append)

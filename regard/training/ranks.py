@@ -67,6 +67,15 @@ class Ranks:
         if self.first:
             self.wait()
 
+    def idle_note(self, micro_batches: int) -> list[str]:
+        """A note if a step has fewer micro-batches than there are processes."""
+        if micro_batches >= self.world:
+            return []
+        return [
+            f"{self.world - micro_batches} of {self.world} processes idle, because a step has {micro_batches} "
+            f"micro-batches; set train.accumulate={self.world}, or a multiple"
+        ]
+
     def wait(self) -> None:
         """Wait until all processes are here."""
         self.total([0])

@@ -138,7 +138,7 @@ class GradientStep:
         return batch.to(self.device, non_blocking=self.device.type == "cuda")
 
     def _forward(self, step: int, batch: Batch) -> AbstractContextManager[object]:
-        seed_dropout(self.seed, step, batch.number)
+        seed_dropout(self.device, self.seed, step, batch.number)
         return autocast(self.device, self.precision)
 
     def _reduced(self, last: bool) -> AbstractContextManager[object]:
@@ -148,8 +148,14 @@ class GradientStep:
         return nullcontext()
 
 
-def seed_dropout(seed: int, step: int, number: int) -> None:
-    torch.manual_seed(random.Random(f"{seed} {step} {number}").getrandbits(63))
+def seed_dropout(device: torch.device, seed: int, step: int, number: int) -> None:
+    """Seed the generators of the CPU and of this device in some 10 µs; torch.manual_seed takes 300 µs without a GPU."""
+    value = random.Random(f"{seed} {step} {number}").getrandbits(63)
+    torch.default_generator.manual_seed(value)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(value)
+    elif device.type == "mps":
+        torch.mps.manual_seed(value)
 
 
 def _gradient(features: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.training.objective import AnyObjective, LossSum, Objective, StepObjective
+from regard.training.ranks import Ranks
 from regard.training.step import GradientStep
 
 CPU = torch.device("cpu")
@@ -121,6 +122,12 @@ def test_a_batch_that_does_not_count_adds_nothing() -> None:
         found = GradientStep(objective, CPU).run(1, [*batches, idle])
         assert found.count == ROWS
         torch.testing.assert_close(gradients(objective), gradients(alone), rtol=1e-6, atol=1e-7)
+
+
+def test_processes_without_a_micro_batch_are_reported() -> None:
+    assert Ranks(1, 4).idle_note(4) == Ranks().idle_note(1) == []
+    (note,) = Ranks(0, 4).idle_note(1)
+    assert note.startswith("3 of 4 processes idle") and note.endswith("set train.accumulate=4, or a multiple")
 
 
 def test_a_compiled_objective_can_be_switched_off() -> None:
