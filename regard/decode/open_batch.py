@@ -186,6 +186,7 @@ class OpenBatch:
         if self.step is None:
             cache.select(torch.zeros(needed, dtype=torch.long, device=device).index_put((slots,), origin))
             self.cache, self.step = cache, BatchStep(self.model, cache, needed, device)
+            self.step.refresh()
             return
         if needed > (size := len(self.step.tokens)):
             index = torch.arange(min(self.rows, max(needed, 2 * size)), device=device)

@@ -136,7 +136,8 @@ def alone(model: nn.Module, request: Generate, **settings: Any) -> list[Hypothes
 
 
 def worst_difference(found: list[Hypothesis], wanted: list[Hypothesis]) -> float:
-    """The largest difference of scores; infinite if tokens differ."""
+    """The largest difference of scores, relative to those above 1; infinite if tokens differ."""
     if [(each.tokens, each.ended) for each in found] != [(each.tokens, each.ended) for each in wanted]:
         return float("inf")
-    return max((abs(a.score - b.score) for a, b in zip(found, wanted, strict=True)), default=0.0)
+    pairs = zip(found, wanted, strict=True)
+    return max((abs(a.score - b.score) / max(abs(b.score), 1.0) for a, b in pairs), default=0.0)

@@ -166,8 +166,14 @@ def test_next_search_reuses_the_graph(way, monkeypatch):
         prompt, limits = torch.ones(12, 1, dtype=torch.long), torch.full((12,), 20)
         with torch.no_grad():
             best, wanted = (
-                search(each, each.start(source.to(place), **room), prompt.to(place), limits.to(place), drawn(place))
-                for each, place, room in ((model, "cuda", {"capacity": 64}), (twin, "cpu", {}))
+                search(
+                    each,
+                    each.start(inputs(source.to(place)), len(source), room),
+                    prompt.to(place),
+                    limits.to(place),
+                    drawn(place),
+                )
+                for each, place, room in ((model, "cuda", 64), (twin, "cpu", None))
             )
         assert [[each.tokens for each in some] for some in best] == [[each.tokens for each in some] for some in wanted]
     assert len(made) == 1
