@@ -130,12 +130,13 @@ class BatchStep:
 
     def refresh(self) -> None:
         """Called when rows have joined. A graph is of no more use if a tensor has moved or a weight has changed."""
-        if self.tokens.is_cuda:
-            entries = collect_state({"cache": self.cache})
-            tensors = tuple(entry.value.data_ptr() for entry in entries if isinstance(entry.value, Tensor))
-            addresses = (tensors, weight_versions(self.model))
-            if addresses != self.addresses:
-                self.graph, self.warm, self.addresses = None, False, addresses
+        if self.graph is not None and self.addresses != self._addresses():
+            self.graph, self.warm = None, False
+
+    def _addresses(self) -> GraphKey:
+        entries = collect_state({"cache": self.cache})
+        tensors = tuple(entry.value.data_ptr() for entry in entries if isinstance(entry.value, Tensor))
+        return tensors, weight_versions(self.model)
 
     def _read(self) -> Tensor:
         return self.model.step(self.tokens, self.cache, self.valid)[:, 0]
@@ -149,7 +150,7 @@ class BatchStep:
             self.logits = self._read()
             graph.capture_end()
         main.wait_stream(side)
-        self.graph = graph
+        self.graph, self.addresses = graph, self._addresses()
 
 
 class CapturedGraph(NamedTuple):

@@ -338,7 +338,7 @@ def test_memory_is_linear_in_text_length():
         assert peaks[1] < 2.6 * peaks[0]
 
 
-@pytest.mark.parametrize("name", ["transformer", "gpt", "window", "gru", "ensemble"])
+@pytest.mark.parametrize("name", ["transformer", "gpt", "window", "favor", "gru", "cnn", "ensemble", "prefix gpt"])
 def test_joining_requests_equal_those_alone(name, monkeypatch):
     """200 requests of mixed strategies join one running batch, whose step is a CUDA graph; fp32, as each alone."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
