@@ -22,10 +22,12 @@ from helpers.generation import (  # fmt: skip
 )
 from torch import nn
 
-from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, search
+from regard.decode import Beam, Generate, Generator, Greedy, Sample, SearchSettings, Suppress, search
 from regard.decode.constraints import Constraints
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
+
+NO_END = Suppress([END])
 
 
 def talkative(name: str) -> nn.Module:
@@ -107,7 +109,7 @@ def test_agreeing_requests_share_a_search(strategy):
 
 def test_two_hundred_requests():
     """They join one running batch of 24 rows; tokens are equal to each alone, scores to 1e-5, without any near-tie."""
-    model, dice = build("transformer"), random.Random(0)
+    model, dice = build("transformer", layers=1), random.Random(0)
     requests = [random_request(dice, True, number) for number in range(200)]
     handles = run_open(generator(model, rows=24, capacity=40), requests, dice)
     worst = [worst_difference(handle.result(), alone(model, handle.request)) for handle in handles]
@@ -141,6 +143,23 @@ def test_closed_batches_equal_search(name):
         prompt = (torch.full((7, 1), START), None) if sourced else (table, valid)
         found = search(model, cache, prompt[0], torch.full((7,), 12), settings, prompt[1])
         assert [handles[3 * i + kind].result() for i in order] == found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fixed_open_batch_keeps_its_tensors(name):
+    """Steps, and rows that join and leave, move no tensor of the cache: a captured step stays valid."""
+    model, found = build(name), []
+    engine = generator(model, rows=4, capacity=40)
+    engine._batch.fixed = True
+    read = source([5, 6, 7, END]) if name in SOURCED else None
+    handles = [engine.submit(Generate((START, i), read, max_tokens=30, filters=(NO_END,))) for i in (5, 6, 7, 8)]
+    for i in range(4):
+        engine.step()
+        handles[i].cancel()
+        engine.submit(Generate((START, 9, 10), read, max_tokens=30, filters=(NO_END,)))
+        engine.step()
+        found.append(engine._batch.step._addresses())
+    assert found[0] == found[1] == found[2] == found[3] and len(found[0][0]) >= 3
 
 
 def test_stream_gives_the_tokens_of_the_result():

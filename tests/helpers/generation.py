@@ -50,7 +50,7 @@ TOKENIZER = ConstraintTokenizer(Letters())
 PAD_AND_START = (Suppress([0, START]),)
 
 
-def build(name: str) -> nn.Module:
+def build(name: str, **changes: Any) -> nn.Module:
     torch.manual_seed(3)
     if name.endswith("ensemble"):
         members = ("transformer", "t5") if name == "ensemble" else ("window", "gru")
@@ -73,7 +73,7 @@ def build(name: str) -> nn.Module:
         "xl": (xl, SMALL | {"memory": 8}),
         "lm": (lm, SMALL),
     }[name]  # type: tuple[Any, dict[str, Any]]
-    model = loud(family.Model(family.Config.model_validate(settings)), spread=1.5)
+    model = loud(family.Model(family.Config.model_validate(settings | changes)), spread=1.5)
     head = nn.Linear(32, VOCAB)  # texts that end at different lengths
     head.weight.data = model.head.weight.data.clone() * 0.7
     head.bias.data.zero_()
@@ -101,7 +101,7 @@ def random_request(dice: random.Random, sourced: bool, number: int) -> Generate:
         max_tokens=dice.choice([1, 3, 6, 11]),
         filters=(FORBID,) if dice.random() < 0.2 else (),
         repetition_penalty=dice.choice([1.0, 1.0, 1.3]),
-        stop=dice.choice([(), (), ("e", "qa"), ("Ab",)]),
+        stop=dice.choice([(), (), tuple("aektuMPR"), ("Ab", *"cxyLQ")]),
         key=dice.choice([None, f"text {number}"]),
     )
     if sourced and dice.random() < 0.3:
