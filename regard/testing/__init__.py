@@ -8,11 +8,11 @@ from ..errors import UserError
 from ..families.protocols import Family
 from ..families.spec import Output
 from ..parts.inputs import Modality
-from .laws import LAWS
+from .laws import LAWS, laws_of
 from .probes import PROBES
 from .subjects import SUBJECTS, Subject
 
-__all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "make_subject", "outputs_of"]
+__all__ = ["LAWS", "BrokenLaw", "Subject", "check_family", "laws_of", "make_subject", "outputs_of"]
 
 
 class BrokenLaw(UserError):
@@ -46,7 +46,7 @@ def check_family(family: Family | str, settings: Mapping[str, Any] | None = None
     module = family_of(family) if isinstance(family, str) else family
     checked = []
     for modality, output in outputs_of(module):
-        for name, law in LAWS.items():
+        for name, law in laws_of(modality, output).items():
             subject = make_subject(module, modality, output, settings)  # a law may change its model
             what = f"{subject.config.family}, {modality} to {output}"
             try:

@@ -22,6 +22,7 @@ class Probe:
     """Makes examples of some length and batches of them. `vocab` is the vocabulary of what the model writes."""
 
     modality: ClassVar[Modality]
+    packs: ClassVar[bool] = False  # one row may hold several examples
     processor: Processor
 
     def __init__(self) -> None:
@@ -39,14 +40,19 @@ class Probe:
         """All examples; padding holds `fill`, which no output may depend on."""
         inputs = self.processor.collate(examples)
         if inputs.valid is not None:
-            valid = inputs.valid if self.modality == "tokens" else broadcast_valid(inputs)
-            inputs.values.masked_fill_(~valid, fill)
+            inputs.values.masked_fill_(~broadcast_valid(inputs), fill)
         return inputs
+
+    def pack(self, examples: Sequence[Array]) -> Inputs:
+        """All examples in one row."""
+        raise NotImplementedError
 
 
 def broadcast_valid(inputs: Inputs) -> Tensor:
-    """`valid` in a shape that broadcasts to frames (batch, frames, bins) or pixels (batch, channels, height, width)."""
+    """`valid` of tokens (batch, tokens), frames (batch, frames, 1) or pixels (batch, 1, height, width)."""
     assert inputs.valid is not None
+    if inputs.valid.dim() == inputs.values.dim():
+        return inputs.valid
     return inputs.valid[..., None] if inputs.valid.dim() == 2 else inputs.valid[:, None]
 
 
@@ -58,6 +64,7 @@ def letters() -> TextProcessor:
 
 class TokenProbe(Probe):
     modality = "tokens"
+    packs = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,6 +72,9 @@ class TokenProbe(Probe):
 
     def raw(self, length: int) -> str:
         return "".join(self.rng.choice(list(string.ascii_letters), length))
+
+    def pack(self, examples: Sequence[Array]) -> Inputs:
+        return pack_tokens(examples)
 
 
 def pack_tokens(examples: Sequence[Array]) -> Inputs:

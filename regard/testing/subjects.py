@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import CausalModel, Family, LabelModel, MaskedModel, Seq2SeqModel
+from ..families.protocols import CausalModel, EncoderModel, Family, LabelModel, MaskedModel, Seq2SeqModel, TokenModel
 from ..families.spec import Output
 from ..parts import Cache, Stack
 from ..parts.inputs import Inputs
@@ -22,6 +22,7 @@ Rows = list[Tensor]  # the valid outputs of every row
 class Subject(ABC):
     """A small model of a family, and how to read one of its outputs. Its weights are enlarged, so that errors show."""
 
+    packs: ClassVar[bool] = True  # it has outputs for each of several examples in one row
     exempt: frozenset[str] = frozenset()  # laws that a variant of a family keeps only in part
 
     def __init__(self, family: Family, output: Output, probe: Probe, settings: Mapping[str, Any]) -> None:
@@ -47,11 +48,19 @@ class Subject(ABC):
         """The output of one example, read alone; `row` is its row in the batch."""
         return self.batch([example])[0]
 
-    def packed(self, examples: Sequence[Array]) -> Rows | None:
-        """Read the examples from one packed row; None if there is no such thing."""
-        return None
+    def output_shape(self, example: Array) -> tuple[int, ...]:
+        """The shape of the output of one row."""
+        return len(example), self.size
 
-    def hidden_keys(self, path: str, weights: Tensor, inputs: Inputs) -> Tensor:
+    def packed(self, examples: Sequence[Array]) -> Rows:
+        """Read the examples from one packed row."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def key_valid(self, inputs: Inputs) -> Tensor | None:
+        """(batch, keys): what attention to these inputs may use; None: everything."""
+
+    def hidden_pairs(self, path: str, weights: Tensor, inputs: Inputs) -> Tensor:
         """Bool, as `weights` (batch, heads, queries, keys): the pairs that the attention at `path` must not use."""
         hidden = torch.zeros_like(weights, dtype=torch.bool)
         stack = self.module.get_submodule(path.partition(".layers.")[0])
@@ -59,15 +68,23 @@ class Subject(ABC):
             hidden |= torch.ones(weights.shape[2:], dtype=torch.bool).triu(1)
             if isinstance(self, TargetTokens):  # the decoder does not read these inputs
                 return hidden
-        if inputs.valid is not None and inputs.valid.shape == (len(weights), weights.size(3)):
-            hidden |= ~inputs.valid[:, None, None]
+        valid = self.key_valid(inputs)
+        if valid is not None and valid.shape == (len(weights), weights.size(3)):
+            hidden |= ~valid[:, None, None]
         return hidden
 
     def sample(self, *lengths: int) -> list[Array]:
         return [self.probe.example(length) for length in lengths]
 
 
-class TokenOutputs(Subject):
+class EncoderSubject(Subject):
+    """A model that encodes its input."""
+
+    def key_valid(self, inputs: Inputs) -> Tensor | None:
+        return cast(EncoderModel, self.module).encode(inputs).valid
+
+
+class TokenOutputs(EncoderSubject):
     """One output per token of the text: masked tokens, tags."""
 
     def logits(self, inputs: Inputs) -> Tensor:
@@ -81,11 +98,16 @@ class TokenOutputs(Subject):
         return split_rows(self.logits(inputs), inputs)
 
     def packed(self, examples: Sequence[Array]) -> Rows:
-        return list(torch.split(self.logits(pack_tokens(examples))[0], [len(each) for each in examples]))
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
 
 
-class LabelOutput(Subject):
+class LabelOutput(EncoderSubject):
     """One output for the whole input."""
+
+    packs = False
+
+    def output_shape(self, example: Array) -> tuple[int, ...]:
+        return (self.size,)
 
     def read(self, inputs: Inputs) -> Rows:
         model = cast(LabelModel, self.module)
@@ -102,8 +124,8 @@ class Writer(Subject):
     @abstractmethod
     def start(self, rows: int, capacity: int | None) -> Cache: ...
 
-    @abstractmethod
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor: ...
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return cast(TokenModel[Cache], self.module).step(tokens, cache, valid)
 
 
 class NextToken(Writer):
@@ -118,16 +140,16 @@ class NextToken(Writer):
         return split_rows(self.logits(inputs), inputs)
 
     def packed(self, examples: Sequence[Array]) -> Rows:
-        return list(torch.split(self.logits(pack_tokens(examples))[0], [len(each) for each in examples]))
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
+
+    def key_valid(self, inputs: Inputs) -> Tensor | None:
+        return inputs.valid
 
     def write(self, tokens: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         return self.logits(Inputs("tokens", tokens))
 
     def start(self, rows: int, capacity: int | None) -> Cache:
         return self.model.start(None, rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor:
-        return self.model.step(tokens, cache, valid)
 
 
 class TargetTokens(Writer):
@@ -155,11 +177,15 @@ class TargetTokens(Writer):
     def alone(self, example: Array, row: int) -> Tensor:
         return self.logits(self.probe.batch([example]), Inputs("tokens", self.target[row : row + 1]))[0]
 
-    def packed(self, examples: Sequence[Array]) -> Rows | None:
-        if self.probe.modality != "tokens":
-            return None
+    def output_shape(self, example: Array) -> tuple[int, ...]:
+        return self.target.size(1), self.size
+
+    def key_valid(self, inputs: Inputs) -> Tensor | None:
+        return self.model.encode(inputs).valid
+
+    def packed(self, examples: Sequence[Array]) -> Rows:
         target = pack_tokens(list(self.target[: len(examples)].numpy()))
-        return list(torch.split(self.logits(pack_tokens(examples), target)[0], self.target.size(1)))
+        return list(torch.split(self.logits(self.probe.pack(examples), target)[0], self.target.size(1)))
 
     def write(self, tokens: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         sources = [self.sources[row] for row in (range(len(tokens)) if rows is None else rows)]
@@ -167,9 +193,6 @@ class TargetTokens(Writer):
 
     def start(self, rows: int, capacity: int | None) -> Cache:
         return self.model.start(self.probe.batch(self.sources[:rows]), rows, capacity)
-
-    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None) -> Tensor:
-        return self.model.step(tokens, cache, valid)
 
 
 SUBJECTS: dict[Output, type[Subject]] = {

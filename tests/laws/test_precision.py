@@ -4,14 +4,13 @@ import copy
 
 import pytest
 import torch
-from helpers import families as kinds
 from helpers import marian, small
+from helpers.families import CASES, case_subject
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.adapt import precision
-from regard.config.run import family_of
 from regard.errors import UserError
 from regard.metrics.text import text_metrics
 from regard.parts import Attention, Mask
@@ -163,15 +162,21 @@ def test_prepacked_linear_follows_its_weights_and_is_trainable():
             model[0](x.double())
 
 
-@pytest.mark.parametrize("case", kinds.CASES, ids=" ".join)
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_every_family(case):
+    subject = case_subject(case)
     torch.manual_seed(0)
-    model, tokens = family_of(case[0]).Model(kinds.config(*case)).eval(), kinds.ids(3, 7)
+    model = subject.family.Model(subject.config).eval()  # of usual weights
+    inputs = subject.probe.batch(subject.sample(7, 7, 7))
+
+    def logprobs(model: nn.Module) -> torch.Tensor:
+        subject.module = model
+        return torch.stack(subject.read(inputs)).float().log_softmax(-1)
+
     with torch.no_grad():
-        wanted = kinds.kind(*case)(model).read(tokens).log_softmax(-1)
+        wanted = logprobs(model)
         for each in ("bf16", "int8"):
-            other = kinds.kind(*case)(precision.apply(copy.deepcopy(model), each))
-            assert 1e-5 < (other.read(tokens).float().log_softmax(-1) - wanted).abs().max() < 0.5, each
+            assert 1e-5 < (logprobs(precision.apply(copy.deepcopy(model), each)) - wanted).abs().max() < 0.5, each
 
 
 def test_int8_keeps_a_tied_embedding():
