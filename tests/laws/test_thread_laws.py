@@ -6,13 +6,15 @@ from threading import Barrier
 
 import pytest
 import torch
-from helpers.families import CASES, ids, kind, loud
+from helpers.families import CASES, case_subject, ids
+from helpers.inputs import inputs
 from torch import Tensor, nn
 
 from regard.adapt import tune
 from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply
 from regard.config.schema import Adapter, Lora, Prefix, Prompt
 from regard.parts import Attention
+from regard.testing.subjects import Writer
 
 THREADS, CALLS = 6, 3
 METHODS = {
@@ -25,19 +27,19 @@ KINDS = [case for case in FIRST if case[0] in ("gpt", "t5", "bert")]
 
 @pytest.mark.parametrize("case", FIRST, ids=" ".join)
 def test_threads_read_and_generate_what_one_does(case: tuple[str, str]) -> None:
-    threads_agree(case, loud(*case))
+    threads_agree(case, case_subject(case).module)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", KINDS, ids=" ".join)
 def test_threads_share_a_tuned_model(case: tuple[str, str], method: str) -> None:
-    threads_agree(case, tune.attach(loud(*case), METHODS[method], init_tokens=[5, 9]).eval())
+    threads_agree(case, tune.attach(case_subject(case).module, METHODS[method], init_tokens=[5, 9]).eval())
 
 
 @pytest.mark.parametrize("case", [("gpt", "gpt2"), ("bert", "paper")], ids=" ".join)
 def test_threads_share_the_fused_weights_of_a_fast_model(case: tuple[str, str]) -> None:
     """The fused and reordered weights are made by the first calls, several at once."""
-    model = apply(loud(*case), "fp32")
+    model = apply(case_subject(case).module, "fp32")
     assert any(isinstance(part, PrepackedLinear) for part in model.modules())
     for part in model.modules():
         if type(part) is Attention:
@@ -46,12 +48,14 @@ def test_threads_share_the_fused_weights_of_a_fast_model(case: tuple[str, str]) 
 
 
 def threads_agree(case: tuple[str, str], model: nn.Module) -> None:
-    it, texts = kind(*case)(model), [ids(2, 3 + i) for i in range(THREADS)]
+    subject, texts = case_subject(case), [ids(2, 3 + i) for i in range(THREADS)]
+    subject.module = model
 
     @torch.no_grad()
     def call(tokens: Tensor) -> Tensor:
-        read = it.read(tokens)
-        return torch.cat([read, model.step(tokens, it.start(2, None))]) if it.writes else read
+        if isinstance(subject, Writer):
+            return torch.cat([subject.write(tokens), subject.step(tokens, subject.start(2, None))])
+        return torch.stack(subject.read(inputs(tokens)))
 
     barrier = Barrier(THREADS)
 
