@@ -72,11 +72,19 @@ class TaskDataset(ABC):
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
-        """Encode examples for their sizes. With `keep` they stay in memory until a batch uses them."""
-        if keep:
-            self.keep(indices)
-        sizes = np.array([self.sizes(item) for item in self.encoded(indices, peek=True)]).reshape(-1, 2)
-        return Measured(indices, sizes, np.array([i in self.shortened for i in indices.tolist()], bool))
+        """Encode examples together for their sizes. With `keep` they stay in memory until a batch uses them."""
+        chosen, sizes = indices.tolist(), dict[int, tuple[int, int]]()
+        self._pool = {}
+        for i in chosen:
+            if self._cache is not None and (stored := self._cache[i]) is not None:
+                sizes[i] = self.sizes(restore(stored))
+        new = [i for i in dict.fromkeys(chosen) if i not in sizes]
+        for i, item in zip(new, self.encode(new) if new else (), strict=True):
+            sizes[i] = self.sizes(item)
+            if keep:
+                self._keep(i, store(item))
+        shortened = np.array([i in self.shortened for i in chosen], bool)
+        return Measured(indices, np.array([sizes[i] for i in chosen]).reshape(-1, 2), shortened)
 
     # Encoded examples in memory
 
@@ -85,17 +93,10 @@ class TaskDataset(ABC):
         if len(self.examples) <= CACHED_EXAMPLES and self._cache is None:
             self._cache = [None] * len(self.examples)
 
-    def keep(self, indices: np.ndarray) -> None:
-        """Encode examples together, which is faster than batch by batch, and keep them until they are used."""
-        self._pool = {}
-        if self._cache is None:
-            chosen = list(dict.fromkeys(indices.tolist()))
-            self._pool = {i: store(item) for i, item in zip(chosen, self.encode(chosen), strict=True)}
-
-    def encoded(self, indices: np.ndarray, peek: bool = False) -> list[EncodedExample]:
+    def encoded(self, indices: np.ndarray) -> list[EncodedExample]:
         """These examples as arrays, from memory if they are there."""
         chosen, cache = indices.tolist(), self._cache
-        take = cache.__getitem__ if cache is not None else self._peek if peek else self._take
+        take = self._take if cache is None else cache.__getitem__
         found = {i: take(i) for i in dict.fromkeys(chosen)}
         new = [i for i, item in found.items() if item is None]
         for i, item in zip(new, self.encode(new) if new else (), strict=True):
@@ -104,8 +105,11 @@ class TaskDataset(ABC):
                 cache[i] = found[i]
         return [restore(found[i] or ()) for i in chosen]
 
-    def _peek(self, index: int) -> StoredExample | None:
-        return self._pool.get(index)
+    def _keep(self, index: int, item: StoredExample) -> None:
+        if self._cache is None:
+            self._pool[index] = item
+        else:
+            self._cache[index] = item
 
     def _take(self, index: int) -> StoredExample | None:
         return self._pool.pop(index, None)

@@ -1,6 +1,7 @@
 """Span corruption (T5, 1910.10683): sentinels replace spans of a text, and the target restores them."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class SpanCorruptor:
                 "or more; train without `start`, or from a T5 that has them"
             )
         self.tokenizer, self.data = tokenizer, data
+        self._marks = [np.array([number], np.int32) for number in tokenizer.sentinels]
 
     def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """Source and target, both without END.
@@ -33,17 +35,18 @@ class SpanCorruptor:
         target.
         """
         if not len(ids):
-            return ids, np.array(self.tokenizer.sentinels[:1], np.int32)
+            return ids, self._marks[0]
         removed, spans = self._counts(len(ids))
-        kept, sentinels = len(ids) - removed, self.tokenizer.sentinels
+        kept = len(ids) - removed
         span_lengths = random_composition(removed - spans, spans, rng) + 1  # a span has at least one token
         gap_lengths = random_composition(kept - (spans - 1), spans + 1, rng)
         gap_lengths[1:-1] += 1  # at least one token separates two spans
-        bounds = np.cumsum(np.stack([gap_lengths[:-1], span_lengths], 1).ravel())
-        parts = np.split(ids, bounds)
-        source = [token for i in range(spans) for token in (*parts[2 * i], sentinels[i])] + list(parts[-1])
-        target = [token for i in range(spans) for token in (sentinels[i], *parts[2 * i + 1])] + [sentinels[spans]]
-        return np.array(source, np.int32), np.array(target, np.int32)
+        bounds = np.cumsum(np.stack([gap_lengths[:-1], span_lengths], 1).ravel()).tolist()
+        parts = [ids[begin:end] for begin, end in pairwise([0, *bounds, len(ids)])]  # gap, span, gap, span … gap
+        marks = self._marks[: spans + 1]
+        source = [part for pair in zip(parts[::2], marks, strict=True) for part in pair][:-1]
+        target = [part for pair in zip(marks, parts[1::2], strict=False) for part in pair]
+        return np.concatenate(source), np.concatenate([*target, marks[-1]])
 
     def sizes(self, tokens: int) -> tuple[int, int]:
         """The lengths of source and target of a text, both without END; they do not depend on chance."""
@@ -78,6 +81,7 @@ class SpanDataset(PairDataset):
             )
         super().__init__(examples, corruptor.tokenizer, corruptor.tokenizer, data, train, context)
         self.corruptor, self.max_text_tokens = corruptor, self.data.max_tokens - 1  # END
+        self._end = np.array([self.source.end], np.int32)
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for i, ids in zip(indices, self.source.encode([self.examples.text(i, 0) for i in indices]), strict=True):
@@ -95,7 +99,7 @@ class SpanDataset(PairDataset):
     def _corrupt_window(self, ids: Ids, rng: np.random.Generator) -> EncodedExample:
         begin = int(rng.integers(max(len(ids) - self.max_text_tokens, 0) + 1))
         sides = self.corruptor.corrupt(ids[begin : begin + self.max_text_tokens], rng)
-        return tuple(np.append(side, np.int32(self.source.end)) for side in sides)
+        return tuple(np.concatenate([side, self._end]) for side in sides)
 
     def encode_all(self, seed: int) -> tuple[list[list[int]], list[list[int]]]:
         """All examples in order, corrupted once: sources and targets without END."""

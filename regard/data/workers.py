@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
@@ -207,6 +208,9 @@ def _dead_worker(results: Any) -> UserError:
         process.kill()
         process.join()
     results._shutdown = True
+    if results._worker_pids_set:  # torch refuses another iterator at the same address otherwise
+        _remove_worker_pids(id(results))
+        results._worker_pids_set = False
     how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
     return UserError(
         f"a worker process of the data ended {how}, perhaps because memory ran out; use fewer (data.workers, now "

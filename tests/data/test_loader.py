@@ -207,6 +207,13 @@ def test_a_dead_worker_is_one_sentence():
     assert next(made.steps(0)).count > 1 and len(active_children()) == 2  # new ones start
     made.close()
     assert not active_children()
+    assert not signal_handling_pids()  # torch has forgotten them
+
+
+def signal_handling_pids():
+    from torch._C import _error_if_any_worker_fails
+
+    return _error_if_any_worker_fails()  # raises if a dead worker is still known
 
 
 INTERRUPTED = """
