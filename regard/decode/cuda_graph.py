@@ -93,7 +93,7 @@ class GraphedStep(EagerStep):
             graphs = CAPTURED[self.model]
             graphs[self.captured.key] = self.captured
             for key in list(graphs)[:-MAX_GRAPHS]:
-                del graphs[key]
+                graphs.pop(key, None)  # another thread may have taken it
         self.captured = None
 
 
