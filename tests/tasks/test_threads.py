@@ -26,8 +26,8 @@ PROMPTS = ["The dog", "It will rain", "In the evening the old man"]
 METHODS = {
     "lora": Lora(rank=2, pattern="."), "adapter": Adapter(bottleneck=4), "prompt": Prompt(length=3), "prefix": Prefix(length=3),
 }  # fmt: skip
-GREEDY, BEAM = {"kind": "greedy", "nbest": 1, "max_tokens": 4}, {"kind": "beam", "beam": 2, "nbest": 2, "max_tokens": 4}
-SAMPLE = {"kind": "sample", "nbest": 2, "max_tokens": 4, "seed": 3}
+GREEDY, BEAM = {"kind": "greedy", "nbest": 1, "max_tokens": 2}, {"kind": "beam", "beam": 2, "nbest": 2, "max_tokens": 2}
+SAMPLE = {"kind": "sample", "nbest": 2, "max_tokens": 2, "seed": 3}
 NEUTRAL = {"include": (), "exclude": (), "prefix": "", "split": False}
 
 
