@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers as hf
 from helpers import bert as small
-from helpers.inputs import inputs
-from prototypes.checks import close, loud, ragged
+from helpers.parity import change_config, same_bert
+from prototypes.checks import loud
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -24,65 +24,9 @@ from regard.formats.huggingface.vocabularies import load_wordpiece
 from regard.parts import slots
 from regard.processors import tokenizers
 
-KINDS = ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForNextSentencePrediction",
-         "BertForSequenceClassification", "BertForTokenClassification"]  # fmt: skip
-
 
 def read_folder(path: Path) -> EncoderFolder:
     return read(path, json.loads((path / "config.json").read_text()))
-
-
-def change_config(path: Path, **config: Any) -> None:
-    old = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(old | config))
-
-
-def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(3)
-    return torch.randint(len(small.VOCAB), (3, 41)), ragged([41, 8, 1], 41), torch.randint(3, (3, 41))
-
-
-@torch.no_grad()
-def their_outputs(theirs: Any, with_types: bool = True) -> tuple[Any, Any]:
-    ids, valid, types = batch()
-    return theirs(ids, attention_mask=valid.long(), **({"token_type_ids": types} if with_types else {})), valid
-
-
-@torch.no_grad()
-def compare(model: bert.Model, theirs: Any) -> None:
-    """Compare every output of the class, with token types and without."""
-    ids, valid, types = batch()
-    for token_types in (types, None):
-        outputs, _ = their_outputs(theirs, token_types is not None)
-        encoded = model.encode(inputs(ids, valid, token_types=token_types))
-        compared = set()
-        for name, wanted in outputs.items():
-            compared.add(name)
-            if name == "last_hidden_state":
-                close(encoded.states[valid], wanted[valid])
-            elif name == "pooler_output":
-                close(model.pool(encoded.states), wanted)
-            elif name == "prediction_logits" or (name == "logits" and model.head == "words"):
-                close(model.logits(encoded.states)[valid], wanted[valid])
-            elif name == "seq_relationship_logits" or (name == "logits" and model.head == "none"):
-                close(model.next_sentence_logits(encoded), wanted)
-            else:
-                assert name == "logits"
-                tags = model.head == "tag"
-                close(
-                    model.label_logits(encoded)[valid] if tags else model.label_logits(encoded),
-                    wanted[valid] if tags else wanted,
-                )
-        assert compared
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
-    path = small.folder(tmp_path / "x", kind, num_labels=5)
-    folder = read_folder(path)
-    compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
-    assert folder.max_tokens == 41
-    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
 
 
 @pytest.mark.parametrize(
@@ -119,16 +63,6 @@ def test_eval_of_an_imported_folder_needs_data(tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["eval", str(path), "--data", str(tmp_path / "a.tsv")]) == 0
 
 
-def test_other_shapes_and_activations(tmp_path: Path) -> None:
-    for act, eps in (("gelu_new", 1e-5), ("relu", 1e-12)):
-        path = small.folder(tmp_path / act, "BertForMaskedLM", hidden_act=act, layer_norm_eps=eps, hidden_size=39)
-        compare(read_folder(path).model, hf.BertForMaskedLM.from_pretrained(path).eval())
-    path = small.folder(tmp_path / "untied", "BertForMaskedLM", tie_word_embeddings=False)
-    theirs = hf.BertForMaskedLM.from_pretrained(path).eval()
-    assert not theirs.cls.predictions.decoder.bias.equal(theirs.cls.predictions.bias)
-    compare(read_folder(path).model, theirs)
-
-
 def test_old_names_and_extra_heads_are_read(tmp_path: Path) -> None:
     """Google's files: norms named gamma and beta, and all pre-training heads whatever `architectures` says."""
     path = small.folder(tmp_path / "x", "BertForPreTraining")
@@ -142,21 +76,21 @@ def test_old_names_and_extra_heads_are_read(tmp_path: Path) -> None:
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
     save_file(old, path / "model.safetensors", {"format": "pt"})
     whole = hf.BertForPreTraining.from_pretrained(path).eval()
-    compare(read_folder(path).model, whole)
+    same_bert(read_folder(path).model, whole)
     change_config(path, architectures=["BertForMaskedLM"])  # as in bert-base-uncased
     folder = read_folder(path)
     assert folder.config.next_sentence and folder.config.pooled
-    compare(folder.model, whole)
+    same_bert(folder.model, whole)
     change_config(path, architectures=["BertModel"])
-    compare(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
+    same_bert(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
     bare = {name.removeprefix("bert."): tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     save_file(bare, path / "model.safetensors", {"format": "pt"})
     change_config(path, architectures=None)
-    compare(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
+    same_bert(read_folder(path).model, hf.BertModel.from_pretrained(path).eval())
     bare = {name: tensor for name, tensor in bare.items() if "pooler" not in name}
     save_file(bare, path / "model.safetensors", {"format": "pt"})
     assert not read_folder(path).config.pooled
-    compare(read_folder(path).model, hf.BertModel.from_pretrained(path, add_pooling_layer=False).eval())
+    same_bert(read_folder(path).model, hf.BertModel.from_pretrained(path, add_pooling_layer=False).eval())
 
 
 @pytest.mark.parametrize(
@@ -297,48 +231,13 @@ def predictor(c: bert.Config, kind: str = "wordpiece") -> SimpleNamespace:
 SHAPE: dict[str, Any] = {
     "width": 36, "heads": 3, "layers": 2, "inner": 50, "token_types": 3, "positions": {"kind": "learned", "tokens": 41},
 }  # fmt: skip
-FORMS: dict[str, dict[str, Any]] = {
-    "BertModel": {"pooled": True},
-    "BertForNextSentencePrediction": {"next_sentence": True},
-    "BertForMaskedLM": {"head": "words", "pooled": True},
-    "BertForPreTraining": {"head": "words", "next_sentence": True, "feed": {"kind": "plain", "act": "gelu_tanh"}},
-    "BertForSequenceClassification": {"head": "class", "labels": 4, "norm": {"kind": "layer", "eps": 0.2}},
-    "BertForTokenClassification": {"head": "tag", "labels": 7, "pooled": True},
-}
-
-
-@pytest.mark.parametrize("kind", FORMS)
-def test_exported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
-    ours, out = predictor(bert.Config(**SHAPE, **FORMS[kind])), tmp_path / "out"
-    bert_export.write(ours, out, "fp32")
-    report = bert_export.check(ours, out, "fp32")
-    assert "8 texts with regard and transformers" in report and "tokens equal" in report
-    theirs, info = getattr(hf, kind).from_pretrained(out, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    compare(ours.model, theirs.eval())
-    folder = read_folder(out)
-    compare(folder.model, theirs)
-    text = hf.AutoTokenizer.from_pretrained(out)
-    encoded = text(small.AWKWARD[0], small.AWKWARD[1])
-    first, second = ours.tokenizer.encode(small.AWKWARD[:2])
-    assert encoded.input_ids == [1, *first, 2, *second, 2]
-    assert encoded.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    assert folder.tokenizer.encode(small.AWKWARD) == ours.tokenizer.encode(small.AWKWARD)
-    masked = ours.run.model.head == "words"
-    assert folder.tokenizer.mask == ours.tokenizer.mask == (ours.tokenizer.size - 1 if masked else None)
-    if "Classification" in kind:
-        assert folder.labels == tuple(ours.labels) and theirs.config.id2label[1] == "label 1"
-    if masked:
-        assert ours.tokenizer.mask in text("the <mask> sat").input_ids
-    else:
-        assert not {0, 1, 2} & set(text("the <s> </s> <pad>").input_ids[1:-1])
 
 
 def test_export_of_an_untied_head_and_a_bpe_tokenizer(tmp_path: Path) -> None:
     ours, out = predictor(bert.Config(**SHAPE, head="words", tied=False), "bpe"), tmp_path / "out"
     bert_export.write(ours, out, "fp32")
     bert_export.check(ours, out, "fp32")
-    compare(read_folder(out).model, hf.BertForMaskedLM.from_pretrained(out).eval())
+    same_bert(read_folder(out).model, hf.BertForMaskedLM.from_pretrained(out).eval())
     assert read_folder(out).tokenizer.decode(ours.tokenizer.encode(small.AWKWARD)) == small.AWKWARD
 
 

@@ -1,7 +1,6 @@
 """BigBird equals transformers' BigBird in evaluation, where the first block stands for random ones, and in training."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import transformers as hf
 from helpers import long as small
 from helpers.inputs import inputs
+from helpers.parity import change_config
 from prototypes.checks import close, ragged
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
 
@@ -22,60 +22,9 @@ from regard.formats.huggingface.bigbird import read
 from regard.formats.huggingface.vocabularies import load_bigbird_unigram
 from regard.processors import tokenizers
 
-KINDS = ["BigBirdModel", "BigBirdForMaskedLM", "BigBirdForPreTraining", "BigBirdForSequenceClassification",
-         "BigBirdForTokenClassification"]  # fmt: skip
-
 
 def read_folder(path: Path) -> Any:
     return read(path, json.loads((path / "config.json").read_text()))
-
-
-def change_config(path: Path, **config: Any) -> None:
-    old = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(old | config))
-
-
-@torch.no_grad()
-def compare(model: Any, fresh: Any) -> None:
-    """Compare each text of a padded batch with theirs alone: theirs uses the batch's last block for every row.
-    `fresh` builds their model, which switches to full attention for good once it has read a short text."""
-    torch.manual_seed(3)
-    lengths = [101, 36, 37, 98, 5]
-    ids, types = torch.randint(4, 120, (len(lengths), 101)), torch.randint(2, (len(lengths), 101))
-    for token_types in (types, None):
-        encoded = model.encode(inputs(ids, ragged(lengths), token_types=token_types))
-        for row, length in enumerate(lengths):
-            alone = slice(row, row + 1), slice(length)
-            extra = {} if token_types is None else {"token_type_ids": token_types[alone]}
-            outputs, own = fresh()(ids[alone], **extra), replace(encoded, states=encoded.states[alone])
-            if model.head == "none":
-                close(own.states, outputs.last_hidden_state)
-                close(model.pool(own.states), outputs.pooler_output)
-            elif model.head == "words":
-                close(model.logits(own.states), outputs["prediction_logits" if model.next is not None else "logits"])
-                assert (
-                    model.next is None
-                    or (model.next_sentence_logits(own) - outputs.seq_relationship_logits).abs().max() < 1e-4
-                )
-            else:
-                close(model.label_logits(own), outputs.logits)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
-    path = small.bigbird(tmp_path / "x", kind, num_labels=5)
-    folder = read_folder(path)
-    compare(folder.model, lambda: getattr(hf, kind).from_pretrained(path).eval())
-    assert folder.max_tokens == 140 and not folder.config.attention.drawn
-    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
-
-
-def test_other_shapes(tmp_path: Path) -> None:
-    changes = {"block_size": 3, "num_random_blocks": 1, "hidden_act": "relu", "type_vocab_size": 3}
-    path = small.bigbird(tmp_path / "x", "BigBirdForSequenceClassification", **changes)
-    compare(read_folder(path).model, lambda: hf.BigBirdForSequenceClassification.from_pretrained(path).eval())
-    path = small.bigbird(tmp_path / "full", attention_type="original_full")
-    compare(read_folder(path).model, lambda: hf.BigBirdModel.from_pretrained(path).eval())
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import transformers as hf
 from helpers import causal
 from helpers.causal import END, TEXTS
 from helpers.inputs import inputs
+from helpers.parity import ROWS, same_causal
 from safetensors.torch import load_file, save_file
 
 import regard
@@ -16,46 +17,9 @@ from regard.families import gpt
 from regard.files import read_json
 from regard.formats.huggingface import gpt2, llama
 from regard.formats.huggingface.causal import decode_from_generation, tokenizer
-from regard.formats.huggingface.weight_names import export_weights
 from regard.parts import slots
 
-ROWS = [[5, 9, 31, 77, 3, 250, 12], [40, 41], [7, 7, 200, 18], [99]]
-
-
-def same(ours, theirs, rows=ROWS, exact=1e-4):
-    """Equal logits on every valid token, for padding on either side, and equal greedy texts of a ragged batch."""
-    tokens, real = causal.ragged(rows)
-    with torch.no_grad():
-        wanted = theirs(tokens, attention_mask=real.long()).logits
-        found = ours(inputs(tokens, real))
-        assert (found - wanted)[real].abs().max() <= exact
-        assert wanted[real].std() > 0.3
-        assert (ours.step(tokens, ours.start(None, len(rows), 30), real) - wanted)[real].abs().max() <= exact
-    said = causal.generated(theirs, rows, 12, end=1)
-    assert causal.greedy(ours, rows, 12, end=1) == causal.greedy(ours, rows, 12, end=1, left=True) == said
-    assert len({token for row in said for token in row}) > 8
-
-
 # --- GPT-2 -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"n_inner": 50, "activation_function": "gelu", "layer_norm_epsilon": 1e-3},
-     {"tie_word_embeddings": False, "activation_function": "relu", "scale_attn_weights": False}],
-    ids=["plain", "inner", "untied"],
-)  # fmt: skip
-def test_gpt2_folder(changes, tmp_path):
-    path, theirs = causal.gpt2(tmp_path / "gpt2", **changes)
-    config, ours = gpt2.read(path, read_json(path / "config.json"))
-    same(ours, theirs)
-    assert ours.context == 64 and config.inner == changes.get("n_inner", 144)
-    tokens = torch.tensor(ROWS[:1])
-    with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(ours(inputs(tokens))[0, :-1], tokens[0, 1:])
-        assert theirs(tokens, labels=tokens).loss.item() == pytest.approx(loss.item(), abs=1e-5)
-    back, state = export_weights(ours, gpt2.names(config)), theirs.state_dict()
-    assert set(state) - set(back) == set() and all(back[name].equal(state[name]) for name in back)
 
 
 def test_older_weight_files(tmp_path):
@@ -68,41 +32,17 @@ def test_older_weight_files(tmp_path):
     masks |= {f"h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(3)}
     for tensors in (bare, bare | masks, {name: tensor.clone() for name, tensor in state.items()}):
         save_file(tensors, path / "model.safetensors")
-        same(gpt2.read(path, config)[1], theirs, ROWS[:2])
+        same_causal(gpt2.read(path, config)[1], theirs, ROWS[:2])
     halves = [dict(list(bare.items())[:9]), dict(list(bare.items())[9:])]
     (path / "model.safetensors").unlink()
     for number, half in enumerate(halves):
         save_file(half, path / f"model-{number}.safetensors")
     places = {name: f"model-{number}.safetensors" for number, half in enumerate(halves) for name in half}
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    same(gpt2.read(path, config)[1], theirs, ROWS[:2])
+    same_causal(gpt2.read(path, config)[1], theirs, ROWS[:2])
 
 
 # --- Llama -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("llama", {}),
-        ("llama", {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
-        ("llama", {"num_key_value_heads": 1, "attention_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
-        ("llama", {"mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
-        ("mistral", {"num_key_value_heads": 3, "sliding_window": None}),
-        ("mistral", {"num_key_value_heads": 3, "sliding_window": 4}),
-        ("qwen2", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
-    ],
-    ids=["llama", "grouped", "one key head", "feed bias", "mistral", "sliding", "qwen2"],
-)  # fmt: skip
-def test_llama_folder(kind, changes, tmp_path):
-    path, theirs = causal.llama(tmp_path / kind, kind, **changes)
-    theirs.config._attn_implementation = "eager"
-    config, ours = llama.read(path, read_json(path / "config.json"))
-    same(ours, theirs)
-    assert ours.context is None and ours.stack.layers[0].attention.key_heads == changes.get("num_key_value_heads", 6)
-    back, state = export_weights(ours, llama.names(config)), theirs.state_dict()
-    assert all(back[name].equal(state[name]) for name in state)
-    assert all(name.endswith(".bias") and back[name].abs().max() == 0 for name in set(back) - set(state))
 
 
 def test_older_llama_configs(tmp_path):
@@ -110,7 +50,7 @@ def test_older_llama_configs(tmp_path):
     config = read_json(path / "config.json")
     older = {**config, "rope_theta": 700.0, "rope_scaling": None, "rope_parameters": None, "num_key_value_heads": None}
     del older["head_dim"]
-    same(llama.read(path, older)[1], theirs, ROWS[:2])
+    same_causal(llama.read(path, older)[1], theirs, ROWS[:2])
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------

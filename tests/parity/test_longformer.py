@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,62 +10,22 @@ import transformers as hf
 from helpers import long as small
 from helpers import reads
 from helpers.inputs import inputs
-from prototypes.checks import close, loud, ragged
+from helpers.parity import change_config
+from prototypes.checks import close
 from safetensors.torch import load_file, save_file
 
 import regard
 from regard.config.run import resolve
-from regard.config.schema import TokenizerConfig
 from regard.errors import UserError
 from regard.families import longformer
 from regard.formats.huggingface import longformer_export
-from regard.formats.huggingface.longformer import architecture, read
+from regard.formats.huggingface.longformer import read
 from regard.formats.huggingface.vocabularies import load_byte_bpe
-from regard.parts import Mask
 from regard.processors import tokenizers
-
-KINDS = ["LongformerModel", "LongformerForMaskedLM", "LongformerForSequenceClassification",
-         "LongformerForTokenClassification"]  # fmt: skip
 
 
 def read_folder(path: Path) -> Any:
     return read(path, json.loads((path / "config.json").read_text()))
-
-
-def change_config(path: Path, **config: Any) -> None:
-    old = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(old | config))
-
-
-@torch.no_grad()
-def compare(model: Any, theirs: Any, tokens: int = 101) -> None:
-    """Rows of several lengths, without global positions and with a different number of them per row."""
-    torch.manual_seed(3)
-    ids, valid = torch.randint(2, small.VOCAB, (3, tokens)), ragged([tokens, tokens - 60, 3], tokens)
-    ids = ids.masked_fill(~valid, 1)
-    marks = torch.tensor([[0, 50, tokens - 1], [9, 40, -1], [1, -1, -1]])
-    for named in (None, marks):
-        wide = None if named is None else Mask(global_positions=named).is_global(tokens).long()
-        outputs = theirs(ids, attention_mask=valid.long(), global_attention_mask=wide)
-        encoded = model.encode(inputs(ids, valid, global_positions=named))
-        if model.head == "none":
-            close(encoded.states[valid], outputs.last_hidden_state[valid])
-            close(model.pool(encoded.states), outputs.pooler_output)
-        elif model.head == "words":
-            close(model.logits(encoded.states)[valid], outputs.logits[valid])
-        else:
-            chosen = valid if model.head == "tag" else slice(None)
-            close(model.label_logits(encoded)[chosen], outputs.logits[chosen])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_imported_outputs_equal_transformers(tmp_path: Path, kind: str) -> None:
-    path = small.longformer(tmp_path / "x", kind, num_labels=5)
-    folder = read_folder(path)
-    compare(folder.model, getattr(hf, kind).from_pretrained(path).eval())
-    assert folder.max_tokens == 138 and folder.config.attention.radius == (4, 2, 8)
-    assert folder.config.attention.globals == ("Sequence" in kind)
-    assert folder.labels == (tuple(f"LABEL_{i}" for i in range(5)) if "Classification" in kind else ())
 
 
 def test_other_shapes(tmp_path: Path) -> None:
@@ -77,10 +36,6 @@ def test_other_shapes(tmp_path: Path) -> None:
     ids = torch.randint(5, small.VOCAB, (2, 97))
     with torch.no_grad():
         close(folder.model.encode(inputs(ids)).states, theirs(ids).last_hidden_state)
-    path = small.longformer(tmp_path / "wide", attention_window=300)  # larger than any text: full attention
-    compare(read_folder(path).model, hf.LongformerModel.from_pretrained(path).eval())
-    path = small.longformer(tmp_path / "untied", "LongformerForMaskedLM", tie_word_embeddings=False)
-    compare(read_folder(path).model, hf.LongformerForMaskedLM.from_pretrained(path).eval())
 
 
 def test_predictors_of_imported_folders(tmp_path: Path) -> None:
@@ -210,42 +165,6 @@ def test_train_save_and_load(tmp_path: Path, task: str, family: str) -> None:
 
 
 # --- export --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"head": "class", "labels": 3},
-        {"head": "tag", "labels": 4, "attention": {"radius": [2, 3]}},
-        {"head": "words", "attention": {"radius": 2, "globals": 0}},
-        {"head": "none", "pooled": True, "tied": False},
-    ],
-    ids=lambda changes: changes["head"],
-)
-def test_exported_outputs_equal_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """`check` compares short texts with our reader and with transformers; this test compares a long one."""
-    text = tokenizers.train_tokenizer(TokenizerConfig(kind="bpe", vocab=300), small.LINES, control=(tokenizers.MASK,))
-    shape = {"vocab": text.size, "width": 36, "heads": 3, "layers": 2, "inner": 50, "attention": {"radius": 2}}
-    c = longformer.Config.model_validate(shape | {"positions": {"kind": "learned", "tokens": 150}} | settings)
-    torch.manual_seed(4)
-    model = loud(longformer.Model(c), spread=3.0)
-    labels = [f"label {i}" for i in range(c.labels)]
-    predictor = SimpleNamespace(run=SimpleNamespace(model=c), model=model, tokenizer=text, labels=labels)
-    assert longformer_export.unsupported(c) == []
-    longformer_export.write(predictor, tmp_path / "x", "fp32")
-    assert "tokens equal, outputs apart by" in longformer_export.check(predictor, tmp_path / "x", "fp32")
-    theirs = getattr(hf, architecture(c)).from_pretrained(tmp_path / "x").eval()
-    ids, valid = torch.randint(5, text.size, (2, 131)), ragged([131, 77])
-    wide = torch.zeros_like(ids)
-    wide[:, : c.attention.globals] = 1
-    with torch.no_grad():
-        outputs = theirs(ids.masked_fill(~valid, text.pad), attention_mask=valid.long(), global_attention_mask=wide)
-        own = model(inputs(ids, valid))
-    wanted = outputs.last_hidden_state if c.head == "none" else outputs.logits
-    close(own if c.head == "class" else own[valid], wanted if c.head == "class" else wanted[valid])
-    again = read_folder(tmp_path / "x")
-    assert again.config.attention.globals == c.attention.globals and again.labels == tuple(labels)
-    assert f"[:, :{c.attention.globals}] = 1" in longformer_export.usage(predictor)
 
 
 @pytest.mark.parametrize(
