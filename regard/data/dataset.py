@@ -68,7 +68,9 @@ class TaskDataset(ABC):
 
     def batch(self, indices: np.ndarray, epoch: int) -> Batch:
         """A batch of these examples, as training uses them in this epoch."""
-        items = self.augment(self.encoded(indices), Draws.of(self.train.seed, epoch, indices))
+        items = self.encoded(indices)
+        if type(self).augment is not TaskDataset.augment:
+            items = self.augment(items, Draws.of(self.train.seed, epoch, indices))
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:

@@ -80,7 +80,7 @@ class GraphedStep(EagerStep):
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            graph.capture_begin()
+            graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
             buffer.copy_(self.state.advance(self.model.step(buffer, self.cache)))
             graph.capture_end()
         main.wait_stream(side)
@@ -146,7 +146,7 @@ class BatchStep:
         graph, main, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            graph.capture_begin()
+            graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
             self.logits = self._read()
             graph.capture_end()
         main.wait_stream(side)

@@ -376,3 +376,17 @@ def test_an_open_batch_replays_its_step():
     engine.drain()
     assert engine._batch.step is step and step.graph is graph
     assert all(handle.done for handle in handles)
+
+
+def test_threads_share_a_model():
+    """8 threads search on one model at the same time, some while others capture a graph; each as alone."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from helpers.generation import alone, build, random_request, worst_difference
+
+    model, dice = build("transformer").cuda(), random.Random(1)
+    requests = [random_request(dice, True, number) for number in range(64)]
+    wanted = [alone(model, request) for request in requests]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda request: alone(model, request), requests))
+    assert max(map(worst_difference, found, wanted)) < 1e-5
