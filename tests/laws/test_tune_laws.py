@@ -32,9 +32,9 @@ def plain_model(case) -> nn.Module:
     return case_subject(case).module
 
 
-def supported(case: tuple[str, str], method: str) -> bool:
+def supported(model: nn.Module, method: str) -> bool:
     try:
-        tune.attach(plain_model(case), METHODS[method])
+        tune.detach(tune.attach(model, METHODS[method]))
     except UserError as error:
         if "does not work with this model" not in str(error):
             raise
@@ -42,7 +42,9 @@ def supported(case: tuple[str, str], method: str) -> bool:
     return True
 
 
-PAIRS = [(case, method) for case in CASES for method in METHODS if supported(case, method)]
+MODELS = {case: plain_model(case) for case in CASES}
+PAIRS = [(case, method) for case in CASES for method in METHODS if supported(MODELS[case], method)]
+del MODELS
 UNSUPPORTED = [(case, method) for case in CASES for method in METHODS if (case, method) not in PAIRS]
 FIRST = dict(reversed(CASES))
 VIRTUAL = [each for each in PAIRS if each[1] in ("prompt", "prefix") or FIRST[each[0][0]] == each[0][1]]
@@ -60,21 +62,21 @@ def pair_id(pair) -> str:
     return f"{' '.join(pair[0])} {pair[1]}"
 
 
-def tuned_model(case, method, perturbed: bool = True) -> nn.Module:
-    """A tuned model; `perturbed`: its new parameters differ from their initial values."""
-    model = tune.attach(plain_model(case), METHODS[method], init_tokens=INIT_TOKENS)
+def tuned_subject(pair, perturbed: bool = True):
+    """A subject of laws whose model is tuned; `perturbed`: its new parameters differ from their initial values."""
+    case, method = pair
+    subject = case_subject(case)
+    model = tune.attach(subject.module, METHODS[method], init_tokens=INIT_TOKENS)
     if perturbed:
         torch.manual_seed(6)
         for each in model.tune.parameters():
             each.data += 0.1 * torch.randn_like(each)
-    return model.eval()
-
-
-def tuned_subject(pair, perturbed: bool = True):
-    """A subject of laws whose model is tuned."""
-    subject = case_subject(pair[0])
-    subject.module = tuned_model(*pair, perturbed)
+    subject.module = model.eval()
     return subject
+
+
+def tuned_model(case, method) -> nn.Module:
+    return tuned_subject((case, method)).module
 
 
 def outputs(subject, tokens, model: nn.Module | None = None):
