@@ -22,7 +22,7 @@ from benchmarks import corpus as encode
 from regard.config import run as config
 from regard.config import schema
 from regard.data import documents as reading
-from regard.data import split_points, token_cache
+from regard.data import line_index, split_points, token_cache
 from regard.data.corpus import ContiguousSampler, Corpus, WindowSampler, evaluation_windows, memory_windows
 from regard.data.documents import Documents, open_documents
 from regard.data.loader import Loader
@@ -553,7 +553,7 @@ def test_changed_files_are_encoded_again(tmp_path):
 
 
 def test_verify_compares_all_content(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "PROBE_BYTES", 4)
+    monkeypatch.setattr(line_index, "PROBE_BYTES", 4)
     path = Path(write(tmp_path / "a", "abcdefgh" * 100))
     quick, sure = (data(tmp_path, train=str(path), verify=verify) for verify in (False, True))
     for some in (quick, sure):

@@ -217,8 +217,9 @@ def signal_handling_pids():
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from multiprocessing import active_children
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
 sys.path[:0] = {path!r}
 from test_loader import loader, pairs
 made = loader(pairs(workers=2))
