@@ -104,6 +104,8 @@ def _train(
         if ranks.first and not resume and _is_untrained(out):  # the first step failed
             remove(out)
         raise
+    finally:
+        job.loader.close()
     return _load_run(_read_config(out), out, pretrained) if outcome.status != "stopped" else None
 
 

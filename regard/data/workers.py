@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.util import Finalize
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -91,13 +92,19 @@ class JobResults(Dataset[object], Generic[Job, Result]):
 
 
 class JobQueue(Generic[Job]):
-    """The sampler of the DataLoader, which iterates it anew for every call of `map`."""
+    """The sampler of the DataLoader, which iterates it anew for every call of `map`.
+
+    The DataLoader holds the queue, not the jobs: they may refer to the `Workers`, which would then never end.
+    """
 
     def __init__(self) -> None:
-        self.jobs: Iterable[Job] = ()
+        self.jobs: Iterator[Job] = iter(())
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs)
+        return self
+
+    def __next__(self) -> Job:
+        return next(self.jobs)
 
 
 class Workers(Generic[Job, Result]):
@@ -117,12 +124,15 @@ class Workers(Generic[Job, Result]):
         if "fork" not in multiprocessing.get_all_start_methods():
             yield from map(self._run, jobs)
             return
-        self._queue.jobs = jobs
+        self._queue.jobs = own = iter(jobs)
         try:
             yield from self._results(self._start())
         except Exception:
             self.close()
             raise
+        finally:
+            if self._queue.jobs is own:  # else another call of `map` has begun
+                self._queue.jobs = iter(())
 
     def _results(self, results: Any) -> Iterator[Result]:
         while True:
@@ -176,6 +186,13 @@ def _prepare_worker(number: int) -> None:
     """Signals are for the parent, which ends the training in order; the workers end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Finalize(None, _leave_results, (os.getppid(),), exitpriority=0)
+
+
+def _leave_results(parent: int) -> None:
+    """End a worker whose parent was killed at once: it would wait forever until somebody reads its results."""
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 @contextmanager

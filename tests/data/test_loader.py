@@ -216,6 +216,48 @@ def signal_handling_pids():
     return _error_if_any_worker_fails()  # raises if a dead worker is still known
 
 
+def test_workers_end_with_their_loader():
+    steps = loader(pairs(workers=2)).steps(0)
+    next(steps)
+    assert len(active_children()) == 2
+    del steps  # amid an epoch, as a training ends after train.steps
+    assert not active_children()
+
+
+KILLED = """
+import sys, time
+from multiprocessing import active_children
+import numpy as np
+sys.path[:0] = {path!r}
+from regard.data.workers import Workers
+results = Workers(lambda job: np.zeros(200_000), 1).map(range(9))  # more than a pipe holds
+next(results)
+print(active_children()[0].pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_killed_process_leaves_no_worker():
+    process = subprocess.Popen([sys.executable, "-c", KILLED.format(path=sys.path)], stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    for _ in range(150):  # a worker looks for its parent every five seconds
+        if not is_running(pid):
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the worker runs on")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
 INTERRUPTED = """
 import signal, sys, time
 from multiprocessing import active_children
