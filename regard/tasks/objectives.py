@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ..data.batch import Batch
 from ..data.collate import IGNORED
+from ..errors import UserError
 from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel
 from ..parts import Cache
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
@@ -114,10 +115,21 @@ class LanguageObjective(Objective):
             return batch
         memory = self.memories.get(batch.number) if batch.counted else self._new_memory(len(batch["text"]))
         if memory is None:
-            memory = self.memories[batch.number] = self._new_memory(len(batch["text"]))
-            if batch.number in self.saved:
-                memory.load_state(self.saved[batch.number])
+            memory = self.memories[batch.number] = self._restored_memory(batch.number, len(batch["text"]))
+        if not batch.counted:  # the last of a step: what is still saved belongs to other processes
+            self.saved = {}
         return MemoryBatch(batch.inputs, batch.count, batch.number, batch.examples, batch.counted, memory)
+
+    def _restored_memory(self, number: int, rows: int) -> Cache:
+        memory = self._new_memory(rows)
+        if number in self.saved:
+            memory.load_state(self.saved[number])
+        if len(memory.lengths) != rows:
+            raise UserError(
+                f"micro-batch {number + 1} of a step has {rows} rows, and {len(memory.lengths)} have a memory in the "
+                "checkpoint; restore train.accumulate"
+            )
+        return memory
 
     def _new_memory(self, rows: int) -> Cache:
         memory = cast(CausalModel, self.model).new_memory(rows)

@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -497,6 +498,26 @@ def test_resuming_is_bit_exact(family, files, cache, tmp_path, monkeypatch):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "broken" / name).read_bytes(), name
     epochs = {json.loads(path.read_text())["epoch"] for path in (tmp_path / "whole").glob("checkpoints/*/state.json")}
     assert len(epochs) > 1
+
+
+def test_restored_memories(objectives):
+    """A process without a micro-batch saves none; other rows than those of the checkpoint are refused."""
+    objective, batch = objectives("xl").objective, next(objectives("xl").steps(0, 0)).micro_batches[0]
+    objective.load_state({})
+    with torch.no_grad():
+        objective(objective.bind(batch))
+    saved = objective.state()
+    objective.load_state(saved)
+    assert objective.state().keys() == saved.keys()
+    objective.bind(replace(batch, number=1, counted=False))
+    assert objective.state() == {}
+    objective.load_state(saved)
+    half = {name: replace(each, values=each.values[:8]) for name, each in batch.inputs.items()}
+    with pytest.raises(
+        UserError, match=r"micro-batch 1 of a step has 8 rows, and 16 have a memory .* train.accumulate"
+    ):
+        objective.bind(replace(batch, inputs=half))
+    objective.load_state({})
 
 
 def test_memory_after_a_failed_compilation(files, cache, tmp_path, monkeypatch):
