@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..files import atomic_write, cache_folder
 
 FORMAT = 1  # of index files; a change invalidates old ones
@@ -127,7 +128,7 @@ def write_index(place: Path, index: LineIndex, state: str) -> None:
             for array in arrays.values():
                 array.tofile(file)
                 file.write(bytes(-array.nbytes % 8))
-    except OSError:
+    except (OSError, UserError):  # `atomic_write` explains some
         return
 
 

@@ -1,5 +1,6 @@
 """The index of text files: what it says, how much memory it takes, and when it is read from disk."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard import files
 from regard.config.schema import LabelData, PairData
 from regard.data import line_index, text_lines
 from regard.data.labeled import labeled_texts
@@ -82,6 +84,18 @@ def test_a_folder_that_cannot_be_written_is_no_problem(
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     seen = scanned(monkeypatch)
     assert [list(TextLines([str(tmp_path / "a.txt")])) for _ in range(2)] == [["one", "two"]] * 2 and len(seen) == 2
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_an_index_that_cannot_be_written_is_no_problem(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "sync", fail)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    assert list(TextLines([str(tmp_path / "a.txt")])) == ["one", "two"] and not list(cache.iterdir())
 
 
 def test_columns_of_a_cached_file_are_known(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
