@@ -9,7 +9,7 @@ from ..config.schema import Data, Train
 from ..parts.inputs import Inputs
 from ..processors.fields import Fields
 from .batch import Batch
-from .dataset import EncodedExample, TaskDataset
+from .dataset import EncodedExample, Measured, TaskDataset
 from .draws import Draws
 from .examples import Examples
 
@@ -27,6 +27,9 @@ class FieldDataset(TaskDataset):
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         return (self._encode(index) for index in indices)
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        return super().measure(indices, keep and not self.augmented)  # what is encoded anew need not stay in memory
 
     def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
         example = dict(zip(self.fields.processors, self.examples[index], strict=True))

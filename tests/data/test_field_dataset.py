@@ -71,3 +71,8 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone():
     assert all(one[i].equal(row) for i, row in by_example(epoch(pictures(batch=2), 0)).items())  # other batch-mates
     for other in (epoch(pictures(), 1), epoch(pictures(seed=2), 0)):
         assert sum(not one[i].equal(row) for i, row in by_example(other).items()) >= 8
+
+
+def test_pictures_that_are_encoded_anew_do_not_stay_in_memory():
+    dataset = pictures()
+    assert len(epoch(dataset, 0)) == 3 and dataset._cache == [None] * 9 and not dataset._pool
