@@ -73,7 +73,7 @@ class Ranks:
             return []
         return [
             f"{self.world - micro_batches} of {self.world} processes idle, because a step has {micro_batches} "
-            f"micro-batches; set train.accumulate={self.world}, or a multiple"
+            f"micro-batch{'es' if micro_batches > 1 else ''}; set train.accumulate={self.world}, or a multiple"
         ]
 
     def wait(self) -> None:

@@ -127,7 +127,9 @@ def test_a_batch_that_does_not_count_adds_nothing() -> None:
 def test_processes_without_a_micro_batch_are_reported() -> None:
     assert Ranks(1, 4).idle_note(4) == Ranks().idle_note(1) == []
     (note,) = Ranks(0, 4).idle_note(1)
-    assert note.startswith("3 of 4 processes idle") and note.endswith("set train.accumulate=4, or a multiple")
+    assert note.startswith("3 of 4 processes idle, because a step has 1 micro-batch;") and note.endswith(
+        "set train.accumulate=4, or a multiple"
+    )
 
 
 def test_a_compiled_objective_can_be_switched_off() -> None:
