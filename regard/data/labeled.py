@@ -40,7 +40,8 @@ def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> Examples:
     if format == "csv":
         return CsvExamples([path for pattern in sides[0] for path in matching_files(pattern)], data)
     splitter = LabelColumns(format, data.columns)
-    return PairExamples([TextLines(sides[0], data.invalid, splitter.check, check_name=splitter.name)], splitter)
+    check = f"labels {splitter.order} {splitter.name}"  # unlike other splitters of the same columns
+    return PairExamples([TextLines(sides[0], data.invalid, splitter.check, check_name=check)], splitter)
 
 
 def text_and_label_columns(columns: Sequence[str]) -> tuple[tuple[str, str], bool]:

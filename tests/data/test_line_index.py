@@ -98,6 +98,21 @@ def test_an_index_that_cannot_be_written_is_no_problem(
     assert list(TextLines([str(tmp_path / "a.txt")])) == ["one", "two"] and not list(cache.iterdir())
 
 
+def test_ways_to_read_a_file_share_no_index(tmp_path: Path, cache: Path) -> None:
+    """A line of column names is a header for labeled texts with default columns alone."""
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\none\tx\n")
+    lines = [("text", "label"), ("one", "x")]
+    for _ in range(2):
+        assert list(open_pairs([[str(path)]], PairData())) == lines
+        assert list(labeled_texts([[str(path)]], LabelData())) == lines[1:]
+        assert list(labeled_texts([[str(path)]], LabelData(columns=("1", "2")))) == lines
+    (tmp_path / "b.jsonl").write_text('{"text": "one", "label": 1}\n')
+    assert list(labeled_texts([[str(tmp_path / "b.jsonl")]], LabelData())) == [("one", "1")]
+    with pytest.raises(UserError, match="b.jsonl:1: no text under 'label'"):
+        open_pairs([[str(tmp_path / "b.jsonl")]], PairData(columns=("text", "label")))
+
+
 def test_columns_of_a_cached_file_are_known(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("label\tother\ttext\nx\t1\tone\n\ny\t2\ttwo\n")
