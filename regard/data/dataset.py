@@ -102,9 +102,9 @@ class TaskDataset(ABC):
         found = {i: take(i) for i in dict.fromkeys(chosen)}
         new = [i for i, item in found.items() if item is None]
         for i, item in zip(new, self.encode(new) if new else (), strict=True):
-            found[i] = store(item)
+            found[i] = stored = store(item)
             if cache is not None:
-                cache[i] = found[i]
+                self._keep(i, stored)
         return [restore(found[i] or ()) for i in chosen]
 
     def _keep(self, index: int, item: StoredExample) -> None:

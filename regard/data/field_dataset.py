@@ -9,9 +9,11 @@ from ..config.schema import Data, Train
 from ..parts.inputs import Inputs
 from ..processors.fields import Fields
 from .batch import Batch
-from .dataset import EncodedExample, Measured, TaskDataset
+from .dataset import EncodedExample, Measured, StoredExample, TaskDataset
 from .draws import Draws
 from .examples import Examples
+
+KEPT_BYTES = 1 << 31  # of encoded examples that stay in memory: pictures and sounds are large
 
 
 class FieldDataset(TaskDataset):
@@ -24,12 +26,18 @@ class FieldDataset(TaskDataset):
     def __init__(self, examples: Examples, fields: Fields, data: Data, train: Train, augmented: bool = False) -> None:
         super().__init__(examples, data, train)
         self.fields, self.augmented = fields, augmented
+        self._encoded_bytes = 0
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         return (self._encode(index) for index in indices)
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         return super().measure(indices, keep and not self.augmented)  # what is encoded anew need not stay in memory
+
+    def _keep(self, index: int, item: StoredExample) -> None:
+        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        if self._encoded_bytes <= KEPT_BYTES:
+            super()._keep(index, item)
 
     def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
         example = dict(zip(self.fields.processors, self.examples[index], strict=True))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from regard.config.schema import Data, Train
+from regard.data import field_dataset
 from regard.data.examples import InMemoryExamples
 from regard.data.field_dataset import FieldDataset
 from regard.data.loader import Loader
@@ -13,7 +14,7 @@ from regard.processors.image import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
 
 
-def pictures(workers: int = 0, seed: int = 1, **train: object) -> FieldDataset:
+def pictures(workers: int = 0, seed: int = 1, augmented: bool = True, **train: object) -> FieldDataset:
     rng = np.random.default_rng(3)
     examples = [(rng.integers(0, 256, (12 + i, 16, 3), np.uint8), "ab"[i % 2]) for i in range(9)]
     fields = Fields(
@@ -23,7 +24,7 @@ def pictures(workers: int = 0, seed: int = 1, **train: object) -> FieldDataset:
         }
     )
     data, settings = Data(workers=workers), Train(seed=seed, **{"batch": 4, **train})
-    return FieldDataset(InMemoryExamples("pictures", examples), fields, data, settings, augmented=True)
+    return FieldDataset(InMemoryExamples("pictures", examples), fields, data, settings, augmented)
 
 
 def epoch(dataset: FieldDataset, number: int, index: int = 0) -> list[tuple[int, torch.Tensor, torch.Tensor, tuple]]:
@@ -76,3 +77,11 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone():
 def test_pictures_that_are_encoded_anew_do_not_stay_in_memory():
     dataset = pictures()
     assert len(epoch(dataset, 0)) == 3 and dataset._cache == [None] * 9 and not dataset._pool
+
+
+def test_only_some_bytes_of_pictures_stay_in_memory(monkeypatch):
+    whole, part = pictures(augmented=False), pictures(augmented=False)
+    wanted = epoch(whole, 0)
+    monkeypatch.setattr(field_dataset, "KEPT_BYTES", 3 * (3 * 8 * 8 * 4 + 8))  # three pictures with their labels
+    assert same(epoch(part, 0), wanted)
+    assert [sum(each is not None for each in dataset._cache) for dataset in (whole, part)] == [9, 3]
