@@ -43,7 +43,7 @@ class BoxProcessor(SavedSettings):
 
     def encode(self, raw: Boxes, rng: Rng | None = None) -> Array:
         """(boxes, 4). A box is clipped to its picture; one that lies outside or is empty is an error."""
-        boxes, (width, height) = np.array(raw.boxes, np.float64).reshape(-1, 4), raw[1:]
+        boxes, (width, height) = _four_numbers(raw), raw[1:]
         if width < 1 or height < 1:
             raise UserError(f"a picture of boxes is {width} × {height}; expected its size in pixels")
         first = boxes[:, :2]
@@ -74,10 +74,18 @@ class BoxProcessor(SavedSettings):
 
     def flip(self, raw: Boxes) -> Boxes:
         """The boxes of the mirrored picture (left and right)."""
-        boxes = np.array(raw.boxes, np.float64).reshape(-1, 4)
+        boxes = _four_numbers(raw)
         right = boxes[:, 2] if self.format == "xyxy" else boxes[:, 0] + boxes[:, 2]
         left = raw.width - right
         if self.format == "xyxy":
             boxes[:, 2] = raw.width - boxes[:, 0]
         boxes[:, 0] = left
         return raw._replace(boxes=boxes)
+
+
+def _four_numbers(raw: Boxes) -> Array:
+    """(boxes, 4)"""
+    try:
+        return np.array(raw.boxes, np.float64).reshape(-1, 4)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the boxes {raw.boxes!r:.60} cannot be read; expected four numbers for each") from error

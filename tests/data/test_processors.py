@@ -372,6 +372,9 @@ def test_boxes():
         BoxProcessor().encode(Boxes([[30, 20, 10, 60]], 100, 80))
     with pytest.raises(UserError, match="a picture of boxes is 0 × 80"):
         BoxProcessor().encode(Boxes([], 0, 80))
+    for wrong in ([[1, 2, 3]], [[1, 2, 3, 4], [5]], [["a", 2, 3, 4]]):
+        with pytest.raises(UserError, match=r"the boxes \[\[.* cannot be read; expected four numbers for each"):
+            BoxProcessor().encode(Boxes(wrong, 100, 80))
 
 
 def test_fields_flip_a_picture_with_its_boxes():
