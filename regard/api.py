@@ -93,13 +93,12 @@ def _train(
         inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
     if resume:
         _check_same_inputs(out, inputs)
-        notes = []
     if ranks.first and resume:
         run_folder.update_run(out, config=run.dump())
     elif ranks.first:
         _create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
     try:
-        outcome = fit(job, out, resume=resume, notes=notes, ranks=ranks, **report)
+        outcome = fit(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
     except UserError:
         if ranks.first and not resume and _is_untrained(out):  # the first step failed
             remove(out)
