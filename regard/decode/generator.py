@@ -9,7 +9,6 @@ A lock guards all of it: handles may be used from one thread and `step` be calle
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from threading import RLock
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from ..errors import UserError
 from ..families.protocols import TokenModel
 from .beam import Hypothesis, OpenCache
 from .constraints import Constraints, ConstraintTokenizer
+from .fair_lock import FairLock
 from .filters import Filter
 from .open_batch import OpenBatch
 from .prefill import Prefill
@@ -53,9 +53,10 @@ class Handle:
 
     def result(self) -> list[Hypothesis]:
         """The hypotheses, best first, samples in their order; none if it was canceled. It steps until it is done."""
-        with self._generator.lock:
-            while not self.done:
-                self._step()
+        while not self.done:
+            with self._generator.lock:  # only for a step: other threads may submit and cancel meanwhile
+                if not self.done:
+                    self._step()
         self._raise_error()
         return self._found
 
@@ -105,7 +106,7 @@ class Generator:
         `context`: the most tokens that the model can read. `tokenizer` serves stop strings and constraints.
         """
         self.rows, self.capacity, self.context = rows, capacity, context
-        self.lock, self.failures = RLock(), 0  # `failures`: requests that failed so far
+        self.lock, self.failures = FairLock(), 0  # `failures`: requests that failed so far
         self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer)
         self._prefill = Prefill(model, context)
         self._waiting: deque[Handle] = deque()

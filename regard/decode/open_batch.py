@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..families.protocols import TokenModel
-from .beam import OpenCache, SearchState
+from .beam import BeamSearch, OpenCache, SearchState
 from .cuda_graph import BatchStep
 from .requests import SettingsBuilder
 from .search import build_search
@@ -68,11 +68,11 @@ class SharedSearch:
         return self.state.advance(logits[self.rows.slots])
 
     def finished(self) -> list[int]:
-        """The rows that have finished. The others pass their new token on, if they follow only one hypothesis."""
+        """The rows that have finished. The others pass their new token on, if it is final: a beam may end earlier."""
         state = self.state
         last = state.tokens[:, 0].gather(1, state.device_step[:, None] - 1)[:, 0]
         tokens, active = torch.stack([last, state.active.long()]).tolist()  # the only wait for the device
-        if state.width == 1:
+        if state.width == 1 and not isinstance(state, BeamSearch):
             for handle, token, going_on in zip(self.handles, tokens, active, strict=True):
                 if going_on:
                     handle.tokens.append(token)

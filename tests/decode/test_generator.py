@@ -168,7 +168,7 @@ def test_stream_gives_the_tokens_of_the_result():
     requests = [
         Generate((START, 5, i), max_tokens=15, strategy=strategy)
         for i in (4, 9)
-        for strategy in (Greedy(), Sample(seed=i), Beam(2))
+        for strategy in (Greedy(), Sample(seed=i), Beam(2), Beam(1))
     ]
     handles = [engine.submit(request) for request in requests]
     first = iter(handles[0])
@@ -285,6 +285,18 @@ def test_threads_share_a_generator():
         thread.join(60)
     assert len(found) == 16
     assert all(tokens == alone(model, request)[0].tokens for request, tokens in found.values())
+
+
+def test_a_request_is_canceled_while_another_thread_waits_for_it():
+    engine = generator(talkative("lm"), rows=2, capacity=3100)
+    handle, found = engine.submit(Generate((START, 5), max_tokens=3000, filters=(NO_END,))), []
+    thread = threading.Thread(target=lambda: found.append(handle.result()))
+    thread.start()
+    other = engine.submit(Generate((START, 6), max_tokens=3))
+    assert other.result() and not handle.done
+    handle.cancel()
+    thread.join(60)
+    assert found == [[]] and handle.finish == "canceled"
 
 
 def test_sources_of_any_modality_are_stacked():
