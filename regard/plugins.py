@@ -3,9 +3,11 @@
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from .config.registry import describe
 from .config.tasks import TASKS as TASK_SETTINGS
 from .errors import UserError
 from .families import FAMILIES
@@ -55,24 +57,31 @@ def register(
 def load_plugin(source: str) -> None:
     """Import a plugin: the path of a .py file, or the name of a module. It registers its parts."""
     path = Path(source)
-    if path.suffix != ".py":
+    if path.suffix != ".py" and all(part.isidentifier() for part in source.split(".")):
         _import(source)
         return
-    if not path.is_file():
+    if path.suffix != ".py" or not path.is_file():
         raise UserError(f"--plugin {source} is not a file; give the path of a .py file or the name of a module")
+    _refuse_shadowing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # `register(family=__name__)` and pickling find it there
     try:
         spec.loader.exec_module(module)
-    except UserError:
-        raise
     except Exception as error:
-        del sys.modules[path.stem]
-        raise UserError(
-            f"the plugin {source} cannot be loaded ({type(error).__name__}: {error}); correct it"
-        ) from error
+        sys.modules.pop(path.stem, None)
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"the plugin {source} cannot be loaded ({describe(error)}); correct it") from error
+
+
+def _refuse_shadowing(path: Path) -> None:
+    """Refuse a file that other code would import in place of the module that it wants."""
+    name, found = path.stem, PathFinder.find_spec(path.stem)
+    other = found is not None and found.origin is not None and Path(found.origin).resolve() != path.resolve()
+    if other or name in sys.stdlib_module_names:
+        raise UserError(f"the plugin {path} has the name of an installed module, {name}; rename the file")
 
 
 def _import(module: ModuleType | str) -> ModuleType:
@@ -84,6 +93,10 @@ def _import(module: ModuleType | str) -> ModuleType:
         raise UserError(
             f"the plugin module {module} cannot be imported ({error}); install it, or correct its name"
         ) from error
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the plugin module {module} cannot be imported ({describe(error)}); correct it") from error
 
 
 def _require(module: ModuleType, kind: str, parts: dict[str, str]) -> None:

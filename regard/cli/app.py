@@ -53,7 +53,7 @@ Plugins = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def before_command(version: Version = False, plugin: Plugins = None) -> None:
+def before_command(context: typer.Context, version: Version = False, plugin: Plugins = None) -> None:
     if version:
         from .. import __version__
 
@@ -63,6 +63,8 @@ def before_command(version: Version = False, plugin: Plugins = None) -> None:
         from ..plugins import load_plugin
 
         load_plugin(source)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()

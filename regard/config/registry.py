@@ -37,6 +37,11 @@ class Registry(Mapping[str, Part]):
         return len(self.builtin) + len(self.added)
 
 
+def describe(error: Exception) -> str:
+    """The type and message of an exception on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 _loaded: set[str] = set()  # entry points, by value
 
 
@@ -52,11 +57,12 @@ def load_plugins() -> None:
             plugin = entry.load()
             if callable(plugin):
                 plugin()
-        except UserError:
-            raise
         except Exception as error:
+            _loaded.discard(entry.value)  # the next use says it again
+            if isinstance(error, UserError):
+                raise
             package = entry.dist.name if entry.dist else "an unknown package"
             raise UserError(
-                f"the plugin {entry.name} of {package} cannot be loaded ({type(error).__name__}: {error}); "
+                f"the plugin {entry.name} of {package} cannot be loaded ({describe(error)}); "
                 "update the package or uninstall it"
             ) from error

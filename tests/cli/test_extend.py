@@ -1,6 +1,6 @@
 """docs/extend.md as a third-party package: its files are written, installed with pip, and all its commands run."""
 
-import importlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.cli.app import main
 from regard.errors import UserError
 from regard.plugins import load_plugin
 from regard.testing import BrokenLaw, check_family, laws_of
@@ -117,10 +118,47 @@ def test_a_plugin_must_exist_and_register_something(tmp_path):
         load_plugin(str(tmp_path / "absent.py"))
     with pytest.raises(UserError, match="no_such_module cannot be imported"):
         load_plugin("no_such_module")
+    for source in ("./folder", "some/folder", ""):
+        with pytest.raises(UserError, match="is not a file; give the path of a .py file or the name of a module"):
+            load_plugin(source)
     with pytest.raises(UserError, match="nothing to add"):
         regard.register()
     with pytest.raises(UserError, match="has no name; give it a class attribute `kind`"):
         regard.register(processor=dict)
+
+
+def test_a_plugin_module_that_fails_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "failing_plugin.py").write_text("raise ValueError('one\\ntwo')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"failing_plugin cannot be imported \(ValueError: one two\); correct it"):
+        load_plugin("failing_plugin")
+
+
+def test_a_plugin_file_may_not_replace_a_module(tmp_path):
+    for name in ("random", "torch", "regard"):
+        before = sys.modules[name]
+        (tmp_path / f"{name}.py").write_text("x = 1")
+        with pytest.raises(UserError, match=f"has the name of an installed module, {name}; rename the file"):
+            load_plugin(str(tmp_path / f"{name}.py"))
+        assert sys.modules[name] is before
+
+
+def test_a_plugin_without_a_verb_shows_the_help(tmp_path, capsys):
+    (tmp_path / "empty_plugin.py").write_text("")
+    assert main(["--plugin", str(tmp_path / "empty_plugin.py")]) == 0
+    assert "Usage: regard" in capsys.readouterr().out
+
+
+def test_an_installed_plugin_that_fails_is_told_at_every_use(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_entry.py").write_text("raise ValueError('one\\ntwo')")
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = importlib.metadata.EntryPoint("mine", "broken_entry", "regard.plugins")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [broken])
+    for _ in range(2):
+        assert main(["list"]) == 2
+        message = capsys.readouterr().err
+        assert "the plugin mine of an unknown package cannot be loaded (ValueError: one two); update" in message
+        assert message.count("\n") == 1
 
 
 def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
