@@ -116,8 +116,10 @@ def _decode_method(injection: PromptTuning) -> Method:
         if memory is None:
             model.tune.compute_key_values(model)
             text = shift_positions(text, model.tune.length)
-        states: Tensor = original.decode(model, text, memory)
-        model.tune.forget_key_values()
+        try:
+            states: Tensor = original.decode(model, text, memory)
+        finally:
+            model.tune.forget_key_values()
         return states
 
     return decode

@@ -182,7 +182,7 @@ class AdapterSwitch(AnyPredictor):
 
     def requests(self, items: Sequence[Any], details: bool = False, **decode: object) -> list[Request]:
         """`adapter` may stand beside the names of decode.*."""
-        name = str(decode.pop("adapter", self.name))
+        name = str(decode.pop("adapter", None) or self.name)
         return [replace(each, adapter=name) for each in self[name].requests(items, details, **decode)]
 
     def predict_requests(self, requests: Sequence[Request], batch: int | None = None) -> list[Result]:

@@ -251,6 +251,13 @@ def test_tuned_models_compile_into_one_graph(method):
     assert (compiled(tokens) - subject.write(tokens)).abs().max() < 1e-5
 
 
+def test_a_failing_call_leaves_no_keys_of_the_prompt():
+    model = tuned_model(("gpt", "gpt2"), "prompt")
+    with pytest.raises(IndexError):
+        model.decode(inputs(torch.full((1, 3), 10**6)))
+    assert not model.tune._key_values and not model.tune._prompted and not model.tune._captures
+
+
 def test_a_prompt_moves_positions_and_global_positions():
     marks, types = torch.tensor([[0, -1]]), torch.tensor([[0, 0, 1]])
     longer = prepend(

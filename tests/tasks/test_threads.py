@@ -125,6 +125,7 @@ def test_requests_name_their_adapter(labels):
     for request, result in zip(requests, results, strict=True):
         (alone,) = labels[request.adapter or "prefix"].predict_requests([ClassifyRequest(request.text)])
         assert result.label == alone.label and result.probability == pytest.approx(alone.probability, abs=1e-5)
+    assert labels.predict("a", adapter=None) == labels["prefix"].predict("a")
     for wrong in (lambda: labels["lore"], lambda: labels.predict("a", adapter="lore")):
         with pytest.raises(UserError, match="there is no tuned run 'lore' over this base; .* did you mean lora"):
             wrong()
