@@ -282,7 +282,7 @@ class PromptGeneration(TextGeneration):
                 yield text
         found = [self._continuation(ids, each, settings) for each in handle.result()]
         yield from filter(None, (each.text[detokenizer.emitted :] for each in found))
-        warn_once(self.context_notices(found), 1, stacklevel=2)
+        warn_once(self.context_notices(found), 1)
 
     def encode_prompts(self, texts: Sequence[str], settings: LanguageDecode) -> list[list[int]]:
         """The tokens of the prompts, after START if decode.add_start is set or the prompt is empty."""

@@ -51,6 +51,7 @@ from .task import TEXT, Task
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
+NO_COMPLETION = Completion("", None, None)
 HEAD = "next"  # the head of a family with several heads
 
 
@@ -175,7 +176,8 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             rows_of_best = [next(logprobs) if requests[i].details else None for _ in best]
             nbest = [self._completion(ids[i], each, row) for each, row in zip(best, rows_of_best, strict=True)]
             told = notices[i] + self.context_notices(best)
-            results.append(LanguageResult(**vars(nbest[0]), nbest=tuple(nbest), notices=told))
+            first = nbest[0] if nbest else NO_COMPLETION
+            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=told))
         return results
 
     def _completion(self, prompt: list[int], continuation: Continuation, row: list[float] | None) -> Completion:

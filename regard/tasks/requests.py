@@ -90,8 +90,8 @@ class Completion:
     """One continuation. Its tokens and log-probabilities are missing without details."""
 
     text: str
-    ended: Ended
-    score: float
+    ended: Ended | None  # None: no token was possible
+    score: float | None
     logprob: float | None = None
     prompt_pieces: tuple[str, ...] = ()  # tokens
     pieces: tuple[str, ...] = ()

@@ -208,6 +208,9 @@ def test_why_a_text_ends(objectives, monkeypatch):
     with pytest.warns(UserWarning, match="the text ends at the model's context of 24 tokens"):
         found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=90)
     assert found["ended"] == "context" and len(found["pieces"]) == 24 - read + 1
+    with pytest.warns(UserWarning, match="the text ends at the model's context") as caught:
+        list(predictor.stream(prompt, kind="greedy", max_tokens=90))
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = predictor.predict(prompt, details=True, kind="greedy", max_tokens=24 - read + 1)

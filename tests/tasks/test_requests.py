@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import regard
 from regard.config.schema import NEUTRAL_SAMPLING
+from regard.decode import Suppress
 from regard.decode.strategies import Beam, Greedy, Sample
 from regard.errors import UserError
 from regard.tasks import requests as types
@@ -164,3 +165,13 @@ def test_labels_tags_and_masks(load):
 def test_what_predictors_can_do(load):
     assert isinstance(load("classify-bert"), Embedding) and not isinstance(load("classify-bert"), Streaming)
     assert isinstance(load("language-gpt"), Streaming) and not isinstance(load("language-gpt"), Embedding)
+
+
+def test_a_prompt_without_a_possible_token_has_an_empty_continuation(load, monkeypatch):
+    predictor = load("language-gpt")
+    monkeypatch.setattr(predictor, "filters", (Suppress(range(predictor.tokenizer.size)),))
+    for kind in ("greedy", "sample", "beam"):
+        assert predictor.predict(["The", "A"], kind=kind, nbest=1) == ["", ""]
+        record = predictor.predict("The", kind=kind, nbest=1, details=True)
+        assert (record["text"], record["ended"], record["score"], record["nbest"]) == ("", None, None, [])
+    assert predictor.predict("The", kind="sample", nbest=2) == []
