@@ -124,7 +124,10 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
 
     def top(self, request: ClassifyRequest | TagRequest | MaskedRequest) -> int:
         """How many candidates a request asks for; by default decode.top."""
-        return int(self.run.decode.top) if request.top is None else request.top
+        top = int(self.run.decode.top) if request.top is None else request.top
+        if top < 0:
+            raise UserError(f"a request has top={top}; expected 0 or more")
+        return top
 
     def collate(self, rows: Sequence[Ids]) -> Inputs:
         return pad_tokens(rows, self.tokenizer.pad).to(self.device)

@@ -175,3 +175,13 @@ def test_a_prompt_without_a_possible_token_has_an_empty_continuation(load, monke
         record = predictor.predict("The", kind=kind, nbest=1, details=True)
         assert (record["text"], record["ended"], record["score"], record["nbest"]) == ("", None, None, [])
     assert predictor.predict("The", kind="sample", nbest=2) == []
+
+
+def test_a_negative_number_of_candidates_is_refused(load):
+    for name, request in (
+        ("classify-bert", ClassifyRequest("The dog", top=-1)),
+        ("tag-bert", TagRequest(("The", "dog"), top=-1)),
+        ("masked-bert", MaskedRequest("The <mask>", top=-1)),
+    ):
+        with pytest.raises(UserError, match="a request has top=-1; expected 0 or more"):
+            load(name).predict_requests([request])
