@@ -65,7 +65,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         single = isinstance(x, str)
         items: Sequence[Any] = [x] if single else x  # type: ignore[assignment]
         requests = self.requests(items, details, **decode)
-        batch = int(str(decode["batch"])) if "batch" in decode else None
+        batch = int(float(str(decode["batch"]))) if "batch" in decode else None
         results = self.predict_requests(requests, batch)
         warn_once((notice for result in results for notice in result.notices), len(results))
         make = self.record if details else self.answer

@@ -185,3 +185,10 @@ def test_a_negative_number_of_candidates_is_refused(load):
     ):
         with pytest.raises(UserError, match="a request has top=-1; expected 0 or more"):
             load(name).predict_requests([request])
+
+
+def test_a_batch_is_a_number_in_any_form(load):
+    wanted = load("classify-bert").predict(TEXTS, top=0)
+    assert all(load("classify-bert").predict(TEXTS, top=0, batch=batch) == wanted for batch in (2, 2.0, "2"))
+    with pytest.raises(UserError, match=r"decode\.batch is"):
+        load("classify-bert").predict(TEXTS, batch=2.5)
