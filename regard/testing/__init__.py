@@ -21,13 +21,13 @@ class BrokenLaw(UserError):
 
 def outputs_of(family: Family) -> list[tuple[Modality, Output]]:
     """What to test of a family: each modality that it reads with each output that it writes."""
-    outputs = sorted(family.SPEC.writes & SUBJECTS.keys())
-    if not outputs:
-        raise UserError(
-            f"{family.__name__} writes {', '.join(sorted(family.SPEC.writes)) or 'nothing'}; "
-            f"there are laws for {', '.join(SUBJECTS)}"
-        )
-    return [(modality, output) for modality in sorted(family.SPEC.reads) for output in outputs]
+    spec = family.SPEC
+    for does, declared, known in (("reads", spec.reads, PROBES), ("writes", spec.writes, SUBJECTS)):
+        if not declared & known.keys():
+            declaration = ", ".join(sorted(declared)) or "nothing"
+            raise UserError(f"{family.__name__} {does} {declaration}; there are laws for {', '.join(known)} (SPEC)")
+    outputs, modalities = spec.writes & SUBJECTS.keys(), spec.reads & PROBES.keys()
+    return [(modality, output) for modality in sorted(modalities) for output in sorted(outputs)]
 
 
 def make_subject(

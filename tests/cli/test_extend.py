@@ -170,3 +170,12 @@ def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(BrokenLaw, match="cosine, tokens to label: the output of a row depends on") as caught:
         check_family(importlib.import_module("unmasked"))
     assert "batch_invariance is a law of every family" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old", ['frozenset({"tokens"})', 'frozenset({"label"})'])
+def test_a_family_without_laws_is_one_sentence(tmp_path, monkeypatch, old):
+    (tmp_path / "boxed.py").write_text(FILES["ratings/cosine.py"].replace(old, 'frozenset({"boxes"})'))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "boxed", raising=False)
+    with pytest.raises(UserError, match="boxed (reads|writes) boxes; there are laws for"):
+        check_family(importlib.import_module("boxed"))
