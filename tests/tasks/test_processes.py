@@ -1,5 +1,6 @@
 """Two processes equal one: gradients and weights of every objective, with dropout. Also a script: see `start_workers`."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -145,7 +146,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def both(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, list[Any]]]]:
     """The results of one process and of two, by case."""
-    workers = [subprocess.Popen([sys.executable, __file__, str(folder), str(rank)]) for rank in range(WORLD)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the helpers of the tests
+    commands = ([sys.executable, __file__, str(folder), str(rank)] for rank in range(WORLD))
+    workers = [subprocess.Popen(command, env=env) for command in commands]
     try:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

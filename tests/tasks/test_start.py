@@ -236,13 +236,14 @@ def test_settings_that_only_tensors_show(tmp_path):
         "data.examples": 40,
         "model.size": "tiny",
         "model.tied": True,
+        "train.metric": "loss",
     }
     regard.train("text2text", tiny, out=tmp_path / "one")
     regard.convert(tmp_path / "one", to="huggingface", out=tmp_path / "t5")
     tensors = load_file(tmp_path / "t5/model.safetensors")
     own = {"lm_head.weight": 0.5 * tensors["shared.weight"].flip(0)}
     save_file(tensors | own, tmp_path / "t5/model.safetensors", {"format": "pt"})
-    settings = {**FINE, "data.examples": 40, "start": str(tmp_path / "t5"), "train.lr": 1e-12}
+    settings = {**FINE, "data.examples": 40, "start": str(tmp_path / "t5"), "train.lr": 1e-12, "train.metric": "loss"}
     assert regard.resolve("text2text", settings).run.model.tied
     predictor = regard.train("text2text", settings, out=tmp_path / "two")
     theirs = regard.load(tmp_path / "t5")
