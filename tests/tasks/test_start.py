@@ -229,21 +229,16 @@ def test_a_start_without_weights(tmp_path, first):
 
 def test_settings_that_only_tensors_show(tmp_path):
     """The head of this T5 is its own, although config.json ties it."""
-    tiny = {
-        **FINE,
-        "train.steps": 1,
-        "tokenizer.vocab": 300,
-        "data.examples": 40,
-        "model.size": "tiny",
-        "model.tied": True,
-        "train.metric": "loss",
-    }
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"text {i} of a b\tc {i}\n" for i in range(40)))
+    fine = {**FINE, "data.train": str(pairs)}
+    tiny = {**fine, "train.steps": 1, "tokenizer.vocab": 300, "model.size": "tiny", "model.tied": True}
     regard.train("text2text", tiny, out=tmp_path / "one")
     regard.convert(tmp_path / "one", to="huggingface", out=tmp_path / "t5")
     tensors = load_file(tmp_path / "t5/model.safetensors")
     own = {"lm_head.weight": 0.5 * tensors["shared.weight"].flip(0)}
     save_file(tensors | own, tmp_path / "t5/model.safetensors", {"format": "pt"})
-    settings = {**FINE, "data.examples": 40, "start": str(tmp_path / "t5"), "train.lr": 1e-12, "train.metric": "loss"}
+    settings = {**fine, "start": str(tmp_path / "t5"), "train.lr": 1e-12}
     assert regard.resolve("text2text", settings).run.model.tied
     predictor = regard.train("text2text", settings, out=tmp_path / "two")
     theirs = regard.load(tmp_path / "t5")
