@@ -74,7 +74,7 @@ class Handle:
         self._generator.cancel(self)
 
     def _step(self) -> None:
-        """Step the generator. The failure of another request is told by its own handle."""
+        """Step the generator. The handle of another request reports its failure."""
         failures = self._generator.failures
         try:
             self._generator.step()

@@ -15,7 +15,7 @@ Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel"]
 class ModelSpec:
     reads: frozenset[Modality]
     writes: frozenset[Output]
-    strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next`; the first one is the default
+    strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next` (decode.kind)
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
 

@@ -7,22 +7,24 @@ from itertools import chain
 
 import torch
 
-from ..config.run import Run, change_settings
-from ..config.schema import LanguageDecode, Seq2SeqDecode
+from ..config.run import Run, change_settings, family_of
+from ..config.schema import DecodeBase, LanguageDecode, Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.collate import collate_pairs
 from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, strategy_from
 from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints, ConstraintTokenizer
 from ..decode.detokenizer import IncrementalDetokenizer
 from ..decode.stop_strings import cut_at_stop
+from ..decode.strategies import DecodeStrategy
 from ..decode.texts import added_text, split_sentences
 from ..errors import UserError
 from ..families.protocols import CausalModel, Seq2SeqModel, as_module, memory_layer
 from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer, unknown_words
+from .decode_settings import number_of_texts
 from .notices import Notice, full_context, missing_phrase, short_memory, warn_once
-from .requests import Ended
+from .requests import Ended, LanguageRequest, LanguageResult, TranslateRequest, TranslateResult
 
 NO_CONSTRAINTS = Constraints()
 
@@ -43,6 +45,21 @@ class TextGeneration:
         """A generator on this model: `capacity` lets it run requests that join others, with so many tokens each."""
         end = self.constraint_tokenizer.tokenizer.end
         return Generator(self.model, end, self.filters, rows, capacity, self.context, self.constraint_tokenizer)
+
+    def strategy(self, settings: DecodeBase) -> DecodeStrategy:
+        """The strategy of decode.*; one that the family does not declare is refused."""
+        name = self.run.model.family
+        if settings.kind not in (known := family_of(name).SPEC.strategies):
+            problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
+            raise UserError(f"{problem}; use one of these")
+        return strategy_from(settings)
+
+    def answer(
+        self, request: TranslateRequest | LanguageRequest, result: TranslateResult | LanguageResult
+    ) -> str | list[str]:
+        """The best text, or all of them where the strategy gives several."""
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [each.text for each in result.nbest] if several else result.text
 
     def run_requests(self, requests: Sequence[Generate], rows: int) -> list[list[Hypothesis]]:
         """The hypotheses of every request, best first, samples in their order."""
@@ -176,7 +193,7 @@ class SourceGeneration(TextGeneration):
         yield from filter(None, (each[detokenizer.emitted :] for each in whole))
 
     def _requests(self, texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints]) -> list[Generate]:
-        rows, strategy = self.source.encode(texts), strategy_from(settings)
+        rows, strategy = self.source.encode(texts), self.strategy(settings)
         self.refuse_long(rows)
         return [
             Generate(
@@ -323,7 +340,7 @@ class PromptGeneration(TextGeneration):
     def _request(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Generate:
         return Generate(
             tuple(ids),
-            strategy=strategy_from(settings),
+            strategy=self.strategy(settings),
             max_tokens=settings.max_tokens,
             repetition_penalty=settings.repetition_penalty,
             stop=settings.stop,

@@ -39,7 +39,7 @@ from .base import (
     with_head,
     with_model_settings,
 )
-from .decode_settings import group_indices, number_of_texts, strategy_settings
+from .decode_settings import group_indices, strategy_settings
 from .generation import Continuation, PromptGeneration
 from .lm_scoring import corpus_nll, lm_metrics, logprobs
 from .objectives import LanguageObjective
@@ -103,10 +103,6 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def record(self, request: LanguageRequest, result: LanguageResult) -> Record:
         return completion_record(result)
-
-    def answer(self, request: LanguageRequest, result: LanguageResult) -> str | list[str]:
-        several = number_of_texts(request.strategy, self.run.decode) > 1
-        return [each.text for each in result.nbest] if several else result.text
 
     def score(self, texts: str | Sequence[str], targets: None = None, details: bool = False) -> Answer:
         """ln P(text) from its start to END; with details also per token."""
@@ -175,9 +171,9 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         for i, best in enumerate(found):
             rows_of_best = [next(logprobs) if requests[i].details else None for _ in best]
             nbest = [self._completion(ids[i], each, row) for each, row in zip(best, rows_of_best, strict=True)]
-            told = notices[i] + self.context_notices(best)
+            own_notices = notices[i] + self.context_notices(best)
             first = nbest[0] if nbest else NO_COMPLETION
-            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=told))
+            results.append(LanguageResult(**vars(first), nbest=tuple(nbest), notices=own_notices))
         return results
 
     def _completion(self, prompt: list[int], continuation: Continuation, row: list[float] | None) -> Completion:

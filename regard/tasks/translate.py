@@ -46,7 +46,7 @@ from .base import (
     with_head,
     with_model_settings,
 )
-from .decode_settings import group_indices, number_of_texts
+from .decode_settings import group_indices
 from .generation import SourceGeneration
 from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
@@ -115,10 +115,6 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
 
     def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
         return translation_record(result)
-
-    def answer(self, request: TranslateRequest, result: TranslateResult) -> str | list[str]:
-        several = number_of_texts(request.strategy, self.run.decode) > 1
-        return [each.text for each in result.nbest] if several else result.text
 
     def score(
         self, sources: str | Sequence[str], targets: str | Sequence[str] | None = None, details: bool = False

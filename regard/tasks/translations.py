@@ -52,12 +52,12 @@ def translate_result(
     if details:
         nbest = [_traced(own, trace) for own, trace in zip(nbest, traces, strict=True)]
     best = nbest[0] if nbest else Translation("", missing=tuple(constraints.missing("")))
-    told = best.missing and not details  # details list them
+    lacks_phrase = best.missing and not details  # details list them
     return TranslateResult(
         **vars(best),
         source_pieces=tuple(traces[0].source) if traces else (),
         nbest=tuple(nbest),
-        notices=(missing_phrase(best.missing[0]),) if told else (),
+        notices=(missing_phrase(best.missing[0]),) if lacks_phrase else (),
     )
 
 

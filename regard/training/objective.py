@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -12,13 +12,12 @@ from ..data.batch import Batch
 
 @dataclass(frozen=True, eq=False)
 class LossSum:
-    """Sums over a micro-batch, which the loop divides by the `Batch.count` of the whole step, over all processes.
+    """The loss summed over a micro-batch. The loop divides it by the counts of all batches of the step.
 
     The count is not repeated here: it changes with every batch, and a compiled objective would be compiled again.
     """
 
     sum: Tensor
-    logs: Mapping[str, Tensor] = field(default_factory=dict)  # more sums over the same count, detached
 
 
 class Objective(nn.Module, ABC):

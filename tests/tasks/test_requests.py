@@ -192,3 +192,13 @@ def test_a_batch_is_a_number_in_any_form(load):
     assert all(load("classify-bert").predict(TEXTS, top=0, batch=batch) == wanted for batch in (2, 2.0, "2"))
     with pytest.raises(UserError, match=r"decode\.batch is"):
         load("classify-bert").predict(TEXTS, batch=2.5)
+
+
+def test_a_strategy_that_the_family_does_not_declare_is_refused(load, monkeypatch):
+    from regard.families import transformer
+
+    predictor = load("format-1")
+    monkeypatch.setattr(transformer, "SPEC", replace(transformer.SPEC, strategies=("greedy",)))
+    assert predictor.predict(TEXTS[0], kind="greedy")
+    with pytest.raises(UserError, match=r"decode\.kind is beam and model\.family=transformer decodes by greedy; use"):
+        predictor.predict(TEXTS[0], kind="beam")
