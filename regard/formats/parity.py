@@ -19,7 +19,8 @@ from ..files import JsonObject
 if TYPE_CHECKING:
     from ..tasks.translate import TranslatePredictor
 
-MAX_LOGIT_DIFFERENCE = 1e-4
+MAX_DIFFERENCE = 1e-4  # relative to the largest output; sums in another order differ by 1e-7 to 1e-5 in fp32
+MIN_SCALE = 1e-2  # outputs that are all smaller count as this large: an untrained head gives almost nothing
 MIN_EQUAL_TEXTS = 0.75  # as a share: rounding decides what an untrained model writes
 SAMPLE_COUNT = 8  # sentences
 BEAM = 5
@@ -70,7 +71,7 @@ class Seq2SeqSample:
         return logits(predictor.model, self.batch)
 
     def compare_logits(self, reader: str, theirs: Tensor) -> float:
-        return check_close(reader, (theirs - self.logits).abs().max().item())
+        return check_close(f"{reader} gives logits", theirs, self.logits)
 
     def compare_tokens(self, reader: str, theirs: list[list[int]], expected: list[list[int]]) -> None:
         for text, one, other in zip(self.texts, theirs, expected, strict=True):
@@ -95,10 +96,18 @@ class MatchCount:
         return f"{self.equal} of {self.all} texts equal"
 
 
-def check_close(reader: str, difference: float) -> float:
-    if not difference <= MAX_LOGIT_DIFFERENCE:
-        raise export_error(f"{reader} gives logits that are apart by {difference:.2g}, above {MAX_LOGIT_DIFFERENCE:g}")
-    return difference
+def check_close(what: str, theirs: Tensor, ours: Tensor) -> float:
+    """The largest difference, relative to the largest value of ours; an error if it is more than rounding."""
+    return check_difference(what, (theirs - ours).abs().max().item(), ours.abs().max().item())
+
+
+def check_difference(what: str, difference: float, largest: float) -> float:
+    """The same for a difference that is already known; NaN is an error too."""
+    relative = difference / max(largest, MIN_SCALE)
+    if not relative <= MAX_DIFFERENCE:
+        values = f"{difference:.2g} where the largest is {largest:.2g}"
+        raise export_error(f"{what} that are apart by {values}, more than {MAX_DIFFERENCE:g} of it")
+    return relative
 
 
 def export_error(reason: str) -> Exception:
@@ -124,7 +133,7 @@ def check_texts(predictor: "TranslatePredictor", draft: Path, precision: str) ->
         with quiet(transformers):
             difference = max(difference, _compare_transformers(sample, draft, transformers, count))
         readers.append(f"transformers {transformers.__version__}")
-    result = f"{count}, logits apart by {difference:.1g}"
+    result = f"{count}, logits apart by {difference:.1g} (relative)"
     return f"{len(sample.texts)} sentences with {' and '.join(readers)}: {result}"
 
 
@@ -178,7 +187,7 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
     source, target = vocabulary(predictor.source), vocabulary(predictor.target)
     target_ids = {name: number for number, name in enumerate(target)}
     tokens = [[source[number] for number in ids] for ids in sample.ids]
-    difference = 0.0
+    difference, largest = 0.0, sample.logits.abs().max().item()
     for size, ours in ((1, greedy(sample.max_tokens)), (BEAM, beam(sample.max_tokens, "first"))):
         theirs = {"beam_size": size, "length_penalty": predictor.run.decode.length_penalty, "min_decoding_length": 0}
         outputs = translator.translate_batch(tokens, max_decoding_length=sample.max_tokens, **theirs)
@@ -188,7 +197,7 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
             pairs = zip(score.log_probs, expected, strict=True)
             difference = max(difference, *(abs(one - other) for one, other in pairs))
         if precision == "fp32":
-            check_close("CTranslate2", difference)
+            check_difference("CTranslate2 gives log-probabilities", difference, largest)
         decode = change_settings(predictor.run, {"decode": ours}).decode
         best = [hypotheses[0] for hypotheses in predictor.search(sample.texts, decode)]
         ended = [i for i, each in enumerate(best) if each.ended]  # unended texts are cut off elsewhere

@@ -17,6 +17,7 @@ from ...parts import slots
 from ...parts.pooling import Pooling
 from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, Row, choice
+from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .sentence_transformers import apply_sentence_settings, read_modules
 from .vocabularies import load_wordpiece
@@ -217,5 +218,7 @@ def encoder_folder(
     assert isinstance(ours.positions, slots.Learned)
     if tokenizer.size > ours.vocab:
         raise UserError(f"{path} has {tokenizer.size} tokens and its model {ours.vocab}; they belong to two models")
+    check_vocabulary(path, tokenizer.backend.get_vocab().values(), ours.vocab)
+    check_control_ids(path, config, ours.vocab)
     labels = tuple(label_names(config)) if ours.labels else ()
     return EncoderFolder(ours, model, tokenizer, labels, ours.positions.tokens)

@@ -10,12 +10,14 @@ from ...config.run import Run, change_settings
 from ...config.schema import LanguageDecode
 from ...errors import UserError
 from ...families import gpt
-from ...files import JsonMapping, JsonObject, read_optional_json
+from ...files import JsonMapping, JsonObject
 from ...processors.external import FolderTokenizer
 from ...run_folder import FORMAT
 from .config_table import Only
+from .control_ids import NO_PAD, ROLES, check_control_ids, check_vocabulary
 from .folder import parse_config
 from .generation import GENERATION_FILE, early_stopping, logit_filters, read_generation_config, regard_entry
+from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
     from ...tasks.language import LanguagePredictor
@@ -31,18 +33,16 @@ UNQUANTIZED = Only("quantization_config", None, "regard reads unquantized folder
 
 def tokenizer(path: Path, config: JsonMapping) -> FolderTokenizer:
     """The tokenizer of tokenizer.json, or of GPT-2's vocab.json and merges.txt."""
-    settings: JsonObject = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        settings |= read_optional_json(path / file)
-    names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items() if value}
-    control = [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if key in names]
+    names = tokenizer_settings(path)
+    control = [names[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if names.get(key)]
     backend = _backend(path, control)
 
     def token_id(role: str) -> int | None:
         if name := names.get(f"{role}_token"):
             return _token_id(path, backend, name)
         value = config.get(f"{role}_token_id")
-        return value[0] if isinstance(value, list) else value
+        number = value[0] if isinstance(value, list) else value
+        return None if number == NO_PAD else number
 
     end = token_id("eos")
     if end is None:
@@ -148,13 +148,15 @@ def language_predictor(
     from ...device import resolve_device
     from ...tasks.language import LanguagePredictor
 
+    generation, names = read_generation_config(path, config), tokenizer_settings(path)
+    check_control_ids(path, config, ours.vocab, named=[role for role in ROLES if names.get(f"{role}_token")])
     text = tokenizer(path, config)
     if text.size > ours.vocab:
         raise UserError(
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "
             "use the tokenizer of this model"
         )
-    generation = read_generation_config(path, config)
+    check_vocabulary(path, text.backend.get_vocab().values(), ours.vocab)
 
     def to_run(generation: JsonMapping) -> Run:
         decode = saved_decode(config, generation) or decode_from_generation(generation) | {"add_start": text.adds_start}

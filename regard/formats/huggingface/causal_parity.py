@@ -68,7 +68,7 @@ class CausalSample:
             if theirs != ours:
                 raise export_error(f"{reader} gives other tokens for {text!r}: {theirs} and not {ours}")
         count.add(reader, outputs, self.outputs)
-        return check_close(reader, (logits - self.logits).abs().max().item())
+        return check_close(f"{reader} gives logits", logits, self.logits)
 
 
 def check(predictor: "LanguagePredictor", draft: Path, precision: str) -> str:
@@ -85,7 +85,9 @@ def check(predictor: "LanguagePredictor", draft: Path, precision: str) -> str:
         with quiet(transformers):
             difference = max(difference, _compare_transformers(sample, draft, transformers, count))
         readers.append(f"transformers {transformers.__version__}")
-    return f"{len(sample.texts)} texts with {' and '.join(readers)}: {count}, logits apart by {difference:.1g}"
+    return (
+        f"{len(sample.texts)} texts with {' and '.join(readers)}: {count}, logits apart by {difference:.1g} (relative)"
+    )
 
 
 @torch.no_grad()

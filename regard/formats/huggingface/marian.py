@@ -15,6 +15,7 @@ from ...files import JsonMapping, JsonObject, read_json
 from ...processors.external import MarianTokenizer, sentencepiece_processor
 from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
+from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
 from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
@@ -165,9 +166,9 @@ def _regard_tokenizers(path: Path, config: JsonMapping) -> tuple[TrainedTokenize
     target = source if shared else load_tokenizer(path / TARGET_TOKENIZER_FILE)
     ids = {"pad_token_id": source.pad, "decoder_start_token_id": source.start, "eos_token_id": source.end}
     for key, token in ids.items():
-        if config[key] != token:
+        if config.get(key) != token:
             raise UserError(
-                f"{path / 'config.json'}: {key} is {config[key]} and {token} in {TOKENIZER_FILE}; they must agree"
+                f"{path / 'config.json'}: {key} is {config.get(key)} and {token} in {TOKENIZER_FILE}; they must agree"
             )
     for key, side in (("vocab_size", source), ("decoder_vocab_size", target)):
         if config.get(key, side.size) != side.size:
@@ -184,12 +185,18 @@ def _marian_tokenizers(
     vocab = read_json(path / "vocab.json")
     separate = (path / "target_vocab.json").is_file() and not config.get("share_encoder_decoder_embeddings", True)
     target_vocab = read_json(path / "target_vocab.json") if separate else vocab
-    ids = {"pad": config["pad_token_id"], "end": config["eos_token_id"], "start": config["decoder_start_token_id"]}
+    keys = {"pad": "pad_token_id", "end": "eos_token_id", "start": "decoder_start_token_id"}
+    ids = parse_config(path, config, lambda theirs: {role: theirs[key] for role, key in keys.items()})
     joiner = target if separate else source  # as transformers does
-    return (
-        MarianTokenizer(source, source, vocab, ids | {"unk": vocab["<unk>"]}),
-        MarianTokenizer(target, joiner, target_vocab, ids | {"unk": target_vocab["<unk>"]}),
-    )
+
+    def side(encoder: Any, decoder: Any, vocab: JsonMapping, file: str) -> MarianTokenizer:
+        def make(vocab: JsonMapping) -> MarianTokenizer:
+            return MarianTokenizer(encoder, decoder, vocab, ids | {"unk": vocab["<unk>"]})
+
+        return parse_config(path, vocab, make, file)
+
+    target_file = "target_vocab.json" if separate else "vocab.json"
+    return side(source, source, vocab, "vocab.json"), side(target, joiner, target_vocab, target_file)
 
 
 # --- folder ----------------------------------------------------------------------------------------------------------
@@ -203,7 +210,11 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     ours = parse_config(path, config, from_huggingface)
     model = load_weights(transformer.Model(ours), read_weights(path), names(ours), COMPUTED)
     generation = read_generation_config(path, config)
+    check_control_ids(path, config, ours.vocab, keys=("pad_token_id", "eos_token_id"))  # of the source as well
+    check_control_ids(path, config, ours.target_vocab or ours.vocab)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
+    for side, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
+        check_vocabulary(path, [side.size - 1], size)
     return TranslatePredictor(run, model, source, target, resolve_device(run.device), logit_filters(generation))

@@ -12,6 +12,7 @@ from ...files import JsonMapping, JsonObject
 from ...parts import slots
 from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
+from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
 from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
 from .vocabularies import load_t5_unigram
@@ -150,6 +151,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
     ours, model = read(path, config)
     generation = read_generation_config(path, config)
+    check_control_ids(path, config, ours.vocab)
     decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     text = read_tokenizer(path, generation, ours)
@@ -191,4 +193,5 @@ def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> Trai
             raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
     if text.size > ours.vocab:
         raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")
+    check_vocabulary(path, text.backend.get_vocab().values(), ours.vocab)
     return text
