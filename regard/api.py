@@ -12,6 +12,7 @@ from .config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, c
 from .config.schema import Sides
 from .errors import UserError
 from .files import JsonMapping, JsonObject, atomic_write, remove
+from .metrics.text import check_same_signatures
 from .pretrained import Pretrained, read_settings
 
 if TYPE_CHECKING:
@@ -211,9 +212,8 @@ def convert(
 
 def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Sides | None = None) -> JsonObject:
     """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
-    systems: list[JsonObject] = []
+    systems, tasks = list[JsonObject](), list[str]()
     outputs: list[Any] = []  # (answers, references) of each run
-    tasks: list[str] = []
     for name in (name for path in paths for name in _split_paths(path)):
         _check_folder(Path(name))  # report a wrong path before any work
     for path in paths:
@@ -233,10 +233,10 @@ def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data
         outputs.append(output)
     if outputs[0][0] is None:  # no texts were written: only metrics can be compared
         return {"systems": systems}
+    check_same_signatures(systems)
     signatures, results = predictor.paired_test([answers for answers, _ in outputs], outputs[0][1])
-    for system, result in zip(systems, results, strict=True):
-        system["bootstrap"] = result
-    return {"systems": systems, "signatures": signatures}
+    compared = [system | {"bootstrap": result} for system, result in zip(systems, results, strict=True)]
+    return {"systems": compared, "signatures": signatures}
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -135,8 +135,7 @@ class SettingsDraft:
             yield from flatten({key: value})
 
     def _problem(self, key: str, value: Any) -> str | None:
-        if key in self.groups:
-            inside = [name for name in self.leaves if name.startswith(f"{key}.")]
+        if key in self.groups and (inside := [name for name in self.leaves if name.startswith(f"{key}.")]):
             keys = ", ".join(inside[:3])
             return f"{key} is a group of settings, not {format_value(value)}; set {keys} or another of its keys"
         if key not in self.leaves:

@@ -36,10 +36,11 @@ class Run(Base):
     start: str = ""  # a run or Hugging Face folder that provides model settings, tokenizer and initial weights
     tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
     model: Any  # the Config of the family
-    data: Any = Field(default_factory=dict, validate_default=True)  # data, decode: the types depend on the task
+    data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()
     decode: Any = Field(default_factory=dict, validate_default=True)
+    eval: Any = Field(default_factory=dict, validate_default=True)
     device: str = "auto"
     precision: Literal["fp32", "bf16", "int8"] = "fp32"  # for inference
 
@@ -50,7 +51,7 @@ class Run(Base):
             raise ValueError(f"task is {format_value(value)}; {one_of(value, list(TASKS))}")
         return value
 
-    @field_validator("data", "decode", mode="before")
+    @field_validator("data", "decode", "eval", mode="before")
     @classmethod
     def _task_section(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Base) or "task" not in info.data:
@@ -145,7 +146,7 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     return _merge_layers([(where, values)], fresh=False).run
 
 
-INFERENCE_SECTIONS = ("decode", "data", "device", "precision")  # can be changed for a trained model
+INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "precision")  # can be changed for a trained model
 
 
 def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...] = INFERENCE_SECTIONS) -> Run:
@@ -241,11 +242,11 @@ def _drop_other_families(layers: list[Layer]) -> list[Layer]:
 
 
 def _task_sections(layers: list[Layer]) -> dict[str, type]:
-    """The data and decode sections of the task. An unknown task gets those of translate, to report other errors too."""
+    """The sections that depend on the task. An unknown task gets those of translate, to report other errors too."""
     chosen = [value for _, values in layers for key, value in flatten(values) if key == "task"]
     known = TASKS.get(chosen[-1]) if chosen and isinstance(chosen[-1], str) else None
     sections = known or TASKS["translate"]
-    return {"data": sections.data, "decode": sections.decode}
+    return {"data": sections.data, "decode": sections.decode, "eval": sections.eval}
 
 
 def _add_size(draft: SettingsDraft, module: "Family", size: object) -> None:

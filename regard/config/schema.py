@@ -286,6 +286,15 @@ class Train(Base):
         return self
 
 
+class TextEval(Base):
+    """Metrics of tasks that write text. `auto` chooses by the script of the references."""
+
+    tokenize: Literal[
+        "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "spm", "flores101", "flores200"
+    ] = "auto"  # of BLEU, by sacrebleu
+    asian_support: Literal["auto", "on", "off"] = "auto"  # TER splits Chinese and Japanese into characters
+
+
 class DecodeBase(Base):
     """Settings of decoding for all tasks that write text."""
 

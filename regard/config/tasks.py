@@ -17,6 +17,7 @@ from .schema import (
     SpanData,
     TagData,
     TextData,
+    TextEval,
 )
 
 
@@ -42,11 +43,12 @@ ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("span
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """The types of data.* and decode.* of a task, and the metrics that train.metric may name."""
+    """The types of data.*, decode.* and eval.* of a task, and the metrics that train.metric may name."""
 
     data: type[Data]
     decode: type[Base]
     metrics: tuple[Metric, ...]
+    eval: type[Base] = Base  # no settings
 
     def metric(self, name: str) -> Metric:
         return {metric.name: metric for metric in self.metrics}[name]
@@ -54,11 +56,11 @@ class TaskSettings:
 
 BUILTIN = {
     "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
-    "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
+    "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1)),
     "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS)),
     "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY)),
-    "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT)),
+    "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
 }
 TASKS = Registry("task", BUILTIN)

@@ -14,6 +14,7 @@ from ..config.tasks import TASKS
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 from ..metrics.text import signature
+from ..metrics.tokenization import choose_tokenization
 from ..run_folder import read_run
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def validation_metrics(folder: Path, run: Run, step: int | None) -> list[str]:
         return []
     names = [name for name in TEXT_METRICS if name in records[-1]]
     references = reference_texts(run) if names else []
-    signatures = {name: signature(name, references) for name in names if references}
+    tokenization = choose_tokenization(references, run.eval) if references else None
+    signatures = {name: signature(name, references, tokenization) for name in names if references}
     search = ", by greedy search" if names else ""
     return [f"On the validation data{search}:", "", *metric_table(run, records[-1], signatures), ""]
 

@@ -1,9 +1,11 @@
 """Metrics of texts against references. BLEU, chrF and TER are sacrebleu's, with its reproducibility signatures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from ..errors import UserError
 from .labels import BootstrapResult
+from .tokenization import Tokenization, choose_tokenization
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -11,16 +13,23 @@ if TYPE_CHECKING:
 
 
 def text_metrics(
-    predicted: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]
+    predicted: Sequence[str],
+    references: Sequence[Sequence[str]],
+    names: Sequence[str],
+    tokenization: Tokenization | None = None,
 ) -> dict[str, float]:
-    """Compute the named metrics: bleu, chrf, ter, exact. Each text has one or more references."""
+    """Compute the named metrics: bleu, chrf, ter, exact. Each text has one or more references.
+
+    Without `tokenization`, the script of the references decides.
+    """
+    tokenization = tokenization or choose_tokenization(references)
     metrics: dict[str, float] = {}
     for name in names:
         if name == "exact":
             hits = sum(text in correct for text, correct in zip(predicted, references, strict=True))
             metrics[name] = hits / max(len(predicted), 1)
         else:
-            score = _metric(name).corpus_score(list(predicted), _reference_streams(references))
+            score = _metric(name, tokenization).corpus_score(list(predicted), _reference_streams(references))
             metrics[name] = float(score.score)
     return metrics
 
@@ -29,6 +38,7 @@ def paired_bootstrap(
     outputs: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
     names: Sequence[str] = ("bleu", "chrf", "ter"),
+    tokenization: Tokenization | None = None,
 ) -> tuple[dict[str, str], list[BootstrapResult]]:
     """sacrebleu's paired bootstrap: each of the outputs against the first. Returns the signatures and the results.
 
@@ -37,7 +47,8 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     systems: list[tuple[str, Sequence[str]]] = [(f"{number}", list(texts)) for number, texts in enumerate(outputs)]
-    metrics = {name: _metric(name) for name in names}
+    tokenization = tokenization or choose_tokenization(references)
+    metrics = {name: _metric(name, tokenization) for name in names}
     signatures, scores = PairedTest(systems, metrics, _reference_streams(references), test_type="bs")()
     their_names = dict(zip(names, signatures, strict=True))  # chrf is chrF2 there
     scored = {name: cast("list[Result]", scores[their_names[name]]) for name in names}
@@ -53,20 +64,34 @@ def _as_dict(result: "Result") -> dict[str, float | None]:
     return {key: None if value is None else float(value) for key, value in values.items()}
 
 
-def signature(name: str, references: Sequence[Sequence[str]]) -> str:
-    """sacrebleu's signature of a metric, which includes the number of references."""
-    metric = _metric(name)
+def signature(name: str, references: Sequence[Sequence[str]], tokenization: Tokenization | None = None) -> str:
+    """sacrebleu's signature of a metric, which includes the number of references and the tokenizer."""
+    metric = _metric(name, tokenization or choose_tokenization(references))
     metric.corpus_score(["a"], [["a"]] * max(map(len, references), default=1))  # sets the number of references
     return f"{metric.get_signature()}"
 
 
-def _metric(name: str) -> "Metric":
+def check_same_signatures(systems: Sequence[Mapping[str, object]]) -> None:
+    """Raise UserError if a metric of two systems, each with the entry `run`, has different signatures."""
+    first = systems[0]
+    for other in systems[1:]:
+        for key, value in first.items():
+            if key.endswith(" signature") and other.get(key) != value:
+                raise UserError(
+                    f"{first['run']} and {other['run']} have different signatures of {key.removesuffix(' signature')} "
+                    f"({value} and {other.get(key)}); set eval.tokenize for all"
+                )
+
+
+def _metric(name: str, tokenization: Tokenization) -> "Metric":
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    kinds: dict[str, type[Metric]] = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
-    return kinds[name]()
+    if name == "bleu":
+        return BLEU(tokenize=tokenization.bleu)
+    asian = tokenization.asian_support  # without `normalized` it has no effect
+    return TER(normalized=asian, asian_support=asian) if name == "ter" else CHRF()
 
 
 def _reference_streams(references: Sequence[Sequence[str]]) -> list[Sequence[str]]:

@@ -88,9 +88,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         """The metrics of `evaluate`, the outputs (None if there are none to compare) and the references."""
 
-    @staticmethod
     def paired_test(
-        outputs: Sequence[Sequence[str]], references: Any, /
+        self, outputs: Sequence[Sequence[str]], references: Any, /
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         """Compare the outputs of several predictors with those of the first: signatures, and a result for each."""
         raise UserError("these runs predict no texts or labels, so there is nothing to compare; compare their metrics")

@@ -8,13 +8,14 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.examples import Examples
 from ..data.mixture import Mixture, open_mixture
-from ..metrics.text import text_metrics
+from ..metrics.text import signature, text_metrics
+from ..metrics.tokenization import choose_tokenization
 from ..synthetic.mixture import make_mixture
 from . import translate
 from .base import Metrics, Processors, open_split
 from .requests import TranslateRequest, TranslateResult
 from .task import TEXT, Task
-from .translate import TranslateJob, TranslatePredictor, with_max_vocab
+from .translate import TEXT_METRICS, TranslateJob, TranslatePredictor, with_max_vocab
 
 __all__ = ["TASK", "Text2TextPredictor", "prepare", "restore", "with_max_vocab"]
 
@@ -35,20 +36,31 @@ class Text2TextPredictor(TranslatePredictor):
         examples = self.data_split(self.run, "test", sides)
         if isinstance(examples, Mixture) and len(examples.datasets) > 1:
             bounds = zip(examples.prefixes, examples.offsets, examples.offsets[1:], strict=False)
-            metrics["tasks"] = MetricsByTask(
-                {name: text_metrics(found[a:b], references[a:b], ("bleu", "chrf", "exact")) for name, a, b in bounds}
-            )
+            whole = metrics["bleu signature"]
+            rows = {name: self._task_metrics(found[a:b], references[a:b], whole) for name, a, b in bounds}
+            metrics["tasks"] = MetricsByTask(rows)
         return metrics, found, references
 
+    def _task_metrics(self, found: list[str], references: list[list[str]], whole: str) -> dict[str, float | str]:
+        """The metrics of one task. Its language may need another tokenizer; then it has its own signature."""
+        tokenization = choose_tokenization(references, self.run.eval)
+        scores = text_metrics(found, references, TEXT_METRICS, tokenization)
+        own = signature("bleu", references, tokenization)
+        return {**scores} if own == whole else {**scores, "bleu signature": own}
 
-class MetricsByTask(dict[str, dict[str, float]]):
+
+class MetricsByTask(dict[str, dict[str, float | str]]):
     def __str__(self) -> str:
         widest = max(map(len, self))
         rows = [
-            "  ".join([f"  {name:{widest}}", *(f"{key} {value:.4f}" for key, value in row.items())])
+            "  ".join([f"  {name:{widest}}", *(_format(key, value) for key, value in row.items())])
             for name, row in self.items()
         ]
         return "\n" + "\n".join(rows)
+
+
+def _format(name: str, value: float | str) -> str:
+    return f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
 
 
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:

@@ -25,7 +25,9 @@ from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..look import CrossAttentionView, record_attention
+from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
+from ..metrics.tokenization import Tokenization, choose_tokenization
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -82,8 +84,6 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),) if filters is None else filters
         self.constraint_tokenizer = ConstraintTokenizer(target)
-
-    paired_test = staticmethod(paired_bootstrap)
 
     @staticmethod
     def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
@@ -161,13 +161,19 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
         examples = self.data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         sources, references = [each[0] for each in examples], [split_references(each[1]) for each in examples]
+        tokenization = choose_tokenization(references, self.run.eval)  # first: it may raise UserError
         found = self.predict(sources, nbest=1)
         metrics: Metrics = {"examples": len(examples)}
-        metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"))
+        metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"), tokenization)
         loss = self.loss_over(sources, [each[0] for each in references])
         metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
-        metrics |= {f"{name} signature": signature(name, references) for name in ("bleu", "chrf", "ter")}
+        metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
         return metrics, found, references
+
+    def paired_test(
+        self, outputs: Sequence[Sequence[str]], references: Any, /
+    ) -> tuple[dict[str, str], list[BootstrapResult]]:
+        return paired_bootstrap(outputs, references, tokenization=choose_tokenization(references, self.run.eval))
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -285,6 +291,7 @@ def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:
 
 # Validation decodes greedily, whatever decode.* the run has.
 VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
 class TranslateJob(TrainingJob):
@@ -292,6 +299,8 @@ class TranslateJob(TrainingJob):
 
     predictor: TranslatePredictor
     splits: Mapping[str, Examples]
+    tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
+    bleu_signature = ""
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
@@ -304,6 +313,15 @@ class TranslateJob(TrainingJob):
             sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):
                 predictor.refuse_long(tokenizer.encode(texts), "a text of data.valid")
+        if "valid" in splits and run.train.metric in TEXT_METRICS:
+            references = [split_references(each[1]) for each in splits["valid"]]
+            self.tokenization = choose_tokenization(references, run.eval)
+            self.bleu_signature = signature("bleu", references, self.tokenization)
+
+    def describe_data(self) -> list[str]:
+        return super().describe_data() + (
+            [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
+        )
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
@@ -315,7 +333,7 @@ class TranslateJob(TrainingJob):
         if self.run.train.metric in metrics:
             return metrics
         found = self.predictor.predict(sources, **VALIDATION_DECODE)
-        return metrics | text_metrics(found, references, ("bleu", "chrf", "exact"))
+        return metrics | text_metrics(found, references, TEXT_METRICS, self.tokenization)
 
 
 # --- construction --------------------------------------------------------------------------------------------------
