@@ -101,14 +101,14 @@ def open_binary(name: str) -> IO[bytes]:
     """Open a file, compressed or not; `-` is stdin."""
     if name == "-":
         return sys.stdin.buffer
-    from ..data.text_lines import open_decompressed
+    from ..data.open_file import open_decompressed
 
     return open_decompressed(Path(name))
 
 
 def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
     """The lines of a UTF-8 file without their ends; `name` is for error messages."""
-    from ..data.text_lines import ARCHIVE_ERRORS
+    from ..data.open_file import ARCHIVE_ERRORS
 
     number = 0
     try:

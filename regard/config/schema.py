@@ -34,7 +34,9 @@ def _sides(value: Any) -> Any:
     value = split_commas(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple):
         return value
-    return tuple((str(each),) if isinstance(each, str | PathLike) else each for each in value)
+    return tuple(
+        (each if isinstance(each, str) else str(each),) if isinstance(each, str | PathLike) else each for each in value
+    )
 
 
 Strings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_strings)]
@@ -55,11 +57,24 @@ class Data(Base):
     valid: Sides = ()
     test: Sides = ()
     invalid: Literal["refuse", "skip"] = "refuse"
+    holdout: Share = 0.0  # fraction of data.train for validation if data.valid is empty
     max_tokens: Positive = 256  # of the longest side of an example
     workers: Count = 0  # processes that load batches ahead
 
 
-class PackedData(Data):
+TableFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "arrow"]
+TextFormat: TypeAlias = Literal["auto", "text", "tsv", "csv", "jsonl", "json", "parquet", "arrow"]
+
+
+class TableData(Data):
+    """Data that may come as tables."""
+
+    format: TextFormat = "auto"  # by suffix; text: plain lines
+    columns: Strings = ()  # by name, or by number from 1; empty: known names, such as text and label
+    header: Literal["auto", "yes", "no"] = "auto"  # whether the first line of TSV and CSV names the columns
+
+
+class PackedData(TableData):
     """Data of tasks with two sides."""
 
     packed: bool = False  # several examples share a row instead of padding
@@ -68,8 +83,6 @@ class PackedData(Data):
 class PairData(PackedData):
     """Sentence pairs."""
 
-    format: Literal["auto", "text", "tsv", "jsonl"] = "auto"
-    columns: Strings = ()  # TSV column numbers from 1, or field names
     locales: Annotated[tuple[str, str], BeforeValidator(_strings)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
 
@@ -77,8 +90,7 @@ class PairData(PackedData):
 class MixData(PackedData):
     """Pairs of several tasks: data.train=a.tsv,b.tsv names a file for each task."""
 
-    format: Literal["auto", "tsv", "jsonl"] = "auto"
-    columns: Strings = ()  # as in PairData
+    format: TableFormat = "auto"
     prefixes: Strings = ()  # prepended to the sources of each task, such as "translate: ,summarize: "
     weights: tuple[
         Annotated[float, Field(gt=0)], ...
@@ -97,11 +109,12 @@ class SpanData(PackedData):
     examples: Positive = 20000  # embedded training lines
 
 
-class LabelData(Data):
+class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
-    format: Literal["auto", "tsv", "csv", "jsonl"] = "auto"
+    format: TableFormat = "auto"
     columns: Strings = ()  # of text and label, by number or name; or the words text and label in column order
+    names: Strings = ()  # of labels that are given by their index
     embedded: Literal["language_id", "matching"] = "language_id"  # the synthetic data set
     locales: Strings = ()  # of language_id; empty: all of synthetic.language_id.LOCALES
     examples: Positive = 20000  # embedded training texts
@@ -112,13 +125,16 @@ class LabelData(Data):
 class TagData(Data):
     """Sentences with a tag for each word. Long sentences are split into overlapping windows."""
 
-    format: Literal["auto", "conllu", "columns", "jsonl", "text"] = "auto"  # text has no tags: for prediction only
+    format: Literal["auto", "conllu", "columns", "jsonl", "json", "parquet", "arrow", "text"] = (
+        "auto"  # text has no tags: for prediction only
+    )
     column: str = ""  # CoNLL-U name, number from 1, or JSON field; empty: upos, last column, "tags"
+    names: Strings = ()  # of tags that are given by their index
     overlap: Count = 32  # tokens that neighboring windows share
     examples: Positive = 4000  # embedded training sentences
 
 
-class MaskData(Data):
+class MaskData(TableData):
     """Lines of text with masked tokens. Lines that are too long give one random window per epoch."""
 
     masked: Annotated[float, Field(gt=0, lt=1)] = 0.15  # fraction of the tokens that is predicted
@@ -130,15 +146,13 @@ class MaskData(Data):
     examples: Positive = 20000  # embedded training lines
 
 
-class TextData(Data):
+class TextData(TableData):
     """Running text, for language models."""
 
     max_tokens: Positive = 256  # of a window, in training and evaluation
-    format: Literal["auto", "text", "jsonl"] = "auto"
     document: Literal["file", "line", "blank", "stream"] = (
         "file"  # blank: ends at an empty line; stream: see data/corpus.py
     )
-    holdout: Share = 0.0  # fraction at the end of data.train for validation if data.valid is empty
     stride: Count = 0  # tokens between window starts in evaluation; 0: windows do not overlap
     cache: str = ""  # folder of encoded texts; empty: in the user's cache folder
     verify: bool = False  # detect changed files by all bytes, not only by size, time and samples

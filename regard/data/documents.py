@@ -1,4 +1,4 @@
-"""Running text from files, block by block: plain text or JSONL, compressed or not, of any size."""
+"""Running text, block by block: plain files and JSONL of any size, compressed or not, and tables with texts."""
 
 import glob
 import hashlib
@@ -12,19 +12,22 @@ from typing import IO, NamedTuple
 
 from ..config.schema import Sides, TextData
 from ..errors import UserError
-from .line_index import add_file_state
-from .pairs import parse_object
-from .split_points import WHITESPACE_RULES, TextPart
-from .text_lines import (
+from .columns import TEXT, ColumnRule
+from .line_index import BLANK, INVALID, add_file_state
+from .line_table import JsonParser
+from .memory import InMemory
+from .open_file import (
     ARCHIVE_ERRORS,
     BOM,
     archive_error,
-    format_by_suffix,
     missing_file,
     open_decompressed,
     open_text,
     text_error,
 )
+from .split_points import WHITESPACE_RULES, TextPart
+from .table_files import column_rule, file_format, open_table
+from .tables import Table
 
 BLOCK_BYTES = 1 << 18  # read together
 SAMPLE_CHARACTERS = 1 << 26  # that a tokenizer is trained on, at most
@@ -42,12 +45,15 @@ class HoldoutSplit(NamedTuple):
 class Documents:
     """The documents of some files. Every pass reads the files again; `counts` is of the last pass."""
 
-    def __init__(self, files: Sequence[Path], data: TextData, name: str, holdout: HoldoutSplit | None = None) -> None:
+    def __init__(
+        self, files: Sequence[Path | InMemory], data: TextData, name: str, holdout: HoldoutSplit | None = None
+    ) -> None:
         self.files, self.data, self.holdout = list(files), data, holdout
         self.name = name
         if holdout:
             self.name = f"{'' if holdout.held_out else 'all but '}the last {100 * holdout.share:.4g} % of {name}"
         self.counts: Counter[str] = Counter()
+        self._tables: dict[Path | InMemory, Table] = {}
 
     def parts(self, last_split: Callable[[str], int] | None) -> Iterator[TextPart]:
         """All documents, in parts that end where `last_split` says; without it, whole."""
@@ -76,12 +82,18 @@ class Documents:
         """Identifies which files are read and how, whatever they contain. Part of cache file names: keep it stable."""
         split = f"Half(held={self.holdout.held_out}, share={self.holdout.share})" if self.holdout else None
         ways = [self.data.format, self.data.document, self.data.invalid, self.data.verify, split]
-        return json.dumps([*map(str, ways), *(str(path.absolute()) for path in self.files)])
+        if columns := self.data.columns:
+            ways.append(",".join(columns))
+        names = (path if isinstance(path, InMemory) else str(path.absolute()) for path in self.files)
+        return json.dumps([*map(str, ways), *names])
 
     def state(self) -> str:
         """A hash of size, time and samples of the files; of their whole content with data.verify."""
         state = hashlib.blake2b(digest_size=16)
         for path in self.files:
+            if isinstance(path, InMemory):
+                state.update(self._table(path).digest())
+                continue
             with open_text(path) as file:
                 add_file_state(state, file, self.data.verify)
         return state.hexdigest()
@@ -125,17 +137,37 @@ class Documents:
     def _all_units(self) -> Iterator[Unit]:
         self.counts = Counter()
         for path in self.files:
-            reader = DocumentReader(path, self.data.invalid == "skip", self.counts)
-            by_suffix = {".jsonl": "jsonl", ".ndjson": "jsonl"}
-            format = format_by_suffix(path.name, by_suffix, "text") if self.data.format == "auto" else self.data.format
-            readers = {"file": reader.file, "blank": reader.blank, "line": reader.line, "stream": reader.stream}
-            units = reader.jsonl() if format == "jsonl" else readers[self.data.document]()
+            format = file_format(str(path) if isinstance(path, Path) else path, self.data.format, "text")
+            if isinstance(path, Path) and format in ("text", "jsonl"):
+                reader = DocumentReader(path, self.data.invalid == "skip", self.counts)
+                ways = {"file": reader.file, "blank": reader.blank, "line": reader.line, "stream": reader.stream}
+                units = reader.jsonl(self._rule) if format == "jsonl" else ways[self.data.document]()
+            else:
+                units = self._table_units(self._table(path))
             for text, last in units:
                 if len(text) > BLOCK_BYTES:  # a line can have any length
                     starts = range(0, len(text), BLOCK_BYTES)
                     yield from ((text[first : first + BLOCK_BYTES], last and first == starts[-1]) for first in starts)
                 else:
                     yield text, last
+
+    @property
+    def _rule(self) -> ColumnRule:
+        return column_rule(self.data, (TEXT,))
+
+    def _table(self, path: Path | InMemory) -> Table:
+        if path not in self._tables:
+            name = path if isinstance(path, InMemory) else str(path)
+            self._tables[path] = open_table([name], self._rule, self.data.format, self.data.invalid)
+        return self._tables[path]
+
+    def _table_units(self, table: Table) -> Iterator[Unit]:
+        """Every text of a table is a document."""
+        statuses = table.statuses()
+        self.counts["empty"] += int((statuses == BLANK).sum())
+        self.counts["lines"] += int((statuses == INVALID).sum())
+        for index in (statuses == 0).nonzero()[0].tolist():
+            yield table.item(index)[0], True
 
 
 class ByteBlock(NamedTuple):
@@ -192,19 +224,22 @@ class DocumentReader:
         if waiting or begun:
             yield ("\n" * begun + "\n".join(waiting)) * bool(waiting), True
 
-    def jsonl(self) -> Iterator[Unit]:
+    def jsonl(self, rule: ColumnRule) -> Iterator[Unit]:
+        parser = JsonParser(rule)
         for number, line in self._lines():
             try:
-                text = _parse_record(line) if line.strip() else ""
+                blank = parser.check(0, number, line) == BLANK
+            except UserError as error:
+                raise UserError(f"{self.path}:{number}: {error}") from error
             except ValueError as error:
                 if not self.skip:
                     raise self._line_error(number, str(error)) from error
                 self.counts["lines"] += 1
                 continue
-            if text.strip():
-                yield text, True
-            else:
+            if blank:
                 self.counts["empty"] += 1
+            else:
+                yield parser.row(0, line)[0], True
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Every line that is valid text, with its number."""
@@ -255,19 +290,6 @@ class DocumentReader:
         return UserError(f"{self.path}:{number}: {why}; correct it, or set data.invalid=skip to leave such text out")
 
 
-def _parse_record(line: str) -> str:
-    """The text of a JSON object. A ValueError says what is wrong."""
-    record = parse_object(line, '{"text": …}')
-    text = record.get("text")
-    if "text" in record and not isinstance(text, str):
-        raise ValueError(f"no text under 'text' but {json.dumps(text, ensure_ascii=False):.40}")
-    if not isinstance(text, str):
-        raise ValueError(f"no text under 'text'; there is {', '.join(map(str, record)) or 'nothing'}")
-    if text_error(text.encode("utf-8", "surrogatepass")):
-        raise ValueError("a text with a NUL or half a surrogate pair")
-    return text
-
-
 def _whole_characters(data: bytes) -> int:
     """The number of leading bytes that are whole characters; a CR at the end is left for the next block."""
     end = len(data)
@@ -304,21 +326,25 @@ def open_documents(data: TextData, split: str, sides: Sides | None = None) -> Do
         more = ", or hold out a share of data.train (data.holdout)" if split == "valid" else ""
         raise UserError(f"this run has no {split} data; name some, such as data.{split}=folder{more}")
     files = [path for side in sides for pattern in side for path in text_files(pattern)]
-    name = f"{files[0]}" + (f" (and {len(files) - 1:,} more)" if len(files) > 1 else "")
+    name = str(files[0]) + (f" (and {len(files) - 1:,} more)" if len(files) > 1 else "")
     return Documents(files, data, name, holdout)
 
 
-def text_files(pattern: str) -> list[Path]:
+def text_files(pattern: str) -> "list[Path | InMemory]":
     """The files that match a name, a folder or a glob, sorted; hidden files in folders are left out."""
+    if isinstance(pattern, InMemory):
+        return [pattern]
     path = Path(pattern).expanduser()
     matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not matches:
         raise missing_file(pattern)
-    files = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+    files: list[Path | InMemory] = [
+        file for match in matches for file in (_files_in(match) if match.is_dir() else [match])
+    ]
     if not files:
         raise UserError(f"{pattern} holds no text file; name a folder with some, or the files themselves")
     for file in files:
-        if not file.is_file():
+        if isinstance(file, Path) and not file.is_file():
             raise UserError(f"{file} is not a regular file, and text is read more than once; write it to a file first")
     return files
 

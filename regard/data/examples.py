@@ -54,6 +54,10 @@ class Examples(LazySequence[tuple[Any, ...]]):
         """The example indices of one epoch."""
         return permutation(len(self), rng)
 
+    def adjacent(self, index: int) -> bool:
+        """True if the next example directly follows this one: in files, no blank line or end of file is between."""
+        return True
+
     def texts(self, *sides: int) -> "SideTexts":
         """The texts of these sides, one side after the other."""
         return SideTexts(self, sides)

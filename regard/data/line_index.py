@@ -50,13 +50,6 @@ class LineIndex:
     def status(self, line: int) -> int:
         return VALID if self.statuses is None else int(self.statuses[line])
 
-    def first_text(self) -> int | None:
-        """The first line that is not invalid."""
-        if self.statuses is None:
-            return 0 if len(self) else None
-        lines = np.flatnonzero(self.statuses != INVALID)
-        return int(lines[0]) if len(lines) else None
-
     def release_statuses(self) -> None:
         """Forget which lines are blank. Which are invalid is needed to read them."""
         if self.statuses is not None and not (self.statuses == INVALID).any():

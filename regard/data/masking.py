@@ -13,11 +13,14 @@ from ..processors.text import encode_words
 from ..processors.tokenizers import TrainedTokenizer
 from .batch import Batch
 from .collate import IGNORED, Ids, pad_labels, pad_tokens
+from .columns import TEXT
 from .dataset import EncodedExample, TaskDataset
 from .draws import Draws
 from .examples import Examples
-from .pairs import PairExamples
+from .line_table import ParallelLines
 from .rows import max_text_tokens
+from .table_files import column_rule, file_format, open_table
+from .tables import TableExamples
 from .text_lines import TextLines
 
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens: replaced by <mask>, by a random token; the rest stays
@@ -25,13 +28,15 @@ IS_NEXT, NOT_NEXT = 0, 1  # the classes of the next-sentence head, in BERT's ord
 
 
 def line_examples(sides: Sequence[Sequence[str]], data: MaskData | SpanData) -> Examples:
-    """The lines of these files, one side each."""
+    """The lines of these files, or the texts in tables; one side each."""
     if len(sides) != 1:
         raise UserError(
             f"text has one side, but {len(sides)} were given, separated by commas; "
             "join several files by a glob or a TOML list"
         )
-    return PairExamples([TextLines(sides[0], data.invalid)])
+    if file_format(sides[0][0], data.format, "text") == "text":
+        return TableExamples(ParallelLines([TextLines(sides[0], data.invalid)]))
+    return TableExamples(open_table(sides[0], column_rule(data, (TEXT,)), data.format, data.invalid))
 
 
 class Masker:
@@ -130,7 +135,7 @@ class MaskedDataset(TaskDataset):
 
     def _next_line(self, index: int) -> str:
         """The line that follows in the same document, or ""."""
-        if index + 1 >= len(self.examples) or not are_adjacent(self.examples, index):
+        if index + 1 >= len(self.examples) or not self.examples.adjacent(index):
             return ""
         return self.examples.text(index + 1, 0)
 
@@ -197,14 +202,6 @@ class MaskedDataset(TaskDataset):
 
     def describe_shortened(self) -> str:
         return f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"
-
-
-def are_adjacent(examples: Examples, index: int) -> bool:
-    """True if the next example directly follows this one: in files, no blank line or end of file is between."""
-    if not isinstance(examples, PairExamples):
-        return True
-    line, other = int(examples.line_numbers[index]), int(examples.line_numbers[index + 1])
-    return other == line + 1 and examples.lines[0].locate(line)[0] == examples.lines[0].locate(other)[0]
 
 
 def fit_lengths(lengths: Sequence[int], max_tokens: int) -> list[int]:

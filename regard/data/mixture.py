@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..config.schema import MixData, PairData
+from ..config.schema import MixData
 from ..errors import UserError
 from .examples import Examples
-from .pairs import PairExamples, open_pairs
-from .text_lines import format_by_suffix
+from .pairs import open_pairs
 
 
 class Mixture(Examples):
@@ -74,14 +73,7 @@ def open_mixture(files: Sequence[Sequence[str]], data: MixData, references: bool
             f"{len(files)} files are given without prefixes to tell their tasks apart; set data.prefixes, one for "
             "each, or join files of one task by a glob or a TOML list"
         )
-    datasets = [open_task_pairs(file, data, references) for file in files]
+    datasets = [open_pairs([file], data, references, default="tsv") for file in files]
     for examples in datasets:
         examples.require_nonempty("data.train")
     return Mixture(list(zip(data.prefixes or [""] * len(datasets), datasets, strict=True)), data.weights)
-
-
-def open_task_pairs(file: Sequence[str], data: MixData, references: bool) -> PairExamples:
-    formats = {".jsonl": "jsonl", ".json": "jsonl"}
-    format = format_by_suffix(file[0], formats, "tsv") if data.format == "auto" else data.format
-    settings = PairData.model_validate({"format": format, "columns": data.columns, "invalid": data.invalid})
-    return open_pairs([file], settings, references)

@@ -13,10 +13,13 @@ from typing import NamedTuple, TypeGuard
 from ..config.merge import one_of
 from ..config.schema import TagData
 from ..errors import UserError
+from .columns import TAGS, WORDS, ColumnRule
 from .examples import Examples
 from .line_index import BLANK, VALID
-from .pairs import parse_object
-from .text_lines import TextLines, format_by_suffix, text_error
+from .open_file import plain_suffix, text_error
+from .table_files import file_format, open_table
+from .tables import TableExamples, parse_object
+from .text_lines import TextLines
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -243,10 +246,11 @@ def detect_format(head: Sequence[str], data: TagData) -> TagFormat:
 
 
 def _format_of_files(sides: Sequence[Sequence[str]]) -> str:
-    return format_by_suffix(sides[0][0], {".conllu": "conllu", ".jsonl": "jsonl", ".json": "jsonl"}, "columns")
+    found = file_format(sides[0][0], "auto", "conllu" if plain_suffix(sides[0][0]) == ".conllu" else "columns")
+    return "columns" if found in ("tsv", "csv") else found
 
 
-def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> "TaggedSentences":
+def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Examples:
     """The sentences in these files."""
     if len(sides) != 1:
         raise UserError(
@@ -256,7 +260,11 @@ def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> "TaggedSe
     name = _format_of_files(sides) if data.format == "auto" else data.format
     if name == "text":
         raise UserError("data.format=text has no tags for training or evaluation; use conllu, columns or jsonl")
-    return TaggedSentences(sides[0], data, FORMATS[name](data.column))
+    if name in ("conllu", "columns"):
+        return TaggedSentences(sides[0], data, FORMATS[name](data.column))
+    asked = ("", data.column) if data.column else ()
+    rule = ColumnRule((WORDS, TAGS), asked, names=data.names, key="data.column")
+    return TableExamples(open_table(sides[0], rule, data.format, data.invalid))
 
 
 class TaggedSentences(Examples):

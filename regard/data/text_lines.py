@@ -1,32 +1,36 @@
-"""Text files as lines, read by offset; the one place that opens compressed files."""
+"""Text files as lines, read by offset."""
 
 import bisect
-import glob
-import gzip
 import hashlib
-import lzma
 import os
 import shutil
 import tempfile
 import threading
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 
 from ..errors import UserError
 from .examples import LazySequence
 from .line_index import BLANK, INVALID, VALID, LineIndex, file_state, index_path, read_index, write_index
+from .open_file import (
+    ARCHIVE_ERRORS,
+    BOM,
+    archive_error,
+    is_compressed,
+    matching_files,
+    open_decompressed,
+    open_text,
+    text_error,
+)
 
 BLOCK_BYTES = 1 << 24  # bytes scanned together
 MAX_OPEN_FILES = 64  # file handles kept open at a time, far below any system's limit
 SPACE_HEADS = (0xC2, 0xE1, 0xE2, 0xE3)  # the first bytes of spaces outside ASCII, in UTF-8
-BOM = b"\xef\xbb\xbf"
-DECOMPRESSORS: dict[str, Callable[[Path], object]] = {".gz": gzip.open, ".xz": lzma.open}
-ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
+
 
 LineCheck = Callable[[int, int, str], int]  # (file, line, text) -> line status; a ValueError says what is wrong
 
@@ -161,10 +165,13 @@ class TextLines(LazySequence[str]):
                 if place and file_state(path) == state:
                     write_index(place, index, state)
                 return LineFile(path, None, index)
-            if self.check and (line := index.first_text()) is not None:  # it may learn the columns from this line
-                begin, end = index.span(line)
-                stream.seek(begin)
-                self.check(len(self._files), line + 1, stream.read(end - begin).decode("utf-8").rstrip("\r\n"))
+            for line in range(len(index) if self.check else 0):  # it may learn the columns from the first one
+                if index.status(line) != INVALID:
+                    begin, end = index.span(line)
+                    stream.seek(begin)
+                    text = stream.read(end - begin).decode("utf-8").rstrip("\r\n")
+                    if self.check and self.check(len(self._files), line + 1, text) != BLANK:
+                        break
             return LineFile(path, None, index)
 
     def _scan(self, path: Path, stream: IO[bytes]) -> LineIndex:
@@ -274,74 +281,3 @@ def blank_lines(data: bytes, codes: np.ndarray, starts: np.ndarray) -> np.ndarra
         if not data[start:end].decode("utf-8").strip():
             statuses[line] = BLANK
     return statuses
-
-
-def matching_files(pattern: str) -> list[Path]:
-    """The files that match a name or glob, sorted."""
-    path = Path(pattern).expanduser()
-    if path.is_dir():
-        raise UserError(f"{pattern} is a folder, expected files; name them, for example {pattern.rstrip('/')}/*.txt")
-    if path.exists():
-        return [path]  # also if the name itself contains * or [
-    files = sorted(p for p in map(Path, glob.glob(str(path), recursive=True)) if not p.is_dir())
-    if not files:
-        raise missing_file(pattern)
-    return files
-
-
-def missing_file(pattern: str) -> UserError:
-    kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
-    return UserError(f"{kind} {pattern}; check the name (the current folder is {os.getcwd()})")
-
-
-def format_by_suffix(name: str, formats: Mapping[str, str], default: str) -> str:
-    """The format for the suffix of a file name; a compression suffix is ignored."""
-    return formats.get(Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix, default)
-
-
-# --- opening files ---------------------------------------------------------------------------------------------------
-
-
-def is_compressed(path: Path) -> bool:
-    return path.suffix.lower() in DECOMPRESSORS
-
-
-def open_text(path: Path) -> IO[bytes]:
-    """Open a file unbuffered, as it is on disk."""
-    try:
-        return open(path, "rb", buffering=0)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def open_decompressed(path: Path) -> IO[bytes]:
-    """Open a file for reading its plain bytes: .gz and .xz are decompressed. Reading may raise ARCHIVE_ERRORS."""
-    try:
-        return cast(IO[bytes], DECOMPRESSORS.get(path.suffix.lower(), _open_plain)(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def _open_plain(path: Path) -> IO[bytes]:
-    return open(path, "rb")
-
-
-def unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read: {error.strerror}; check its name and permissions")
-
-
-def archive_error(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a complete {path.suffix} archive ({error}); download or compress it again")
-
-
-def text_error(data: bytes, before: int = 0) -> str:
-    """Why bytes of a line are not valid text, or "". `before` is the number of bytes of the line before them."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "this is UTF-16, expected UTF-8"
-    if b"\0" in data:
-        return "a NUL byte, so this looks like a binary file, not text"
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return f"byte {before + error.start + 1} of the line is 0x{data[error.start]:02x}, which is not valid UTF-8"
-    return ""

@@ -10,6 +10,7 @@ from torch import nn
 from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
+from ..data.holdout import hold_out
 from ..data.loader import LoadedStep, Loader
 from ..data.masking import line_examples
 from ..errors import UserError
@@ -77,7 +78,7 @@ def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str,
     """The splits that training reads: train, and valid if there is one."""
     splits = {"train": open_one(run, "train")}
     splits["train"].require_nonempty("data.train")
-    if run.data.valid or not run.data.train:
+    if run.data.valid or run.data.holdout or not run.data.train:
         splits["valid"] = open_one(run, "valid")
         splits["valid"].require_nonempty("data.valid")
     return splits
@@ -90,11 +91,16 @@ def open_split(
     read: Callable[[Sides], Examples],
     embedded: Callable[[], Examples],
     example: str,
+    tail: bool = False,
 ) -> Examples:
     """A split of the data: the files in `sides` or data.<split>, else the embedded data if the run trains on it.
 
-    `example` is a file name for the error message.
+    Without data.valid, data.holdout divides data.train: at random, or with `tail` at its end. `example` is a file name
+    for the error message.
     """
+    data = run.data
+    if sides is None and split != "test" and data.train and data.holdout and not data.valid:
+        return hold_out(read(data.train), data.holdout, split, tail)
     sides = getattr(run.data, split) if sides is None else sides
     if sides:
         return read(sides)
@@ -107,7 +113,7 @@ def open_lines(run: Run, split: str, sides: Sides | None = None) -> Examples:
     """A split for tasks that read lines of text; the embedded data are phrases."""
     data = run.data
     embedded = lambda: make_phrases(data.locales, data.examples, seed=1)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: line_examples(files, data), embedded, "test.txt")
+    return open_split(run, split, sides, lambda files: line_examples(files, data), embedded, "test.txt", tail=True)
 
 
 # --- processors ------------------------------------------------------------------------------------------------------

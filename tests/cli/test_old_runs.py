@@ -126,5 +126,5 @@ def test_a_checkpoint_of_format_1_is_resumed(settings: str, tmp_path: Path, monk
     assert near(plain(predictor.score(resume["texts"])), resume["score"])
     assert about["format"] == 2 and about == read_run(Path("language-xl"))
     former = json.loads((OLD / "language-xl" / "run.json").read_text(encoding="utf-8"))
-    assert list(dict(flatten(about["config"]))) == [renamed_key(key) for key, _ in flatten(former["config"])]
+    assert dict(flatten(about["config"])).keys() >= {renamed_key(key) for key, _ in flatten(former["config"])}
     assert list(about["origin"]) == [renamed_key(key) for key in former["origin"]]

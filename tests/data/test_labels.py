@@ -64,8 +64,9 @@ def test_locations_and_newlines_in_quotes(tmp_path):
     path = write_file(tmp_path, "a.csv", 'text,label\n"two\nlines ""and"" quotes",x\n,y\nlast,y\n')
     read = labeled_texts(((str(path),),), LabelData())
     assert list(read) == [('two\nlines "and" quotes', "x"), ("last", "y")]
-    assert (read.location(0), read.location(1)) == (f"{path}:3", f"{path}:5")
-    assert read.report() == ["1 examples left out because a side is empty"]
+    assert (read.location(0), read.location(1)) == (f"{path}:2", f"{path}:5")
+    chosen = "text is column text, label is column label (of text, label)"
+    assert read.report() == [chosen, "1 examples left out because a side is empty"]
     plain = labeled_texts(((str(write_file(tmp_path, "b.tsv", "a\tx\n\t\nb\ty\n")),),), LabelData())
     assert plain.location(1) == f"{tmp_path / 'b.tsv'}:3" and plain.counts["empty"] == 1
 
@@ -97,19 +98,19 @@ def wide(count: int, labels: int) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "data", "words"),
     [
-        ("a.tsv", "a\tx\nb\n", {}, "a.tsv:2: 1 columns, expected at least 2 (data.columns); correct it"),
+        ("a.tsv", "a\tx\nb\n", {}, "a.tsv:2: 1 columns, and the first line has 2; correct it"),
         ("a.tsv", "a\tb\n", {"columns": "c,d"}, "a.tsv:1: the header has no column 'c' (data.columns), it has a, b"),
         ("a.tsv", "a\tb\n", {"columns": "0,1"}, "holds 0; columns are counted from 1"),
         ("a.tsv", "a\tb\n", {"columns": "a,b,c"}, "data.columns=a,b,c is not clear; expected two"),
-        ("a.csv", "a,b\n1,2\n", {}, "a.csv:1: the header has no column 'text', it has a, b; name the text's"),
-        ("a.csv", "", {}, "a.csv:1: the header has no column 'text', it has nothing"),
-        ("a.csv", "a,b\n1,2\n", {"columns": "1,3"}, "a.csv:1: the header has no column '3', it has a, b"),
-        ("a.csv", "a,b\n1,2\n", {"columns": "0,1"}, "a.csv:1: the header has no column '0', it has a, b"),
+        ("a.csv", "a,b\n1,2\n", {}, "a.csv:1: the first line, a, b, has no known column name; set data.columns to the names"),
+        ("a.csv", "", {}, "a.csv:1: the columns are nothing, and none of them is known to be the text"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "1,3", "header": "yes"}, "a.csv:1: the header has no column '3' (data.columns), it has a, b"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "0,1", "header": "yes"}, "a.csv:1: the header has no column '0' (data.columns), it has a, b"),
         ("a.csv", "text,label\n1,2,3\n", {}, "a.csv:2: 3 cells, and the header has 2; correct it"),
         ("a.csv", 'text,label\n"a"b,2\n', {}, "a.csv:2: this is not CSV"),
         ("a.csv", 'text,label\n"a,2\n', {}, "this is not CSV"),
-        ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: no text under 'label'; there is text (data.columns)"),
-        ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text'"),
+        ("a.jsonl", '{"text": "a"}\n', {}, "a.jsonl:1: the columns are text, and none of them is known to be the label; name the text's and the label's"),
+        ("a.jsonl", '{"text": 3, "label": "x"}\n', {}, "a.jsonl:1: no text under 'text' but 3; correct it"),
         ("a.jsonl", "[1]\n", {}, 'a.jsonl:1: not a JSON object such as {"text": …, "label": …}'),
     ],
 )  # fmt: skip
@@ -284,12 +285,12 @@ def test_tagged_jsonl(tmp_path):
         ("a.txt", COLUMNS, {"column": "1"}, "data.column is '1' and these columns"),
         ("a.txt", "a\nb\n", {}, "a.txt:1: one column; expected a word and its tag"),
         ("a.txt", "a\t\n", {}, "a.txt:1: the tag is empty"),
-        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["x"]}', {}, "a.jsonl:1: 2 tokens and 1 tags; each token needs"),
-        ("a.jsonl", '{"tokens": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tags'; there is tokens"),
-        ("a.jsonl", '{"tags": ["a"]}', {}, "a.jsonl:1: no list of texts under 'tokens'; there is tags"),
-        ("a.jsonl", '{"tokens": [1], "tags": ["x"]}', {}, "no list of texts under 'tokens'"),
-        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
-        ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a word or tag with a NUL or half a surr"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["x"]}', {}, "a.jsonl:1: 2 tokens and 1 tags; expected equally many"),
+        ("a.jsonl", '{"tokens": ["a"]}', {}, "a.jsonl:1: the columns are tokens, and none of them is known to be the tags"),
+        ("a.jsonl", '{"tags": ["a"]}', {}, "a.jsonl:1: the columns are tags, and none of them is known to be the tokens"),
+        ("a.jsonl", '{"tokens": [1], "tags": ["x"]}', {}, "no list of texts under 'tokens' but one with 1"),
+        ("a.jsonl", '{"tokens": ["\\ud800"], "tags": ["x"]}', {}, "a.jsonl:1: a text with a NUL or half a surr"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["\\u0000x"]}', {}, "a.jsonl:1: a text with a NUL or half a surr"),
         ("a.jsonl", "{", {}, "a.jsonl:1: not one JSON object"),
         ("a.jsonl", "3", {}, "a.jsonl:1: not a JSON object"),
         ("a.txt", "a b", {"format": "text"}, "data.format=text has no tags for training or evaluation"),

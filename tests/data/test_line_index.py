@@ -99,17 +99,18 @@ def test_an_index_that_cannot_be_written_is_no_problem(
 
 
 def test_ways_to_read_a_file_share_no_index(tmp_path: Path, cache: Path) -> None:
-    """A line of column names is a header for labeled texts with default columns alone."""
+    """A line of column names is a header for labeled texts alone, and only if data.header does not deny it."""
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\none\tx\n")
     lines = [("text", "label"), ("one", "x")]
     for _ in range(2):
         assert list(open_pairs([[str(path)]], PairData())) == lines
         assert list(labeled_texts([[str(path)]], LabelData())) == lines[1:]
-        assert list(labeled_texts([[str(path)]], LabelData(columns=("1", "2")))) == lines
+        assert list(labeled_texts([[str(path)]], LabelData(columns=("1", "2")))) == lines[1:]
+        assert list(labeled_texts([[str(path)]], LabelData(header="no"))) == lines
     (tmp_path / "b.jsonl").write_text('{"text": "one", "label": 1}\n')
     assert list(labeled_texts([[str(tmp_path / "b.jsonl")]], LabelData())) == [("one", "1")]
-    with pytest.raises(UserError, match="b.jsonl:1: no text under 'label'"):
+    with pytest.raises(UserError, match="b.jsonl:1: no text under 'target' but 1;"):
         open_pairs([[str(tmp_path / "b.jsonl")]], PairData(columns=("text", "label")))
 
 
@@ -123,7 +124,7 @@ def test_columns_of_a_cached_file_are_known(tmp_path: Path, cache: Path, monkeyp
     assert len(seen) == 2 and len(list(cache.iterdir())) == 2  # one for each way to read it
     (tmp_path / "b.tsv").write_text("only one\n")
     for _ in range(2):
-        with pytest.raises(UserError, match="b.tsv:1: 1 columns"):
+        with pytest.raises(UserError, match="b.tsv:1: 1 columns, expected at least 2"):
             open_pairs([[str(tmp_path / "b.tsv")]], PairData())
 
 
@@ -144,9 +145,9 @@ def test_an_example_takes_few_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("some words\n" * (count - 1) + "\n")  # one blank line: line numbers are needed
     pairs = open_pairs([[str(tmp_path / "a")], [str(tmp_path / "b")]], PairData())
-    indices = [file.index for side in pairs.lines for file in side._files]
+    indices = [file.index for side in pairs.table.lines for file in side._files]
     held = sum(index.offsets.nbytes + (0 if index.statuses is None else index.statuses.nbytes) for index in indices)
-    held += pairs.line_numbers.nbytes + pairs.order(np.random.default_rng(1)).nbytes
+    held += pairs.rows.nbytes + pairs.order(np.random.default_rng(1)).nbytes
     assert held <= 16 * count and len(pairs) == count - 1
     assert np.array_equal(pairs.order(np.random.default_rng(1)), np.random.default_rng(1).permutation(count - 1))
 

@@ -22,7 +22,7 @@ from regard.data.collate import IGNORED
 from regard.data.draws import Draws
 from regard.data.examples import InMemoryExamples
 from regard.data.loader import Loader
-from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, are_adjacent, fit_lengths, line_examples
+from regard.data.masking import IS_NEXT, NOT_NEXT, MaskedDataset, Masker, fit_lengths, line_examples
 from regard.errors import UserError
 from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.tasks import masked
@@ -206,7 +206,7 @@ def test_documents_end_at_blank_lines_and_file_ends(tmp_path):
         (tmp_path / name).write_text(text)
     read = line_examples(((str(tmp_path / "?"),),), MaskData())
     assert [text for (text,) in read] == list("12345")
-    assert [are_adjacent(read, i) for i in range(4)] == [True, False, False, True]
+    assert [read.adjacent(i) for i in range(4)] == [True, False, False, True]
     with pytest.raises(UserError, match="text has one side, but 2 were given"):
         line_examples((("a",), ("b",)), MaskData())
 

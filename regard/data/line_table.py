@@ -1,0 +1,170 @@
+"""Tables with a record per line: parallel text files, TSV and JSONL. They stay on disk."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .columns import LANGUAGE, Choice, ColumnRule
+from .line_index import BLANK, HEADER, INVALID
+from .tables import Table, check_texts, parse_object, record_cells, record_names, row_status
+from .text_lines import TextLines
+
+
+class ParallelLines(Table):
+    """Line i of every file belongs to one record: a side per file, or a record of one side."""
+
+    def __init__(self, lines: Sequence[TextLines]) -> None:
+        self.lines, first = lines, lines[0]
+        self.name = ", ".join(side.name for side in lines)
+        self.counts = {key: sum(side.counts[key] for side in lines) for key in ("crlf", "bom")}
+        for other in lines[1:]:
+            if len(other) != len(first):
+                raise UserError(
+                    f"the sides of the data differ in length: {first.name} has {len(first):,} lines and {other.name} "
+                    f"has {len(other):,}; line i of one must belong to line i of the other"
+                )
+
+    def __len__(self) -> int:
+        return len(self.lines[0])
+
+    def item(self, index: int) -> tuple[str, ...]:
+        return tuple(side[index] for side in self.lines)
+
+    def statuses(self) -> np.ndarray:
+        statuses = np.stack([side.statuses() for side in self.lines])
+        return np.where((statuses == INVALID).any(0), INVALID, statuses.max(0)).astype(np.uint8)
+
+    def release_statuses(self) -> None:
+        for side in self.lines:
+            side.release_statuses()
+
+    def location(self, index: int) -> str:
+        return ", ".join(side.location(index) for side in self.lines)
+
+    def adjacent(self, index: int) -> bool:
+        return self.lines[0].locate(index)[0] == self.lines[0].locate(index + 1)[0]
+
+    def digest(self) -> bytes:
+        return b"\0".join([b"text", *(side.digest() for side in self.lines)])
+
+
+class LineTable(ParallelLines):
+    """One record per line, which a parser splits into sides."""
+
+    def __init__(self, patterns: Sequence[str], parser: "LineParser", invalid: str) -> None:
+        self.parser = parser
+        super().__init__([TextLines(patterns, invalid, parser.check, check_name=parser.identity)])
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        file, _ = self.lines[0].locate(index)
+        return self.parser.row(file, self.lines[0][index])
+
+    def digest(self) -> bytes:
+        return b"\0".join([self.parser.name.encode(), self.lines[0].digest()])
+
+    def facts(self) -> list[str]:
+        return self.parser.facts()
+
+
+class LineParser(ABC):
+    """Splits the lines of some files into the sides of examples. The first line of each file shows its columns."""
+
+    format: str
+
+    def __init__(self, rule: ColumnRule) -> None:
+        self.rule = rule
+        self.choices: dict[int, Choice] = {}  # per file
+        chosen = rule.asked if rule.references else rule.asked[: len(rule.roles)]
+        if rule.ordered or not chosen:
+            chosen = self.usual_columns(rule)
+        self.name = f"{self.format} {chosen}"  # part of the fingerprint: keep it stable
+        self.identity = f"{self.name} {rule.asked} {rule.words} {rule.needed} {rule.header} {rule.names}"
+
+    @abstractmethod
+    def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
+        """The columns that are read if data.columns does not name others."""
+
+    @abstractmethod
+    def check(self, file: int, line: int, text: str) -> int:
+        """The status of a line; a ValueError says what is wrong with it."""
+
+    @abstractmethod
+    def cells(self, choice: Choice, text: str) -> list[object]:
+        """The cells of the chosen columns."""
+
+    def row(self, file: int, text: str) -> tuple[Any, ...]:
+        if file not in self.choices or not text.strip():
+            return ("",) * len(self.rule.roles)
+        return self.rule.row(self.cells(self.choices[file], text))
+
+    def status(self, file: int, text: str) -> int:
+        return row_status(self.row(file, text), self.rule) if text.strip() else BLANK
+
+    def facts(self) -> list[str]:
+        return list(dict.fromkeys(self.rule.describe(choice) for choice in self.choices.values()))
+
+
+class TsvParser(LineParser):
+    """Cells between tabs. Quotes have no meaning."""
+
+    format = "tsv"
+
+    def __init__(self, rule: ColumnRule) -> None:
+        super().__init__(rule)
+        self.doubtful = ""  # a first line that may be a header
+
+    def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
+        order = rule.asked if rule.ordered else rule.words
+        return tuple(str(order.index(word) + 1) for word in rule.words)
+
+    def check(self, file: int, line: int, text: str) -> int:
+        if file not in self.choices:
+            if not text.strip(" "):
+                return BLANK
+            cells = text.split("\t")
+            if header := self.rule.is_header(cells):
+                self.choices[file] = self.rule.by_name([cell.strip() for cell in cells])
+                return HEADER
+            self.choices[file] = self.rule.by_number(len(cells))
+            if header is None and all(LANGUAGE.fullmatch(cell) for cell in cells):
+                self.doubtful = " | ".join(cells)
+        return self.status(file, text)
+
+    def cells(self, choice: Choice, text: str) -> list[object]:
+        cells = text.split("\t")
+        optional = len(self.rule.asked) > len(self.rule.roles) and not self.rule.ordered  # references
+        if len(cells) > len(choice.names) or (len(cells) < len(choice.names) and not optional):
+            whose = "the header" if choice.header else "the first line"
+            raise ValueError(f"{len(cells)} columns, and {whose} has {len(choice.names)}")
+        found = [None if index is None or index >= len(cells) else cells[index] for index in choice.indices]
+        if None in found[: self.rule.needed]:
+            raise ValueError(f"{len(cells)} columns, expected at least {self.rule.needed} ({self.rule.key})")
+        return [*found]
+
+    def facts(self) -> list[str]:
+        more = f"the first line, {self.doubtful}, is read as an example; if it names the columns, set data.header=yes"
+        return super().facts() + [more] * bool(self.doubtful)
+
+
+class JsonParser(LineParser):
+    """A JSON object per line."""
+
+    format = "jsonl"
+
+    def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
+        return tuple(rule.words)
+
+    def check(self, file: int, line: int, text: str) -> int:
+        if text.strip() and file not in self.choices:
+            self.choices[file] = self.rule.by_name(record_names(self.record(text)))
+        check_texts(self.row(file, text))
+        return self.status(file, text)
+
+    def cells(self, choice: Choice, text: str) -> list[object]:
+        return record_cells(self.record(text), choice, self.rule)
+
+    def record(self, text: str) -> dict[str, object]:
+        return parse_object(text, "{" + ", ".join(f'"{word}": …' for word in self.rule.words) + "}")
