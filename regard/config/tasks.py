@@ -49,6 +49,7 @@ class TaskSettings:
     decode: type[Base]
     metrics: tuple[Metric, ...]
     eval: type[Base] = Base  # no settings
+    head: str = ""  # of models that have several
 
     def metric(self, name: str) -> Metric:
         return {metric.name: metric for metric in self.metrics}[name]
@@ -57,9 +58,9 @@ class TaskSettings:
 BUILTIN = {
     "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
     "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
-    "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1)),
-    "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS)),
-    "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY)),
+    "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1), head="class"),
+    "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag"),
+    "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words"),
     "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
 }

@@ -5,13 +5,14 @@ tokens and all attend to it, with projections of its own. `Inputs.global_positio
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from ..parts import slots
 from . import bert
-from .bert import SPEC, Model
+from .bert import Model
 
 __all__ = ["SIZES", "SPEC", "Config", "Model"]
 
@@ -32,6 +33,13 @@ class Config(bert.EncoderConfig):
         return {"globals": 1, **value} if isinstance(value, Mapping) else value
 
 
+def global_class_token(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Classes are read from the first token: it becomes global, though a start for masked words has no global token."""
+    added = head == "class" != start["model.head"] and start["model.attention.named"]
+    return {"model.attention.globals": 1} if added and not start["model.attention.globals"] else {}
+
+
+SPEC = replace(bert.SPEC, start_settings=global_class_token)
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": bert.SIZES["tiny"] | {"attention": {"radius": 32}},
     "mini": bert.SIZES["mini"] | {"attention": {"radius": 64}},

@@ -1,7 +1,8 @@
 """What a family reads and writes. A task declares what it needs, so a wrong pairing is refused before it is built."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ..parts.inputs import Modality
 
@@ -11,6 +12,10 @@ Output: TypeAlias = Literal["target", "next", "masked", "label", "tags", "embedd
 Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel"]
 
 
+def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     reads: frozenset[Modality]
@@ -18,6 +23,8 @@ class ModelSpec:
     strategies: tuple[Strategy, ...] = ()  # ways to decode `target` and `next` (decode.kind)
     head_modules: tuple[str, ...] = ()  # modules that differ between tasks or are absent
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
+    # model settings, by dotted key, that another head needs over those of the start that has these settings
+    start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
 
 
 TOKENS: frozenset[Modality] = frozenset({"tokens"})

@@ -191,3 +191,36 @@ def test_unsupported_settings_are_named(changes: dict[str, Any], words: str) -> 
         longformer.Config.model_validate(longformer.SIZES["tiny"] | {"vocab": 9} | values)
     )
     assert words in refusal
+
+
+# --- classes from a start without them -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["LongformerForMaskedLM", "LongformerModel"])
+def test_a_classifier_from_a_start_without_classes_has_a_global_token(tmp_path: Path, kind: str) -> None:
+    """As in LongformerForSequenceClassification: the same weights give the same logits there."""
+    start = small.longformer(tmp_path / "start", kind)
+    base = {"model.family": "longformer", "train.steps": 1, "start": str(start)}
+    resolved = regard.resolve("classify", base)
+    assert resolved.run.model.attention.globals == 1
+    assert resolved.origin["model.attention.globals"] == "task classify"
+    assert regard.resolve("classify", base | {"model.attention.globals": 0}).run.model.attention.globals == 0
+    for task in ("tag", "masked"):  # as in transformers
+        assert regard.resolve(task, base).run.model.attention.globals == 0
+    data, run = reads.write_texts(tmp_path / "train.txt", reads.labeled_examples(40, 0)), tmp_path / "run"
+    regard.train("classify", base | {"data.train": str(data), "train.tensorboard": False, "device": "cpu"}, out=run)
+    regard.convert(run, to="huggingface", out=tmp_path / "hf")
+    theirs = hf.LongformerForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    ours, text = regard.load(run, device="cpu"), " ".join(["the cat so happy"] * 5)
+    ids = [ours.tokenizer.start, *ours.tokenizer.encode([text])[0], ours.tokenizer.end]
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([ids])).logits.log_softmax(-1)[0].tolist()
+    assert len(ids) > 40  # several windows
+    assert ours.score([text] * 2, ours.labels.names) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_class_head_has_its_global_token_whatever_a_folder_says(tmp_path: Path) -> None:
+    path = small.longformer(tmp_path / "x", "LongformerForSequenceClassification", num_labels=2)
+    for entry in ({"globals": 0}, 3, {}):
+        change_config(path, regard=entry)
+        assert regard.load(path).run.model.attention.globals == 1

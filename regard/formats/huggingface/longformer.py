@@ -36,8 +36,8 @@ def per_layer(c: longformer.Config, value: int | tuple[int, ...]) -> list[int]:
 
 
 def read_head_and_window(theirs: JsonMapping) -> JsonObject:
-    """`attention_window` is twice the radius. As in transformers, only the head class makes the first token global by
-    itself; for other heads a folder that regard exported names the number (`regard.globals`)."""
+    """`attention_window` is twice the radius. As in transformers, the head class makes the first token global by
+    itself; only for other heads a folder that regard exported names the number (`regard.globals`)."""
     ours: JsonObject = read_head(theirs, ARCHITECTURES)
     if ours["head"] == "words" and (act := present(theirs, "hidden_act", "gelu")) != "gelu":
         raise ValueError(f"hidden_act is {act!r}; expected 'gelu', which the head always has")
@@ -47,7 +47,9 @@ def read_head_and_window(theirs: JsonMapping) -> JsonObject:
         raise ValueError(f"attention_window is {window}; expected even numbers, twice the radius")
     radii = tuple(each // 2 for each in windows)
     ours["attention.radius"] = radii[0] if len(set(radii)) == 1 else radii
-    ours["attention.globals"] = theirs.get("regard", {}).get("globals", int(ours["head"] == "class"))
+    entry = theirs.get("regard")
+    saved = entry.get("globals", 0) if isinstance(entry, dict) else 0
+    ours["attention.globals"] = 1 if ours["head"] == "class" else saved
     return ours
 
 
