@@ -2,8 +2,10 @@
 
 import errno
 import json
+import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,23 @@ def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> E
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or (draft and error.filename == str(draft)):
         return UserError(f"{path} cannot be written ({error.strerror}); choose another path or change its permissions")
     return error
+
+
+def json_line(value: Any) -> str:
+    """A value as one line of JSON. JSON has no NaN and no infinity: they become null, with a warning."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        warnings.warn("a number is NaN or infinite, which JSON does not have; it is null in the output", stacklevel=2)
+        return json.dumps(_without_nonfinite(value), ensure_ascii=False)
+
+
+def _without_nonfinite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(each) for key, each in value.items()}
+    return [_without_nonfinite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,6 +1,5 @@
 """The verbs of the command line. Each parses, calls one function and prints: results to stdout, the rest to stderr."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
+from ..files import json_line
 from .io import (
     check_exclusive,
     check_test_data,
@@ -129,7 +129,7 @@ def evaluate(
         return
     metrics = load_predictor(run, changes, tune, force).evaluate(chosen)
     if as_json:
-        print(json.dumps(metrics, ensure_ascii=False))
+        print(json_line(metrics))
     else:
         print_metrics(metrics)
     if out is not None:  # last: a picture that cannot be written must not lose the metrics

@@ -1,7 +1,6 @@
 """Input and output of the verbs: split arguments into settings and files, read lines, print records and metrics."""
 
 import dataclasses
-import json
 import re
 import sys
 import warnings
@@ -12,6 +11,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
 from .. import run_folder
 from ..errors import UserError
+from ..files import json_line
 from .records import Record, parse_records
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def print_records(records: Iterable[object]) -> None:
     """Print each record (a dict or a dataclass) as JSON on one line."""
     for record in records:
         plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
-        print(json.dumps(plain, ensure_ascii=False))
+        print(json_line(plain))
 
 
 def print_predictions(predictor: "AnyPredictor", lines: Iterable[str], details: bool) -> None:
@@ -225,7 +225,7 @@ def print_metrics(metrics: Record) -> None:
 def print_comparison(comparison: Record, as_json: bool) -> None:
     """Print the metrics of each run, then a line per metric and run; p is that of the difference from the first run."""
     if as_json:
-        print(json.dumps(comparison, ensure_ascii=False))
+        print(json_line(comparison))
         return
     systems = comparison["systems"]
     for system in systems:

@@ -24,6 +24,7 @@ from ..adapt.prompt_tuning import PromptTuning
 from ..config.schema import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, read_json, write_json
+from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
 from ..processors.saved import export_processors, imported_labels
 from ..tasks.encoder import LabelPredictor
@@ -123,9 +124,12 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         other = f"only {BINARY}, a pickle, which regard never opens" if (folder / BINARY).is_file() else "no weights"
         raise UserError(f"{folder} has {other}; save it with peft as {WEIGHTS} (safe_serialization)")
     try:
-        return {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
+        tensors = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{folder / WEIGHTS} is cut off or damaged ({error}); fetch the folder again") from error
+    if name := nonfinite_name(tensors):
+        raise UserError(f"{name!r} of {folder / WEIGHTS} has NaN or infinite values; fetch the folder again")
+    return tensors
 
 
 def _lora_settings(folder: Path, config: JsonMapping) -> tuple[int, float, float]:

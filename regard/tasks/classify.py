@@ -23,6 +23,7 @@ from ..synthetic.matching import make_matching
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .finite import require_finite
 from .notices import empty_text
 from .objectives import LabelObjective
 from .predictor import Answer
@@ -78,6 +79,7 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
                 raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
         logprobs = self._logprobs(texts)
         values = [float(row[self.labels.ids[label]]) for row, label in zip(logprobs, targets, strict=True)]
+        require_finite(values)
         return [{"score": value} for value in values] if details else values
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
@@ -85,7 +87,9 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         texts, references = [each[0] for each in examples], [each[1] for each in examples]
-        found = [name for row in self._logprobs(texts) for name in self.best_labels(row[None])]
+        logprobs = torch.stack(self._logprobs(texts))
+        require_finite([float(logprobs.sum())])
+        found = self.best_labels(logprobs)
         metrics = {"examples": len(references), **label_metrics(found, references)}
         return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
 
@@ -104,6 +108,7 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
 
     def _result(self, logprobs: Tensor, notices: tuple[str, ...], top: int) -> ClassifyResult:
         ranked = self.ranked_labels(logprobs, top)
+        require_finite([ranked[0].probability])
         return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
 
 

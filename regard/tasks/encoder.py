@@ -38,6 +38,7 @@ from .base import (
     vocab_size,
     with_model_settings,
 )
+from .finite import require_finite
 from .notices import Notice, cut_text, warn_once
 from .predictor import Answer, Item, Predictor, RequestType, ResultType
 from .requests import ClassifyRequest, LabelProbability, MaskedRequest, TagRequest
@@ -72,7 +73,9 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
             return pool(encoded.states.float(), encoded.valid, settings.pooling, settings.normalize)
 
         found = self.map_encoded(self.encode_with_warning(texts), pool_states)
-        return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+        vectors = torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+        require_finite([float(vectors.sum())])
+        return vectors
 
     def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Answer:
         """For every query the indices of the texts and their cosine similarities, best first, at most decode.top.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import cast
 
 import torch
 
@@ -18,11 +19,12 @@ from ..decode.stop_strings import cut_at_stop
 from ..decode.strategies import DecodeStrategy
 from ..decode.texts import added_text, split_sentences
 from ..errors import UserError
-from ..families.protocols import CausalModel, Seq2SeqModel, as_module, memory_layer
+from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel, as_module, memory_layer
 from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.tokenizers import Tokenizer, unknown_words
 from .decode_settings import number_of_texts
+from .finite import require_finite
 from .notices import Notice, full_context, missing_phrase, short_memory, warn_once
 from .requests import Ended, LanguageRequest, LanguageResult, TranslateRequest, TranslateResult
 
@@ -34,6 +36,7 @@ class TextGeneration:
 
     run: Run
     model: Seq2SeqModel | CausalModel | Ensemble
+    device: torch.device
     filters: tuple[Filter, ...]
     constraint_tokenizer: ConstraintTokenizer  # of the generated text
 
@@ -66,7 +69,19 @@ class TextGeneration:
         generator = self.generator(rows)
         handles = [generator.submit(request) for request in requests]
         generator.drain()
-        return [handle.result() for handle in handles]
+        return [
+            self.explain_empty(*each) for each in zip(requests, (handle.result() for handle in handles), strict=True)
+        ]
+
+    @torch.no_grad()
+    def explain_empty(self, request: Generate, found: list[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses of a request. Without any, the prompt is read again to refuse outputs that are not finite."""
+        if not found:
+            source = None if request.source is None else request.source.to(self.device)
+            prompt = torch.tensor([request.prompt], device=self.device)
+            model = cast(TokenModel[object], self.model)
+            require_finite([float(model.step(prompt, model.start(source, 1)).sum())])
+        return found
 
     def start_stream(self, request: Generate) -> Handle:
         """The handle of a request that runs alone, token by token."""
@@ -183,11 +198,13 @@ class SourceGeneration(TextGeneration):
         if settings.kind == "beam" or constraints.include or constraints.exclude:
             (found,) = self.generate([text], settings, [constraints])
         else:
-            handle = self.start_stream(*self._requests([text], settings, [constraints]))
+            (request,) = self._requests([text], settings, [constraints])
+            handle = self.start_stream(request)
             for token in chain(constraints.prefix, handle):
                 if part := detokenizer.add(token):
                     yield part
-            found = [replace(one, tokens=[*constraints.prefix, *one.tokens]) for one in handle.result()]
+            best = self.explain_empty(request, handle.result())
+            found = [replace(one, tokens=[*constraints.prefix, *one.tokens]) for one in best]
         whole = self.target.decode([one.tokens for one in found[:1]])
         warn_once(map(missing_phrase, constraints.missing("".join(whole))[:1]), 1)
         yield from filter(None, (each[detokenizer.emitted :] for each in whole))
@@ -293,11 +310,13 @@ class PromptGeneration(TextGeneration):
 
     def _stream(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Iterator[str]:
         detokenizer = IncrementalDetokenizer(self.tokenizer.decode, ids, settings.stop)
-        handle = self.start_stream(self._request(prompt, ids, settings))
+        request = self._request(prompt, ids, settings)
+        handle = self.start_stream(request)
         for token in handle:
             if settings.kind != "beam" and (text := detokenizer.add(token)):
                 yield text
-        found = [self._continuation(ids, each, settings) for each in handle.result()]
+        best = self.explain_empty(request, handle.result())
+        found = [self._continuation(ids, each, settings) for each in best]
         yield from filter(None, (each.text[detokenizer.emitted :] for each in found))
         warn_once(self.context_notices(found), 1)
 

@@ -40,6 +40,7 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices, strategy_settings
+from .finite import require_finite
 from .generation import Continuation, PromptGeneration
 from .lm_scoring import corpus_nll, lm_metrics, logprobs
 from .objectives import LanguageObjective
@@ -112,6 +113,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             return self.score([texts], details=details)[0]
         ids = self.encode_texts(texts)
         found = self.logprobs([[self.start_token, *each, self.tokenizer.end] for each in ids])
+        require_finite(map(sum, found))
         totals = [math.fsum(each) for each in found]
         if not details:
             return totals
@@ -141,6 +143,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         for fact in texts.report():
             warnings.warn(f"{texts.name}: {fact}", stacklevel=3)
         nll = corpus_nll(self.model, texts, self.run.data, self.tokenizer.size, self.device)
+        require_finite([nll.nats])
         metrics: Metrics = {"tokens": nll.tokens, **size, **lm_metrics(nll, texts)}
         return metrics | {"policy": nll.policy, "seconds": nll.seconds}, None, size
 

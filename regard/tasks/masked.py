@@ -31,6 +31,7 @@ from .encoder import (
     run_of_folder,
     with_vocab,
 )
+from .finite import require_finite
 from .notices import Notice, cut_masked, no_mask
 from .objectives import MaskedObjective
 from .records import masked_record
@@ -81,7 +82,9 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         self._require_head()
         examples = open_lines(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        return {"examples": len(examples), **self.metrics(examples)}, None, list(examples.texts(0))
+        metrics = self.metrics(examples)
+        require_finite([metrics["loss"]])
+        return {"examples": len(examples), **metrics}, None, list(examples.texts(0))
 
     @torch.no_grad()
     def metrics(self, examples: Examples) -> dict[str, float]:
@@ -117,6 +120,7 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     ) -> MaskedResult:
         top = min(max(self.top(request), 1), logprobs.shape[-1])
         best, filled, text = logprobs[positions].topk(top, dim=-1), row.copy(), request.text
+        require_finite([float(best.values.sum())])
         filled[positions] = best.indices[:, 0].numpy()
         if len(positions):
             (text,) = self.tokenizer.decode([filled.tolist()])

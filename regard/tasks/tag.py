@@ -27,6 +27,7 @@ from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
 from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .finite import require_finite
 from .objectives import TagObjective
 from .records import tag_record
 from .requests import TagRequest, TagResult
@@ -85,7 +86,9 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         references = [tags for _, tags in examples]
-        found = self.tags([words for words, _ in examples])
+        logprobs = self._logprobs([words for words, _ in examples])
+        require_finite(float(rows.sum()) for rows in logprobs)
+        found = [self.best_labels(rows) for rows in logprobs]
         flat, wanted = list(chain(*found)), list(chain(*references))
         metrics: Metrics = {"examples": len(references), "words": len(wanted), **label_metrics(flat, wanted)}
         if self.labels.spans:
@@ -93,9 +96,6 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         return metrics | self._baselines(examples) | self.unseen_labels(wanted), flat, wanted
 
     # --- internals ---------------------------------------------------------------------------------------------
-
-    def tags(self, sentences: Sequence[Words]) -> list[list[str]]:
-        return [self.best_labels(rows) for rows in self._logprobs(sentences)]
 
     def loss_over(self, examples: Examples) -> tuple[float, list[list[str]], list[Words]]:
         """Nats per word, predicted and reference tags; words with an unseen tag do not count in the loss."""
@@ -138,10 +138,12 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
 
     def _result(self, request: TagRequest, format: TagFormat | None, words: Words, logprobs: Tensor) -> TagResult:
         tags, sentence, top = self.best_labels(logprobs), request.sentence, self.top(request)
+        probabilities = logprobs.exp().amax(-1).tolist() if len(logprobs) else []
+        require_finite(probabilities)
         return TagResult(
             tuple(words),
             tuple(tags),
-            tuple(logprobs.exp().amax(-1).tolist()) if len(logprobs) else (),
+            tuple(probabilities),
             tuple(self.ranked_labels(row, top) for row in logprobs) if top else (),
             format.with_tags(sentence.split("\n"), tags) if format and isinstance(sentence, str) else None,
         )

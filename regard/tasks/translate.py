@@ -49,6 +49,7 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices
+from .finite import require_finite
 from .generation import SourceGeneration
 from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
@@ -130,6 +131,7 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
             )
         logprobs = self.logprobs(self.source.encode(list(sources)), wanted := self.target.encode(list(targets)))
         totals = [sum(each) for each in logprobs]
+        require_finite(totals)
         if not details:
             return totals
         return [

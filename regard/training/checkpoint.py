@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .. import files
 from ..adapt.injection import injection_of
 from ..errors import UserError
+from ..parts.finite import nonfinite_name
 
 MODEL, OPTIMIZER, TASK, STATE = "model.safetensors", "optimizer.safetensors", "task.safetensors", "state.json"
 FORMER_OPTIMIZER = "optimiser.safetensors"  # the name in checkpoints of runs of format 1
@@ -65,6 +66,8 @@ def load_model(model: nn.Module, path: Path) -> int:
         if name in tensors and tensors[name].shape != own.shape
     ]
     _raise_mismatch(problems, path)
+    if name := nonfinite_name(tensors):
+        raise UserError(f"{name} in {path} has NaN or infinite values; the file is damaged, restore it or train again")
     with torch.no_grad():
         for name, own in wanted.items():
             own.copy_(tensors[name])

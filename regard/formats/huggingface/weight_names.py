@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ...parts.finite import nonfinite_name
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -91,6 +92,8 @@ def load_weights(model: M, theirs: Mapping[str, Tensor], names: Names, computed:
     left = [name for name in theirs if name not in used and not any(re.fullmatch(each, name) for each in computed)]
     if left:
         raise UserError(f"{len(left)} tensors of the checkpoint have no place in the model: {', '.join(left[:4])}")
+    if name := nonfinite_name({name: tensor for name, tensor in theirs.items() if name in used}):
+        raise UserError(f"{name!r} of the checkpoint has NaN or infinite values; fetch the folder again or repair it")
     model.load_state_dict(state)
     return model.eval()
 
