@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from . import run_folder
 from .config import run as config
 from .config.merge import flatten, split_commas
-from .config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, family_of, load_config
+from .config.run import ResolvedRun, Run, change_settings, family_of, load_config
 from .config.schema import Sides
 from .errors import UserError
-from .files import JsonMapping, JsonObject, atomic_write, remove
+from .files import JsonObject
 from .metrics.text import check_same_signatures
 from .pretrained import Pretrained, read_settings
 
@@ -19,17 +19,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .adapt.tuned_run import Tunes
-    from .processors.base import Processor
     from .tasks.predictor import AnyPredictor
-    from .training.ranks import Ranks
+    from .training.launch import Launched
 
 Settings: TypeAlias = Mapping[str, Any]  # by dotted or nested keys
 
-FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
-FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
-# Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
-CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
-SET_BY_TASK = tuple(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled"))
 CPU_FP32 = {"precision": "fp32", "device": "cpu"}  # to inspect, convert or start from a model
 
 
@@ -39,7 +33,7 @@ def resolve(recipe: str, overrides: Settings | None = None) -> ResolvedRun:
 
 
 def train(
-    recipe: str,
+    recipe: str | None = None,
     overrides: Settings | None = None,
     *,
     out: str | Path,
@@ -51,62 +45,20 @@ def train(
     """Train a recipe into the run folder `out` and return `load(out)`, or None if the training was interrupted.
 
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
+    `train(out="runs/x", resume=True)` continues a run.
     """
-    from .device import resolve_device
-    from .training.ranks import joined_processes
-
     out, changes = Path(out), _merge(overrides, sections)
-    resolved = resolve(recipe, changes)
-    with joined_processes(resolve_device(resolved.run.device)) as ranks:
-        return _train(out, recipe, resolved, changes, resume, ranks, on_event=on_event, progress=progress)
+    launched = run_training(recipe, changes, out=out, resume=resume, progress=progress, on_event=on_event)
+    if launched.outcome.status == "stopped":
+        return None
+    return _load_run(_read_config(out), out, launched.pretrained)
 
 
-def _train(
-    out: Path,
-    recipe: str,
-    resolved: ResolvedRun,
-    changes: Settings,
-    resume: bool,
-    ranks: "Ranks",
-    **report: Any,
-) -> "AnyPredictor | None":
-    """Train in this process. Of several ones, only the first writes to `out`."""
-    from .adapt import tuned_run
-    from .device import resolve_device
-    from .processors.saved import load_processors
-    from .tasks import prepare
-    from .training import fit
+def run_training(recipe: str | None, changes: Settings, *, out: Path, resume: bool, **report: Any) -> "Launched":
+    """Train as `train` does, without loading the result; the command line needs only the outcome."""
+    from .training.launch import launch
 
-    if ranks.first and not resume:
-        _check_free(out)
-    run = _resumed_run(out, recipe, resolved, changes) if resume else resolved.run
-    pretrained = _pretrained(run.start) if run.start else None
-    run = pretrained.complete(run) if pretrained else run
-    kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
-    with ranks.first_in_turn():
-        job = prepare(run, kept, resolve_device(run.device), out if resume else None)
-    run, processors = job.run, job.processors
-    notes = pretrained.copy_weights(job.model) if pretrained else []
-    if pretrained and run.tune.kind != "none":
-        notes += tuned_run.prepare(job.model, run, pretrained, processors)
-    inputs: JsonObject = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
-    if pretrained:
-        inputs["start"] = {"folder": run.start, "weights": pretrained.digest(), "notes": notes}
-    if resume:
-        _check_same_inputs(out, inputs)
-    if ranks.first and resume:
-        run_folder.update_run(out, config=run.dump())
-    elif ranks.first:
-        _create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
-    try:
-        outcome = fit(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
-    except UserError:
-        if ranks.first and not resume and _is_untrained(out):  # the first step failed
-            remove(out)
-        raise
-    finally:
-        job.loader.close()
-    return _load_run(_read_config(out), out, pretrained) if outcome.status != "stopped" else None
+    return launch(out, recipe, changes, resume=resume, open_start=_pretrained, **report)
 
 
 def load(
@@ -329,72 +281,5 @@ def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
     return predictor
 
 
-# --- run folders -----------------------------------------------------------------------------------------------------
-
-
-def _check_free(out: Path) -> None:
-    if run_folder.is_run(out):
-        raise UserError(f"{out} already holds a run; add --resume to continue it, or choose another --out")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not a run; choose another --out, so that nothing there is lost")
-
-
-def _create_run(
-    out: Path, recipe: str, resolved: ResolvedRun, processors: "Mapping[str, Processor]", inputs: JsonMapping
-) -> None:
-    """Create the run folder in one step, with everything except the weights."""
-    from .processors.saved import save_processors
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.exists():
-        out.rmdir()  # empty: `_check_free` has passed
-    with atomic_write(out) as draft:
-        draft.mkdir()
-        about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
-        run_folder.write_run(draft, {**about, "processors": save_processors(draft, processors), **inputs})
-
-
-def _is_untrained(out: Path) -> bool:
-    """True if the folder has neither a checkpoint nor a record of a step."""
-    from .training import progress
-
-    recorded = any(record["step"] for record in progress.read_records(out / "metrics.jsonl"))
-    return not recorded and not (out / "checkpoints").exists()
-
-
 def _read_config(path: Path) -> Run:
     return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
-
-
-def _resumed_run(out: Path, recipe: str, resolved: ResolvedRun, wanted: Settings) -> Run:
-    """The stored run with the settings that may change. Another model or other data would be another run."""
-    if not run_folder.is_run(out):
-        raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
-    old, about = _read_config(out), run_folder.read_run(out)
-    if about.get("recipe") != recipe:
-        raise UserError(f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one")
-    before, now = dict(flatten(old.dump())), dict(flatten(resolved.run.dump()))
-    given_before = {key for key, origin in about.get("origin", {}).items() if origin == "command line"}
-    given_now = {key for key, origin in resolved.origin.items() if origin == "command line"}
-    for key in changed_keys(old, resolved.run):
-        fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
-        fixed &= not resolved.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
-        if fixed and (key in given_now or key not in given_before):
-            raise UserError(
-                f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"
-            )
-    free = {
-        key: value for key, value in wanted.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
-    }
-    return change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
-
-
-def _check_same_inputs(out: Path, inputs: JsonMapping) -> None:
-    """The data and the weights of `start` must be those that the run was started with."""
-    about = run_folder.read_run(out)
-    before, now = about.get("data", {}), inputs["data"]
-    for name in before | now:
-        if before.get(name) != now.get(name):
-            raise UserError(f"data.{name} is not what {out} was started with; give the same files, or start a new run")
-    if about.get("start", {}).get("weights") != inputs.get("start", {}).get("weights"):
-        raise UserError(f"start has other weights than when {out} was started; restore them, or start a new run")

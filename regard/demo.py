@@ -8,17 +8,18 @@ from pathlib import Path
 EXAMPLES = 3  # translations that are printed
 
 
-def run_demo(out: Path) -> None:
-    """Run the demo into `out`, or into the first free folder out-2, out-3 …"""
-    from .api import train
+def run_demo(out: Path) -> int:
+    """Run the demo into `out`, or the first free of out-2, out-3 …; return the signal that stopped it, or 0."""
+    from .api import load, run_training
     from .synthetic.dates import make_dates
 
     start = time.monotonic()
     folder = free_path(out)
     print(f"training on embedded data, English dates to German, into {folder}", file=sys.stderr)
-    predictor = train("dates", out=folder, progress=True)
-    if predictor is None:
-        return  # Ctrl-C; the loop has printed how to resume
+    launched = run_training("dates", {}, out=folder, resume=False, progress=True)
+    if launched.outcome.signal:
+        return launched.outcome.signal  # the loop has printed how to resume
+    predictor = load(folder)
     test = make_dates(predictor.run.data.locales, predictor.run.data.examples, seed=1)["test"]
     metrics = predictor.evaluate()
     print(f"{metrics['examples']} test examples with dates that are not in the training data:")
@@ -32,6 +33,7 @@ def run_demo(out: Path) -> None:
     print(f"try it  regard predict {folder}")
     print(f"exact match {metrics['exact']:.4f}")
     print(f"picture {picture}")
+    return 0
 
 
 def free_path(out: Path) -> Path:

@@ -36,8 +36,11 @@ def cache_folder(cache: str = "") -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` for a file or folder; it is renamed to `path` if no exception is raised."""
+def atomic_write(path: Path, replace: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path` for a file or folder; it is renamed to `path` if no exception is raised.
+
+    Without `replace`, a folder that has appeared at `path` meanwhile stays, and an OSError is raised.
+    """
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove(draft)
@@ -46,7 +49,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
         if draft.is_dir():
             for inner in draft.rglob("*"):
                 sync(inner)
-            remove(path)  # os.replace cannot replace a folder that is not empty
+            if replace:
+                remove(path)  # os.replace cannot replace a folder that is not empty
         sync(draft)
         os.replace(draft, path)
         sync(path.parent)

@@ -36,6 +36,7 @@ LEVELS = [
     ["plugins"],
     ["formats"],
     ["pretrained", "adapt.tuned_run"],
+    ["training.launch"],
     ["api", "testing"],
     ["demo"],
     ["cli", "__main__"],

@@ -1,7 +1,9 @@
 """Tuned runs: the model is that of a base; the run folder stores only the tuned parameters."""
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +14,7 @@ from ..config.merge import one_of
 from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
+from ..files import JsonObject
 from ..look import CrossAttentionView, SelfAttentionView
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
@@ -115,14 +118,35 @@ def check_base(model: nn.Module, folder: Path, pretrained: Pretrained, force: bo
     warnings.warn(f"{problem}; --force uses it anyway, and the output may be nonsense", stacklevel=2)
 
 
+def describe_base(run: Run, pretrained: Pretrained, folder: Path) -> JsonObject:
+    """What run.json keeps of the start of the run in `folder`: its weights, and the ways to find it from anywhere."""
+    known: JsonObject = {"folder": run.start, "weights": pretrained.digest()}
+    if Path(run.start).exists():
+        known["absolute"] = str(Path(run.start).resolve())
+        with suppress(ValueError):  # on another drive of Windows
+            known["relative"] = os.path.relpath(known["absolute"], folder.resolve())
+    return known
+
+
 def base_folder(run: Run, folder: Path) -> str:
-    """The folder of the base that the run in `folder` was tuned over."""
-    if not Path(run.start).exists():
-        raise UserError(
-            f"{folder} is tuned over {run.start}, which does not exist; restore it, or name its new place: "
-            f"`regard predict BASE --tune {folder}`"
-        )
-    return run.start
+    """The folder that the run in `folder` was started from: where it lies beside the run, where it was, or as given.
+
+    So both may move together, the run may move alone, and the current directory does not matter. A start that someone
+    has corrected in the config of run.json is used as it is.
+    """
+    known = read_run(folder).get("start", {})
+    known = known if known.get("folder") == run.start else {}
+    places = [str(folder.resolve() / known["relative"])] if "relative" in known else []
+    places += [known["absolute"]] if "absolute" in known else []
+    for place in places:
+        if Path(place).exists():
+            return run.start if Path(run.start).exists() and os.path.samefile(run.start, place) else place
+    if Path(run.start).exists():
+        return run.start
+    missing = f"{known.get('absolute', run.start)}, which does not exist; restore it"
+    if run.tune.kind == "none":
+        raise UserError(f"{folder} was started from {missing}")
+    raise UserError(f"{folder} is tuned over {missing}, or name its new place: `regard predict BASE --tune {folder}`")
 
 
 # --- several tuned runs over one base --------------------------------------------------------------------------------

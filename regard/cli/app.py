@@ -72,28 +72,44 @@ def demo(out: Annotated[Path, typer.Option(help="The run folder to create.")] = 
     """Train, evaluate and use a small model, in minutes on a CPU."""
     from ..demo import run_demo
 
-    run_demo(out)
+    exit_if_stopped(run_demo(out))
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
+    ] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to create; default: runs/RECIPE.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; RECIPE may be left out.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Only print all settings and their origins.")] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only build the model and print its size.")] = False,
 ) -> None:
     """Train a model."""
     from .. import api
 
-    changes = parse_settings(settings or [])
+    given = list(settings or [])
+    if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
+        given, recipe = [recipe, *given], None
+    changes = parse_settings(given)
+    if recipe is None and (show or dry or not resume):
+        raise UserError("missing argument 'RECIPE'; `regard train --help` shows what is expected")
     if show:
-        print(api.show(recipe, changes))
+        print(api.show(recipe or "", changes))
     elif dry:
-        print(api.dry(recipe, changes))
+        print(api.dry(recipe or "", changes))
+    elif out is None and recipe is None:
+        raise UserError("--resume without RECIPE needs the folder of the run; give --out RUN")
     else:
-        api.train(recipe, changes, out=out or Path("runs") / Path(recipe).stem, resume=resume, progress=True)
+        out = out or Path("runs") / Path(recipe or "").stem
+        exit_if_stopped(api.run_training(recipe, changes, out=out, resume=resume, progress=True).outcome.signal)
+
+
+def exit_if_stopped(signal: int) -> None:
+    """End with the exit code of the signal that stopped a training, if there was one."""
+    if signal:
+        raise typer.Exit(128 + signal)
 
 
 @app.command("eval")

@@ -3,9 +3,14 @@
 import difflib
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import typer
@@ -14,23 +19,37 @@ from ..errors import UserError
 from .io import one_line
 
 
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP, as KeyboardInterrupt is Ctrl-C: what is being written is removed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int:
-    """Run one command of a typer application. Exit codes: 0 success, 1 a bug in regard, 2 an error of the user."""
+    """Run one command of a typer application.
+
+    Exit codes: 0 success, 1 a bug in regard, 2 an error of the user, 128 + number a signal (Ctrl-C 130, SIGTERM 143).
+    """
     usage = typer.BadParameter.__base__  # click's UsageError; versions of typer keep click in different places
     assert usage is not None
     prepare_streams()
     warnings.showwarning = lambda message, *_: print(f"regard: {message}", file=sys.stderr)
     try:
-        invoke(application, program, arguments)
-        sys.stdout.flush()
+        with raised_signals():
+            invoke(application, program, arguments)
+            sys.stdout.flush()
         return 0
     except typer.Exit as end:
         return end.exit_code
     except BrokenPipeError:  # the reader of the pipe has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return print_error("stopped")
+        return interrupted(signal.SIGINT)
+    except Terminated as end:
+        return interrupted(end.number)
     except UserError as error:
         return print_error(str(error))
     except OSError as error:
@@ -49,6 +68,44 @@ def run_app(application: typer.Typer, program: str, arguments: list[str]) -> int
         if os.environ.get("REGARD_TRACEBACK") == "1":
             traceback.print_exception(error)
         return 1
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """In this context SIGTERM and SIGHUP raise Terminated; one that is ignored (`nohup`) stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    previous = {number: signal.getsignal(number) for number in numbers}
+    previous = {number: before for number, before in previous.items() if before != signal.SIG_IGN}
+    try:
+        for number in previous:
+            signal.signal(number, handle)
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+def interrupted(number: int) -> int:
+    """Print what is complete, report the stop, and return the exit code of the signal."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            discard_output()
+    print_error("stopped")
+    return 128 + number
+
+
+def discard_output() -> None:
+    """Let what is still buffered go nowhere: Python would report the closed pipe when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def prepare_streams() -> None:

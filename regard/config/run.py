@@ -146,6 +146,7 @@ def load_config(values: Mapping[str, Any], where: str = "run.json") -> Run:
     return _merge_layers([(where, values)], fresh=False).run
 
 
+LIMITS = ("train.steps", "train.epochs", "train.minutes")  # the first reached ends a training
 INFERENCE_SECTIONS = ("decode", "eval", "data", "device", "precision")  # can be changed for a trained model
 
 
@@ -222,11 +223,20 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
             if fresh and key == "model.size" and not over_start:
                 _add_size(draft, module, value)
         draft.add_layer(where, values)
+        _replace_limits(draft, where)
     if start:
         _check_tokenizer(draft, start, started)
-    if fresh and not any(draft.values.get(f"train.{limit}") for limit in ("steps", "epochs", "minutes")):
+    if fresh and not any(draft.values.get(limit) for limit in LIMITS):
         draft.errors.append("the training has no end; set train.steps, train.epochs or train.minutes")
     return _validate(draft)
+
+
+def _replace_limits(draft: SettingsDraft, where: str) -> None:
+    """A limit in a layer replaces those of lower layers: who asks for 20 epochs does not mean at most 800 steps."""
+    given = [key for key in LIMITS if draft.origin.get(key) == where and draft.values[key]]
+    for key in LIMITS:
+        if given and draft.values.get(key) and draft.origin[key] != where:
+            draft.values[key], draft.origin[key] = 0, f"replaced by {given[0]}"
 
 
 def _drop_other_families(layers: list[Layer]) -> list[Layer]:

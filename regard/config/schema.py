@@ -264,7 +264,7 @@ Tune: TypeAlias = Annotated[Untuned | Lora | Adapter | Prompt | Prefix, Field(di
 class Train(Base):
     """Settings of the training loop."""
 
-    steps: Count = 0  # steps, epochs, minutes: the first that is reached ends the training; 0: no limit
+    steps: Count = 0  # steps, epochs, minutes: the first reached ends the training; one given replaces a recipe's
     epochs: Count = 0
     minutes: Annotated[float, Field(ge=0)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
@@ -292,10 +292,10 @@ class Train(Base):
 
     @model_validator(mode="after")
     def _check_schedule(self) -> "Train":
-        if self.schedule.kind in ("cosine", "linear", "wsd") and self.steps == 0:
+        if self.schedule.kind in ("cosine", "linear", "wsd") and not (self.steps or self.epochs or self.minutes):
             raise ValueError(
-                f"train.schedule={self.schedule.kind} decays until the last step, but train.steps is 0; "
-                "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
+                f"train.schedule={self.schedule.kind} decays until the training ends, which it does not; set "
+                "train.steps, train.epochs or train.minutes, or use noam or constant"
             )
         return self
 

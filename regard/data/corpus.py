@@ -140,12 +140,21 @@ class WindowSampler(CorpusSampler):
 
     def plan(self, pool: Pool, index: int = 0) -> Iterator[Step]:
         rng = np.random.default_rng([self.train.seed, pool.epoch])
-        last = len(self.corpus) - self.width
-        begins = np.unique(np.concatenate([[0], np.arange(rng.integers(self.width), last, self.width), [last]]))
-        begins = rng.permutation(begins)
+        begins = rng.permutation(self._window_begins(rng))
         rows = min(self.rows, len(begins))
         for first in self._step_starts(index, rows, len(begins)):
             yield self._step(pool.epoch, begins[first : first + rows], first + rows)
+
+    def planned_steps(self, epochs: int) -> float:
+        """Exact: epochs may differ by a window."""
+        generators = (np.random.default_rng([self.train.seed, epoch]) for epoch in range(epochs))
+        windows = (len(self._window_begins(rng)) for rng in generators)
+        return float(sum(count // min(self.rows, count) for count in windows))
+
+    def _window_begins(self, rng: np.random.Generator) -> np.ndarray:
+        """The offsets of the windows of an epoch, ascending."""
+        last = len(self.corpus) - self.width
+        return np.unique(np.concatenate([[0], np.arange(rng.integers(self.width), last, self.width), [last]]))
 
 
 class ContiguousSampler(CorpusSampler):

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -89,7 +89,7 @@ class Loader:
         planned: deque[tuple[Step, int]] = deque()  # steps whose batches are not all loaded, and how many they have
         jobs = self._jobs(epoch, index, (rank, world), planned)
         batches: list[Batch] = []
-        for result in self._workers.map(jobs) if self._workers else map(self._run, jobs):
+        for result in self._results(jobs):
             if isinstance(result, Measured):
                 self.sampler.add_costs(result)
             elif result is not None:
@@ -98,6 +98,17 @@ class Loader:
                     step, _ = planned.popleft()
                     yield LoadedStep(batches, step.index, step.tokens, step.examples)
                     batches = []
+
+    def planned_steps(self, epochs: int) -> float:
+        """The number of steps of the first `epochs` epochs. Only the first pool is measured for it."""
+        for pool in islice(self.sampler.pools(0), 1):
+            for result in self._results(iter(self._measure_jobs(pool))):
+                assert isinstance(result, Measured)
+                self.sampler.add_costs(result)
+        return self.sampler.planned_steps(epochs)
+
+    def _results(self, jobs: Iterator[Job]) -> Iterator[Measured | Batch | None]:
+        return self._workers.map(jobs) if self._workers else map(self._run, jobs)
 
     def report(self) -> list[str]:
         """Sentences about what was left out so far."""

@@ -6,6 +6,7 @@ No tensor and no process is involved: every process plans the same steps and loa
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,10 @@ class StepSampler(ABC):
     def plan(self, pool: Pool, index: int = 0) -> Iterable[Step]:
         """The steps of a pool that end after `index` examples of the epoch. Needs the costs of its examples."""
 
+    def planned_steps(self, epochs: int) -> float:
+        """The number of steps of the first `epochs` epochs; the costs of the first pool are known."""
+        return float(epochs * sum(1 for pool in islice(self.pools(0), 1) for _ in self.plan(pool)))
+
     def unmeasured(self, pool: Pool) -> np.ndarray:
         """The examples of a pool whose costs are not known yet."""
         return np.zeros(0, np.int64)
@@ -127,6 +132,10 @@ class BudgetSampler(StepSampler):
         order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
         for begin in range(index // self.pool_size * self.pool_size, len(order), self.pool_size):
             yield Pool(epoch, begin, order[begin : begin + self.pool_size])
+
+    def planned_steps(self, epochs: int) -> float:
+        """Exact for one pool, whose order does not matter; several are as the first."""
+        return super().planned_steps(epochs) * max(len(self.examples) / self.pool_size, 1.0)
 
     def unmeasured(self, pool: Pool) -> np.ndarray:
         return self.costs.unknown(pool.examples)

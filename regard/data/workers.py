@@ -184,8 +184,9 @@ def _unchanged(result: object) -> object:
 
 def _prepare_worker(number: int) -> None:
     """Signals are for the parent, which ends the training in order; the workers end with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     Finalize(None, _leave_results, (os.getppid(),), exitpriority=0)
 
 

@@ -73,6 +73,10 @@ class TrainingJob(ABC):
         """This process's share of the steps of an epoch after its first `index` examples."""
         return self.loader.steps(epoch, index, rank, world)
 
+    def planned_steps(self, epochs: int) -> float:
+        """The number of steps of the first `epochs` epochs, estimated for data of several pools."""
+        return self.loader.planned_steps(epochs)
+
 
 def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str, Examples]:
     """The splits that training reads: train, and valid if there is one."""

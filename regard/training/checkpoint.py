@@ -43,6 +43,7 @@ class TrainingState:
     loss: float = 0.0  # summed over the predicted tokens since the last train record, and their count
     count: int = 0
     seconds: float = 0.0  # training time, over all parts of a resumed run
+    warm_seconds: float = 0.0  # the part of it before the end of the warm-up, if train.minutes limits it
 
 
 # Weights
@@ -186,7 +187,8 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trai
     _load_optimizer(former if former.exists() else path / OPTIMIZER, model, optimizer)
     record = files.read_json(path / STATE)
     restore_rng_state(record["random"])
-    return TrainingState(**{field.name: record[field.name] for field in dataclasses.fields(TrainingState)})
+    known = {field.name for field in dataclasses.fields(TrainingState)}  # an older version wrote fewer
+    return TrainingState(**{name: value for name, value in record.items() if name in known})
 
 
 def load_task_state(path: Path) -> dict[str, Tensor]:

@@ -15,15 +15,15 @@ from ..adapt.injection import injection_of
 from ..config.tasks import TASKS
 from ..device import resolve_device
 from ..errors import UserError
-from . import average, checkpoint, curves, optim, schedules
+from . import average, checkpoint, curves, optim
 from .checkpoint import TrainingState
-from .nonfinite import nonfinite_message, remedy
-from .progress import EventLog, Record, SilentLog, StopSignal, make_display
+from .limits import Limits
+from .nonfinite import FiniteCheck, remedy
+from .progress import EventLog, Record, SilentLog, make_display
 from .protocols import JobLike, Outcome, Resampled, Stateful, StepLike, StepStats
 from .ranks import ALONE, Ranks
 from .step import GradientStep, StepLoss
-
-MAX_UNCHECKED = 50  # steps between two checks for non-finite values, where a check waits for the device
+from .stop_signal import StopSignal
 
 
 def fit(
@@ -43,7 +43,7 @@ def fit(
     """
     trainer = Trainer(job, folder, ranks)
     settings = job.run.train
-    with optim.deterministic(settings.deterministic), StopSignal() as stop:
+    with optim.deterministic(settings.deterministic), StopSignal(progress and ranks.first) as stop:
         notes = [*notes, *trainer.prepare(resume)]
         if not ranks.first:
             return trainer.run(SilentLog(), notes, stop)
@@ -63,7 +63,7 @@ class Trainer:
         self.device = resolve_device(job.run.device)
         self.objective = job.objective.to(self.device)
         self.model = model = job.objective.model
-        self.learning_rate = schedules.learning_rate(train.schedule, train.lr, train.warmup, train.steps)
+        self.limits = Limits(train)
         self.optimizer = optim.build_optimizer(model, train.optimizer)
         self.ema = average.MovingAverage(self.optimizer, train.ema) if train.ema else None
         self.parameters = [each for each in model.parameters() if each.requires_grad]
@@ -74,11 +74,10 @@ class Trainer:
         )
         self.gradients = GradientStep(self.objective, self.device, train.seed, train.precision, ranks, compiled)
         self.state = TrainingState(compiled=train.compile)
-        self.deferred = self.device.type == "cuda"  # checking a value there at once would stall the device
-        self.unchecked: list[StepStats] = []  # steps whose loss and norm were not checked yet
-        self.norm = 0.0  # of the last checked gradients
+        self.finite = FiniteCheck(self.optimizer, self.device)
+        self.signal = 0  # that requested a stop, in any process
         self.saved = -1  # the step of the last checkpoint
-        self.epoch_size = 0  # examples of an epoch, known after the first one
+        self.elapsed = 0.0  # seconds before the next step, by the clock of the first process
         self.logged = self.started = time.monotonic()
         self.tokens = 0  # since the last record
         self.reported_facts: set[str] = set()
@@ -118,7 +117,9 @@ class Trainer:
         if self.state.step:
             self.reported_facts.update(self.job.describe_data())
         self.report_facts()
-        for note in notes:
+        if self.settings.epochs:
+            self.limits.plan(self.job.planned_steps(self.settings.epochs))
+        for note in [*notes, *self.limits.foreseen_warning()]:
             self.note(note)
         self.started = self.logged = time.monotonic()
         self.model.train()
@@ -139,12 +140,12 @@ class Trainer:
 
     def stop_reason(self, stop: StopSignal) -> str:
         """The status to end with now, or an empty string."""
-        train = self.settings
-        late = bool(train.minutes and self.state.step and self.seconds() >= 60 * train.minutes)  # at least one step
-        late, stopped = map(bool, self.ranks.total([late, stop.requested]))
-        if late or (train.steps and self.state.step >= train.steps):
+        now = round(1e6 * self.seconds()) if self.ranks.first else 0
+        microseconds, stopped, numbers = self.ranks.total([now, stop.requested, stop.number])
+        self.elapsed, self.signal = microseconds / 1e6, numbers // max(stopped, 1)
+        if self.limits.reached(self.state.step, self.elapsed):
             return "finished"
-        if train.patience and self.state.waited >= train.patience:
+        if 0 < self.settings.patience <= self.state.waited:
             return "early"
         return "stopped" if stopped else ""
 
@@ -157,13 +158,14 @@ class Trainer:
                 yield epoch, step
             if not index:
                 raise UserError(f"epoch {epoch} has no training example; check data.train and data.max_tokens")
-            self.epoch_size = index
             self.report_facts()
             epoch, index = epoch + 1, 0
 
     def step(self, epoch: int, step: StepLike) -> None:
         """Compute the gradients of all micro-batches, clip them and update the weights once."""
         state, number = self.state, self.state.step + 1
+        if self.settings.minutes and number <= self.settings.warmup:
+            state.warm_seconds = self.elapsed
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(number)
         for position, part in enumerate(self.resampled):
@@ -171,13 +173,17 @@ class Trainer:
         loss = self.compute_gradients(number, step)
         norm = optim.clip_gradients(self.parameters, self.settings.clip)
         start = state.index if epoch == state.epoch else 0
-        self.track(StepStats(number, epoch, start, step.index, step.examples, loss.count, loss.loss, norm))
+        if self.finite.track(StepStats(number, epoch, start, step.index, step.examples, loss.count, loss.loss, norm)):
+            self.check_finite()
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema:
             self.ema.update(number)
         state.step, state.epoch, state.index = number, epoch, step.index
         self.tokens += step.tokens
+
+    def learning_rate(self, number: int) -> float:
+        return self.limits.learning_rate(number, self.elapsed, self.state.warm_seconds)
 
     def compute_gradients(self, number: int, step: StepLike) -> StepLoss:
         """Add up the gradients of the micro-batches of step `number`."""
@@ -206,27 +212,11 @@ class Trainer:
 
     # Checks for non-finite losses, gradients and weights
 
-    def track(self, stats: StepStats) -> None:
-        """Keep non-finite gradients from the weights: check now, or on a GPU later, without waiting for the device."""
-        self.unchecked.append(stats)
-        if self.deferred:
-            # The fused optimizer skips a step with this mark; `check_finite` reports it before anything is saved.
-            self.optimizer.found_inf = (~torch.isfinite(stats.norm + stats.loss)).float()  # type: ignore[attr-defined]
-        if not self.deferred or len(self.unchecked) >= MAX_UNCHECKED:
-            self.check_finite()
-
     def check_finite(self) -> None:
-        """Fetch the pending losses from the device; raise an error at the first non-finite one."""
-        if not self.unchecked:
-            return
-        values = torch.stack([torch.stack([stats.loss, stats.norm]).float() for stats in self.unchecked]).tolist()
-        unchecked, self.unchecked = self.unchecked, []
-        for stats, (loss, norm) in zip(unchecked, values, strict=True):
-            if not math.isfinite(loss + norm):
-                raise UserError(nonfinite_message(stats, loss, norm, self.remedy()))
-            self.state.loss += loss * stats.count
-            self.state.count += stats.count
-            self.norm = norm
+        """Add the losses of the tracked steps; raise an error at the first non-finite one."""
+        for loss, count in self.finite.fetch(self.remedy):
+            self.state.loss += loss * count
+            self.state.count += count
 
     def check_weights(self) -> None:
         """Check that all losses and weights are finite; runs before anything is evaluated or saved."""
@@ -254,7 +244,11 @@ class Trainer:
     def log(self) -> None:
         self.check_finite()
         now, state = time.monotonic(), self.state
-        metrics = {"loss": state.loss / max(state.count, 1), "lr": self.learning_rate(state.step), "norm": self.norm}
+        metrics = {
+            "loss": state.loss / max(state.count, 1),
+            "lr": self.learning_rate(state.step),
+            "norm": self.finite.norm,
+        }
         metrics |= {"tokens_per_second": self.tokens / max(now - self.logged, 1e-9), "seconds": self.seconds()}
         self.event_log.write("train", state.step, self.progress(), epoch=state.epoch, **metrics)
         state.loss, state.count, self.tokens, self.logged = 0.0, 0, 0, now
@@ -345,13 +339,16 @@ class Trainer:
         self.ranks.wait()  # for the files of the first process
         if status != "stopped" and self.settings.average > 1:
             self.try_average()
-        outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds())
+        number = self.signal if status == "stopped" else 0
+        outcome = Outcome(status, state.step, state.best, state.best_step, self.seconds(), number)
         best = {} if state.best is None else {state.metric: state.best, "best_step": state.best_step}
         self.event_log.write("end", state.step, self.progress(), status=status, **best, seconds=outcome.seconds)
         if self.ranks.first:
             curves.draw(self.folder)
+        for warning in self.limits.final_warning(state.step) if status != "stopped" else ():
+            self.note(warning)
         if status == "stopped":
-            self.note(f"everything is saved in {self.folder}; the same command with --resume continues from there")
+            self.note(f"everything is saved in {self.folder}; `regard train --resume --out {self.folder}` continues it")
         self.ranks.wait()
         return outcome
 
@@ -387,11 +384,5 @@ class Trainer:
         return self.state.seconds + time.monotonic() - self.started
 
     def progress(self) -> float:
-        """The finished fraction of the training by the nearest limit; 0 if it is unknown."""
-        train, state = self.settings, self.state
-        fractions = [state.step / train.steps] if train.steps else []
-        if train.minutes:
-            fractions.append(self.seconds() / (60 * train.minutes))
-        if train.epochs and self.epoch_size:
-            fractions.append((state.epoch + state.index / self.epoch_size) / train.epochs)
-        return min(max(fractions, default=0.0), 1.0)
+        """The finished fraction of the training."""
+        return self.limits.progress(self.state.step, self.seconds())

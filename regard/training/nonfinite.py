@@ -1,10 +1,16 @@
-"""What to tell the user about a loss, a gradient or weights that are not finite."""
+"""Losses, gradients and weights that are not finite: how they are found, and what the user is told."""
 
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+
 from ..config.schema import Train
+from ..errors import UserError
 from .protocols import StepStats
+
+MAX_UNCHECKED = 50  # steps between two checks, where a check waits for the device
 
 
 def nonfinite_message(stats: StepStats, loss: float, norm: float, advice: str) -> str:
@@ -23,3 +29,32 @@ def remedy(train: Train, folder: Path, saved: int) -> str:
         f"Try a lower train.lr (now {train.lr:g}), a longer train.warmup (now {train.warmup}) "
         f"or {f'a smaller train.clip (now {train.clip:g})' if train.clip else 'train.clip=1 (now off)'}"
     )
+
+
+class FiniteCheck:
+    """Keeps non-finite gradients from the weights: checks at once, or on a GPU later, without waiting for it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.optimizer, self.deferred = optimizer, device.type == "cuda"  # a check there would stall the device
+        self.unchecked: list[StepStats] = []  # steps whose loss and norm were not checked yet
+        self.norm = 0.0  # of the last checked gradients
+
+    def track(self, stats: StepStats) -> bool:
+        """Remember a step whose weights are not updated yet; True if its check is due."""
+        self.unchecked.append(stats)
+        if self.deferred:
+            # The fused optimizer skips a step with this mark; `fetch` reports it before anything is saved.
+            self.optimizer.found_inf = (~torch.isfinite(stats.norm + stats.loss)).float()  # type: ignore[attr-defined]
+        return not self.deferred or len(self.unchecked) >= MAX_UNCHECKED
+
+    def fetch(self, remedy: Callable[[], str]) -> Iterator[tuple[float, int]]:
+        """Fetch the mean losses of the tracked steps, with their counts; raise an error at the first non-finite one."""
+        if not self.unchecked:
+            return
+        values = torch.stack([torch.stack([stats.loss, stats.norm]).float() for stats in self.unchecked]).tolist()
+        unchecked, self.unchecked = self.unchecked, []
+        for stats, (loss, norm) in zip(unchecked, values, strict=True):
+            if not math.isfinite(loss + norm):
+                raise UserError(nonfinite_message(stats, loss, norm, remedy()))
+            self.norm = norm
+            yield loss, stats.count

@@ -1,15 +1,12 @@
-"""Progress of a training: metrics.jsonl, TensorBoard, the callback, the terminal; and the stop signal."""
+"""Progress of a training: metrics.jsonl, TensorBoard, the callback, the terminal."""
 
 import json
 import math
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .. import files
@@ -213,25 +210,3 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
-
-
-class StopSignal:
-    """In this context the first Ctrl-C or SIGTERM requests a stop after the current step; a second kills at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[int, signal._HANDLER] = {}
-
-    def __enter__(self) -> "StopSignal":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -47,6 +47,9 @@ class JobLike(Protocol):
     def steps(self, epoch: int, index: int, rank: int, world: int) -> Iterator[StepLike]:
         """The share of process `rank` of the steps of an epoch after its first `index` examples."""
 
+    def planned_steps(self, epochs: int) -> float:
+        """The number of steps of the first `epochs` epochs, estimated where it is not known before they are read."""
+
     def validate(self) -> dict[str, float]: ...
 
     def describe_data(self) -> list[str]:
@@ -84,6 +87,7 @@ class Outcome:
     best: float | None  # of train.metric on valid data
     best_step: int
     seconds: float
+    signal: int = 0  # that stopped it
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from regard.errors import UserError
 
 SURFACE = {
     "demo": ["--out"],
-    "train": ["RECIPE", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
+    "train": ["[RECIPE]", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
     "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out", "--tune", "--force"],
     "predict": [
         "RUN",
@@ -77,7 +77,8 @@ class FakeApi(types.ModuleType):
     def __init__(self):
         super().__init__("regard.api")
         self.calls = []
-        self.train = lambda *a, **k: self.calls.append(("train", a, k))
+        stopped = types.SimpleNamespace(outcome=types.SimpleNamespace(signal=0))
+        self.run_training = lambda *a, **k: self.calls.append(("train", a, k)) or stopped
         self.show = lambda *a: f"show {a}"
         self.dry = lambda *a: f"dry {a}"
         self.recipes = lambda: [("one", "The first.")]
@@ -198,15 +199,16 @@ def test_a_bug_exits_1(api, feed, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "words"), [(KeyboardInterrupt(), "stopped"), (OSError(28, "No space left"), "No space")]
+    ("error", "words", "expected"),
+    [(KeyboardInterrupt(), "stopped", 130), (OSError(28, "No space left"), "No space", 2)],
 )
-def test_interruptions(error, words, api, capsys, monkeypatch):
+def test_interruptions(error, words, expected, api, capsys, monkeypatch):
     def raising(*arguments, **named):
         raise error
 
-    monkeypatch.setattr(api, "train", raising)
+    monkeypatch.setattr(api, "run_training", raising)
     code, _, err = run_cli(capsys, "train", "dates")
-    assert code == 2
+    assert code == expected
     assert err.startswith(f"regard: {words}")
     assert err.count("\n") == 1
 

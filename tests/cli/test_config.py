@@ -316,9 +316,10 @@ def test_each_error_has_its_message(case):
 
 
 def test_more_errors():
-    assert errors_of(train__schedule="cosine", train__steps=0, train__epochs=2) == [
-        "train.schedule=cosine decays until the last step, but train.steps is 0; "
-        "set train.steps (train.epochs and train.minutes may end it sooner), or use noam or constant"
+    assert errors_of(train__schedule="cosine", train__steps=0) == [
+        "the training has no end; set train.steps, train.epochs or train.minutes",
+        "train.schedule=cosine decays until the training ends, which it does not; set train.steps, train.epochs or "
+        "train.minutes, or use noam or constant",
     ]
     assert "use decode.kind=beam" in errors_of(decode="greedy", decode__nbest=2)[0]
     assert errors_of(train__schedule="cosine", train__schedule__decay="0.2") == [

@@ -29,6 +29,7 @@ from regard.training import curves, fit, loop, progress
 from regard.training import optim as optim
 from regard.training.objective import LossSum, Objective
 from regard.training.schedules import learning_rate
+from regard.training.stop_signal import StopSignal
 
 VOCAB, EXAMPLES, BATCH = 23, 40, 8
 draw = curves.draw
@@ -103,6 +104,9 @@ class Task:
             parts = enumerate(rows.chunk(self.run.train.accumulate))
             micro_batches = [self.micro_batch(some, number) for number, some in parts]
             yield Step(micro_batches, start + len(rows), int(self.valid[rows].sum()), rows.tolist())
+
+    def planned_steps(self, epochs: int) -> float:
+        return epochs * EXAMPLES / BATCH
 
     def micro_batch(self, rows: Tensor, number: int) -> Batch:
         text = Inputs("tokens", self.tokens[rows])
@@ -573,7 +577,7 @@ def test_a_nonfinite_step_is_skipped_and_reported(tmp_path: Path, poison: str, d
     task = Poisoned(steps=20, save_every=6, eval_every=100, log_every=10, clip=0.0 if poison == "inf" else 1.0)
     task.poison = poison
     trainer = loop.Trainer(task.of(model), folder(tmp_path))
-    trainer.deferred = deferred
+    trainer.finite.deferred = deferred
     trainer.prepare(resume=False)
     kept: dict[int, Tensor] = {}
     original_step = trainer.step
@@ -583,7 +587,7 @@ def test_a_nonfinite_step_is_skipped_and_reported(tmp_path: Path, poison: str, d
         original_step(epoch, data)
 
     trainer.step = recording_step  # type: ignore[method-assign]
-    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, progress.StopSignal() as stop:
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, StopSignal() as stop:
         trainer.run(event_log, [], stop)
     text = str(caught.value)
     what = "the gradient norm is nan" if poison == "gradient" else f"the loss is {poison}"
@@ -608,9 +612,9 @@ def test_a_nonfinite_step_is_reported_before_a_save(tmp_path: Path) -> None:
     task = Poisoned(save_every=6, eval_every=100, log_every=100)
     task.start = 0
     trainer = loop.Trainer(task.of(net()), folder(tmp_path))
-    trainer.deferred = True
+    trainer.finite.deferred = True
     trainer.prepare(resume=False)
-    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, progress.StopSignal() as stop:
+    with pytest.raises(UserError) as caught, progress.EventLog(tmp_path, 0) as event_log, StopSignal() as stop:
         trainer.run(event_log, [], stop)
     assert "the loss is nan at step 6 (epoch 1, examples 1 to 8: " in str(caught.value)
     assert "there is no checkpoint yet" in str(caught.value)

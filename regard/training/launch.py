@@ -1,0 +1,193 @@
+"""Launch a training: resolve or resume its run, prepare the task, create or lock the run folder, run the loop."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .. import run_folder
+from ..adapt import tuned_run
+from ..config import run as config
+from ..config.merge import flatten
+from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
+from ..device import resolve_device
+from ..errors import UserError
+from ..files import JsonMapping, JsonObject, atomic_write, remove
+from ..pretrained import Pretrained, read_settings
+from ..processors.base import Processor
+from ..processors.saved import load_processors, save_processors
+from ..tasks import prepare
+from . import progress
+from .lock import RunLock
+from .loop import fit
+from .protocols import Outcome
+from .ranks import Ranks, joined_processes
+
+Settings: TypeAlias = Mapping[str, Any]  # by dotted key
+OpenStart: TypeAlias = Callable[[str], Pretrained]  # loads the folder that `start` names
+
+FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
+FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
+# Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
+CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
+SET_BY_TASK = tuple(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled"))
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A training that has ended: its outcome, and the base of a tuned run, which is still in memory."""
+
+    outcome: Outcome
+    pretrained: Pretrained | None
+
+
+def launch(
+    out: Path, recipe: str | None, changes: Settings, *, resume: bool, open_start: OpenStart, **report: Any
+) -> Launched:
+    """Train a recipe with some settings changed into `out`, or resume the run there, which needs no recipe."""
+    if resume:
+        resolved = resume_run(out, recipe, changes)
+    elif recipe is None:
+        raise UserError("no recipe is given; give a name from `regard list` or a .toml file, or resume a run")
+    else:
+        resolved = config.resolve(recipe, changes, read_start=read_settings)
+    with joined_processes(resolve_device(resolved.run.device)) as ranks, ExitStack() as held:
+        if ranks.first and resume:
+            held.enter_context(RunLock(out))
+        elif ranks.first:
+            check_free(out)
+        return _train(out, recipe or "", resolved, resume, ranks, held, open_start, report)
+
+
+def _train(
+    out: Path,
+    recipe: str,
+    resolved: ResolvedRun,
+    resume: bool,
+    ranks: Ranks,
+    held: ExitStack,
+    open_start: OpenStart,
+    report: Mapping[str, Any],
+) -> Launched:
+    """Train in this process. Of several ones, only the first writes to `out`."""
+    run = resolved.run
+    start = run.start and (tuned_run.base_folder(run, out) if resume else run.start)
+    pretrained = open_start(start) if start else None
+    run = pretrained.complete(run) if pretrained else run
+    kept = load_processors(out) if resume else pretrained.processors if pretrained else {}
+    with ranks.first_in_turn():
+        job = prepare(run, kept, resolve_device(run.device), out if resume else None)
+    run, processors = job.run, job.processors
+    notes = pretrained.copy_weights(job.model) if pretrained else []
+    if pretrained and run.tune.kind != "none":
+        notes += tuned_run.prepare(job.model, run, pretrained, processors)
+    inputs: JsonObject = {"data": {name: split.fingerprint() for name, split in job.splits.items()}}
+    if pretrained:
+        inputs["start"] = tuned_run.describe_base(run, pretrained, out) | {"notes": notes}
+    if resume:
+        check_same_inputs(out, inputs)
+    if ranks.first and resume:
+        run_folder.update_run(out, config=run.dump())
+    elif ranks.first:
+        create_run(out, recipe, ResolvedRun(run, resolved.origin), processors, inputs)
+        held.enter_context(RunLock(out))
+    try:
+        outcome = fit(job, out, resume=resume, notes=[] if resume else notes, ranks=ranks, **report)
+    except UserError:
+        if ranks.first and not resume and is_untrained(out):  # the first step failed
+            remove(out)
+        raise
+    finally:
+        job.loader.close()
+    return Launched(outcome, pretrained)
+
+
+# --- run folders -----------------------------------------------------------------------------------------------------
+
+
+def check_free(out: Path) -> None:
+    if run_folder.is_run(out):
+        raise UserError(f"{out} already holds a run; add --resume to continue it, or choose another --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not a run; choose another --out, so that nothing there is lost")
+
+
+def create_run(
+    out: Path, recipe: str, resolved: ResolvedRun, processors: Mapping[str, Processor], inputs: JsonMapping
+) -> None:
+    """Create the run folder in one step, with everything except the weights."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with atomic_write(out, replace=False) as draft:
+            draft.mkdir()
+            about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
+            run_folder.write_run(draft, {**about, "processors": save_processors(draft, processors), **inputs})
+            check_free(out)  # again: another process may have created it meanwhile
+            if out.exists():
+                out.rmdir()
+    except OSError:
+        check_free(out)
+        raise
+
+
+def is_untrained(out: Path) -> bool:
+    """True if the folder has neither a checkpoint nor a record of a step."""
+    recorded = any(record["step"] for record in progress.read_records(out / "metrics.jsonl"))
+    return not recorded and not (out / "checkpoints").exists()
+
+
+# --- resume ----------------------------------------------------------------------------------------------------------
+
+
+def resume_run(out: Path, recipe: str | None, wanted: Settings) -> ResolvedRun:
+    """The stored run with the settings that may change. Another model or other data would be another run."""
+    if not run_folder.is_run(out):
+        raise UserError(f"{out} holds no run to resume; leave out --resume to start one")
+    about = run_folder.read_run(out)
+    old = load_config(about["config"], str(out / run_folder.FILE))
+    origin: dict[str, str] = about.get("origin", {})
+    if recipe is not None and about.get("recipe") != recipe:
+        raise UserError(
+            f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one, or without "
+            f"any: `regard train --resume --out {out}`"
+        )
+    _check_fixed(old, origin, _wanted_run(old, recipe, wanted))
+    free = {
+        key: value for key, value in wanted.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
+    }
+    run = change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
+    return ResolvedRun(run, origin | dict.fromkeys(free, "command line"))
+
+
+def _wanted_run(old: Run, recipe: str | None, wanted: Settings) -> ResolvedRun:
+    """The run that the command line names: its recipe with the settings, or the stored run with them."""
+    if recipe is not None:
+        return config.resolve(recipe, wanted, read_start=read_settings)
+    run = change_settings(old, wanted, only=tuple(Run.model_fields))
+    return ResolvedRun(run, dict.fromkeys(changed_keys(old, run), "command line"))
+
+
+def _check_fixed(old: Run, origin: Mapping[str, str], wanted: ResolvedRun) -> None:
+    """Refuse another value of a setting that a resumed run cannot change."""
+    before, now = dict(flatten(old.dump())), dict(flatten(wanted.run.dump()))
+    given_before = {key for key, where in origin.items() if where == "command line"}
+    given_now = {key for key, where in wanted.origin.items() if where == "command line"}
+    for key in changed_keys(old, wanted.run):
+        fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
+        fixed &= not wanted.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
+        if fixed and (key in given_now or key not in given_before):
+            raise UserError(
+                f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"
+            )
+
+
+def check_same_inputs(out: Path, inputs: JsonMapping) -> None:
+    """The data and the weights of `start` must be those that the run was started with."""
+    about = run_folder.read_run(out)
+    before, now = about.get("data", {}), inputs["data"]
+    for name in before | now:
+        if before.get(name) != now.get(name):
+            raise UserError(f"data.{name} is not what {out} was started with; give the same files, or start a new run")
+    if about.get("start", {}).get("weights") != inputs.get("start", {}).get("weights"):
+        raise UserError(f"start has other weights than when {out} was started; restore them, or start a new run")

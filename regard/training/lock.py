@@ -1,0 +1,99 @@
+"""The lock of a run folder: two processes cannot train one run."""
+
+import errno
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from ..errors import UserError
+from ..files import explain_os_error
+
+FILE = ".lock"
+_held: set[Path] = set()  # by this process: the system's locks do not exclude its other threads
+
+
+class RunLock:
+    """In this context no other process trains the run in `folder`.
+
+    The system holds the lock and releases it when the process ends, however it ends. The file names the process for
+    the message to others; one that a killed process left behind is not locked and is used again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder.resolve() / FILE
+        self.handle = -1
+
+    def __enter__(self) -> "RunLock":
+        if self.path in _held:
+            raise UserError(f"{self.folder} is being trained by this process already; choose another --out")
+        try:
+            while not self._lock():  # the file was removed by its holder between opening and locking
+                pass
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        _held.add(self.path)
+        return self
+
+    def _lock(self) -> bool:
+        """Lock the file; True if it is still the one at its path."""
+        self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _try_lock(self.handle):
+                holder = os.read(self.handle, 200).decode(errors="replace") or "another process"
+                raise UserError(
+                    f"{self.folder} is being trained by {holder}; wait until it ends, stop it, or choose another --out"
+                )
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self.handle), os.stat(self.path)):
+                    os.truncate(self.handle, 0)
+                    os.write(self.handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                    return True
+        except BaseException:
+            os.close(self.handle)
+            raise
+        os.close(self.handle)
+        return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _held.discard(self.path)
+        with suppress(OSError):
+            if sys.platform == "win32":  # an open file cannot be removed there
+                os.close(self.handle)
+                os.unlink(self.path)
+            else:
+                os.unlink(self.path)
+                os.close(self.handle)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        """Lock a byte far behind the text, which others may read."""
+        os.lseek(handle, 1 << 30, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EDEADLK)
+        finally:
+            os.lseek(handle, 0, os.SEEK_SET)
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        """False if another process has the lock. A file system without locks does not keep anyone from training.
+
+        It belongs to this process alone: its workers do not inherit it, so it ends with the process.
+        """
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EAGAIN)
+        return True
