@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
 
 T = TypeVar("T")
-Line: TypeAlias = str | tuple[str, float] | list[str] | list[tuple[str, float]]  # a prediction
+Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, float]] | None  # a prediction
 CHUNK = 1000  # lines that are read, processed and printed at a time
 
 
@@ -163,6 +163,8 @@ def one_line(text: Line) -> str:
     """A text on one line; several (decode.nbest, decode.top) separated by tabs, a label with its probability."""
     if isinstance(text, list):
         return "\t".join(one_line(each).replace("\t", " ") for each in text)
+    if isinstance(text, float) or text is None:  # the number of a regressor; an empty text has none
+        return "" if text is None else f"{text:.7g}"
     if isinstance(text, tuple):
         return one_line(f"{text[0]} {text[1]:.4f}")
     return text.replace("\r", " ").replace("\n", " ")

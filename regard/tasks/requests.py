@@ -137,6 +137,18 @@ class ClassifyResult(Result):
 
 
 @dataclass(frozen=True)
+class RegressionRequest(Request):
+    text: str
+
+
+@dataclass(frozen=True)
+class RegressionResult(Result):
+    """The number of a text. An empty text has none."""
+
+    value: float | None
+
+
+@dataclass(frozen=True)
 class TagRequest(Request):
     """A sentence as words, or as text: CoNLL-U, columns, a JSON object, or words between spaces."""
 

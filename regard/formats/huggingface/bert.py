@@ -58,13 +58,29 @@ def read_head(theirs: JsonMapping, architectures: Mapping[str, str]) -> dict[str
     return {"head": architectures[name]}
 
 
+def is_regressor(c: bert.EncoderConfig) -> bool:
+    """True if the head gives a number: as in transformers, a head for classes with one output."""
+    return c.head == "class" and c.labels == 1
+
+
+def read_problem_type(theirs: JsonMapping) -> JsonObject:
+    kind = theirs.get("problem_type")
+    if kind not in (None, "single_label_classification", "regression"):
+        expected = "expected 'single_label_classification', one label for each text, or 'regression'"
+        raise ValueError(f"problem_type is {kind!r}; {expected}")
+    if kind == "regression" and (count := len(label_names(theirs))) > 1:
+        raise ValueError(f"problem_type is 'regression' with {count} labels; regard reads regressors of one number")
+    return {}
+
+
+def write_problem_type(c: bert.EncoderConfig) -> JsonObject:
+    return {"problem_type": "regression"} if is_regressor(c) else {}
+
+
 def encoder_rows(activation: str = "gelu") -> tuple[Row, ...]:
     """What BERT, Longformer and BigBird share; `activation` is their default for `hidden_act`."""
     return (
-        Only(
-            "problem_type", "single_label_classification",
-            "expected 'single_label_classification', one label for each text", written=False,
-        ),
+        Joint(read_problem_type, write_problem_type),
         Field("vocab", "vocab_size"),
         Field("token_types", "type_vocab_size", 2),
         Field("width", "hidden_size"),
@@ -196,7 +212,8 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
 
 def predictor_of(folder: EncoderFolder, overrides: JsonMapping) -> "AnyPredictor":
     """The module of a task builds it: `from_folder(folder, overrides)`."""
-    task = import_module(f"regard.tasks.{TASKS[folder.config.head]}")
+    name = "regression" if is_regressor(folder.config) else TASKS[folder.config.head]
+    task = import_module(f"regard.tasks.{name}")
     predictor: AnyPredictor = task.from_folder(folder, overrides)
     return predictor
 
