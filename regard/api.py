@@ -10,9 +10,9 @@ from .config import run as config
 from .config.merge import flatten, split_commas
 from .config.run import ResolvedRun, Run, change_settings, family_of, load_config
 from .config.schema import Sides
+from .data.memory import evaluation_sides, with_data
 from .errors import UserError
 from .files import JsonObject
-from .metrics.text import check_same_signatures
 from .pretrained import Pretrained, read_settings
 
 if TYPE_CHECKING:
@@ -162,41 +162,21 @@ def convert(
     return write(Path(path), Path(out), lambda folder: load(folder, CPU_FP32), to, average, precision, data, merge)
 
 
-def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Sides | None = None) -> JsonObject:
+def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Any = None) -> JsonObject:
     """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
-    systems, tasks = list[JsonObject](), list[str]()
-    outputs: list[Any] = []  # (answers, references) of each run
+    from .tasks.comparison import compare_predictors
+
     for name in (name for path in paths for name in _split_paths(path)):
         _check_folder(Path(name))  # report a wrong path before any work
-    for path in paths:
-        predictor = load(path, overrides)
-        metrics, *output = predictor.evaluate_with_outputs(data)
-        tasks.append(predictor.run.task)
-        if outputs and output[1] != outputs[0][1]:
-            if tasks[0] != tasks[-1]:
-                raise UserError(
-                    f"{paths[0]} has task {tasks[0]} and {path} has task {tasks[-1]}; compare runs of one task"
-                )
-            raise UserError(
-                f"{paths[0]} and {path} have different test data; set one for all with --data, read in one way "
-                "(data.document, data.format)"
-            )
-        systems.append({"run": str(path), **metrics})
-        outputs.append(output)
-    if outputs[0][0] is None:  # no texts were written: only metrics can be compared
-        return {"systems": systems}
-    check_same_signatures(systems)
-    signatures, results = predictor.paired_test([answers for answers, _ in outputs], outputs[0][1])
-    compared = [system | {"bootstrap": result} for system, result in zip(systems, results, strict=True)]
-    return {"systems": compared, "signatures": signatures}
+    return compare_predictors(((str(path), load(path, overrides)) for path in paths), evaluation_sides(data))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
 def _merge(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
-    """Settings by dotted key; overrides win over sections."""
-    return {**dict(flatten(sections)), **dict(flatten(overrides or {}))}
+    """Settings by dotted key; overrides win over sections. Data in memory get a name."""
+    return {**dict(flatten(with_data(sections))), **dict(flatten(with_data(overrides or {})))}
 
 
 def _pretrained(folder: str) -> Pretrained:

@@ -21,7 +21,7 @@ LEVELS = [
     ["run_folder"],
     ["config.merge"],
     ["config.schema"],
-    ["config.tasks"],
+    ["config.tuning", "config.tasks"],
     ["device", "parts"],
     ["adapt", "metrics"],
     ["look"],

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import Adapter
+from ..config.tuning import Adapter
 from .injection import Injection, format_names, unsupported
 
 SUBLAYERS = {"attention": ("attention", "cross"), "feed": ("feed",), "both": ("attention", "cross", "feed")}

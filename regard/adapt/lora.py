@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import Lora
+from ..config.tuning import Lora
 from ..errors import UserError
 from ..parts import Positions
 from .injection import Injection, injection_of, matching_names, unsupported

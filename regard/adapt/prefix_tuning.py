@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.schema import Prefix
+from ..config.tuning import Prefix
 from ..parts import Cache, Encoded, Inputs
 from .injection import Injection
 from .virtual_tokens import (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config.schema import Prompt
+from ..config.tuning import Prompt
 from ..parts import Cache, Encoded, Inputs, Stack
 from ..parts.efficient import GlobalAttention
 from .injection import Injection, unsupported

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from torch import nn
 
-from ..config.schema import Adapter, Lora, Prefix, Prompt
+from ..config.tuning import Adapter, Lora, Prefix, Prompt
 from ..errors import UserError
 from . import adapters, lora, prefix_tuning, prompt_tuning
 from .injection import TUNE_MODULE, Injection, injection_of

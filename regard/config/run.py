@@ -19,8 +19,9 @@ from .merge import (
     settings_of,
     to_toml,
 )
-from .schema import Base, Data, TokenizerConfig, Train, Tune, Untuned
+from .schema import Base, Data, TokenizerConfig, Train
 from .tasks import TASKS
+from .tuning import Tune, Untuned
 
 if TYPE_CHECKING:
     from ..families.protocols import Family

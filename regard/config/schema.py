@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from .merge import settings_of, split_commas, with_kind
 
@@ -39,8 +48,15 @@ def _sides(value: Any) -> Any:
     )
 
 
+def _keep(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """A string as it is: pydantic would make a subclass, such as the name of data in memory, a plain one."""
+    checked = validate(value)
+    return value if isinstance(value, str) else checked
+
+
+Pattern: TypeAlias = Annotated[str, WrapValidator(_keep)]  # a file name, a glob, or data in memory
 Strings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_strings)]
-Sides: TypeAlias = Annotated[tuple[tuple[str, ...], ...], BeforeValidator(_sides)]
+Sides: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_sides)]
 """The sides of an example (source, target), each a tuple of file patterns."""
 
 Count: TypeAlias = Annotated[int, Field(ge=0)]
@@ -216,49 +232,6 @@ class AdamW(Base):
 
 Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | WarmupStableDecay, Field(discriminator="kind")]
 Optimizer: TypeAlias = Annotated[Adam | AdamW, Field(discriminator="kind")]
-
-
-class Untuned(Base):
-    """No tuning: all parameters are trained."""
-
-    kind: Literal["none"] = "none"
-
-
-class Lora(Base):
-    """LoRA (2106.09685): a low-rank branch beside linear layers."""
-
-    kind: Literal["lora"] = "lora"
-    rank: Positive = 8
-    alpha: Annotated[float, Field(gt=0)] = 16.0  # the branch is scaled by alpha / rank
-    dropout: Share = 0.0  # on the input of the branch
-    pattern: str = r"\.(query|value)$"  # regular expression, searched in the names of linear layers
-
-
-class Adapter(Base):
-    """Adapters (1902.00751): a bottleneck network after sub-layers."""
-
-    kind: Literal["adapter"] = "adapter"
-    bottleneck: Positive = 64
-    after: Literal["both", "attention", "feed"] = "both"
-
-
-class Prompt(Base):
-    """Prompt tuning (2104.08691): trained vectors before the first token."""
-
-    kind: Literal["prompt"] = "prompt"
-    length: Positive = 20
-    words: str = ""  # initial values, repeated to the length; empty: random tokens
-
-
-class Prefix(Base):
-    """Prefix tuning (2101.00190): trained keys and values before the first token, in every layer."""
-
-    kind: Literal["prefix"] = "prefix"
-    length: Positive = 20
-    words: str = ""  # initial values, repeated to the length; empty: random tokens
-
-
-Tune: TypeAlias = Annotated[Untuned | Lora | Adapter | Prompt | Prefix, Field(discriminator="kind")]
 
 
 class Train(Base):

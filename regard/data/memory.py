@@ -1,18 +1,20 @@
-"""Data that a program hands over: lists, frames, Arrow tables, Hugging Face data sets, iterables."""
+"""Data that a program hands over instead of file names: lists, frames, Arrow tables, data sets, iterables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
+from pydantic import ValidationError
+
+from ..config.schema import Data, Sides
 from ..errors import UserError
-from .columns import LABEL, TAGS, Choice, ColumnRule
-from .tables import ColumnTable, record_cells, record_names
 
 EXPECTED = (
     "expected file names, a list of tuples or dicts, a dict of columns, a pandas or polars frame, an Arrow table, a "
     "Hugging Face data set, or an iterable of records"
 )
+IN_MEMORY = "records in memory"  # ends the description of data that a program handed over
+SPLITS = {"validation": "valid"}  # as Hugging Face names it
 
 
 class InMemory(str):
@@ -32,30 +34,71 @@ def as_sides(data: Any, key: str) -> Any:
         return data
     if isinstance(data, list) and all(isinstance(each, str | PathLike | list) for each in data):
         return data  # names of files, or lists of them
+    if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
+        data = data.collect()
     if _is_known(data):
         return ((InMemory(data),),)
     if isinstance(data, Iterable) and not isinstance(data, bytes | Mapping | set | frozenset):
         from .arrow import spool
 
         return ((str(spool(data, key)),),)
-    raise UserError(f"{key} is {_kind(data)}; {EXPECTED}")
+    raise UserError(f"{key} is a {kind_of(data)}; {EXPECTED}")
+
+
+def with_data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose data may be in memory: under `data` or, by dotted key, `data.train`."""
+    changed = dict(settings)
+    for key, value in settings.items():
+        if key == "data" and isinstance(value, Mapping):
+            changed[key] = {SPLITS.get(name, name): _side_value(f"data.{name}", each) for name, each in value.items()}
+        else:
+            changed[key] = _side_value(key, value)
+    return changed
+
+
+def _side_value(key: str, value: Any) -> Any:
+    return as_sides(value, key) if key.partition("data.")[2] in ("train", "valid", "test", *SPLITS) else value
+
+
+def keep_memory(stored: Data, given: Data) -> Data:
+    """The data settings of a stored run; data that were in memory are those that are given now."""
+    return stored.model_copy(update={split: getattr(given, split) for split in splits_in_memory(given)})
+
+
+def splits_in_memory(data: Data) -> list[str]:
+    """The splits whose data are in memory."""
+    sides = {split: getattr(data, split) for split in ("train", "valid", "test")}
+    return [
+        split for split, value in sides.items() if any(isinstance(name, InMemory) for side in value for name in side)
+    ]
+
+
+def evaluation_sides(data: Any) -> Sides | None:
+    """What `evaluate` is given as the sides of examples: file names, such as "a.en,a.de", or data in memory."""
+    if data is None:
+        return None
+    try:
+        sides: Sides = Data.model_validate({"test": as_sides(data, "data")}).test
+    except ValidationError as error:
+        raise UserError(f"the data are a {kind_of(data)}; {EXPECTED}") from error
+    if not sides:
+        raise UserError("the data are empty; give at least one example, or nothing to use data.test of the run")
+    return sides
 
 
 def _is_known(data: Any) -> bool:
     """True for data with a length that is read by index or by column."""
     if isinstance(data, Mapping):
         return all(hasattr(column, "__len__") and not isinstance(column, str) for column in data.values())
-    return _is_frame(data) or (
-        hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, bytes)
-    )
+    return is_frame(data) or (hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, bytes))
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
     module = type(data).__module__.partition(".")[0]
     return module in ("pandas", "polars", "pyarrow", "datasets") and hasattr(data, "shape")
 
 
-def _kind(data: Any) -> str:
+def kind_of(data: Any) -> str:
     module = type(data).__module__.partition(".")[0]
     return (
         f"{module} {type(data).__name__}"
@@ -66,105 +109,4 @@ def _kind(data: Any) -> str:
 
 def _describe(data: Any) -> str:
     count = len(next(iter(data.values()), ())) if isinstance(data, Mapping) else len(data)
-    return f"{_kind(data)} of {count:,} records in memory"
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def memory_table(data: Any, name: str, rule: ColumnRule, invalid: str = "refuse") -> ColumnTable:
-    """The table of data in memory."""
-    place = lambda index: f"{name}, record {index + 1}"  # noqa: E731
-    try:
-        if isinstance(data, Mapping) or _is_frame(data):
-            columns, labels = _columns(data)
-            return _column_table(columns, labels, name, place, rule, invalid)
-        choice, cells = _row_cells(data, rule)
-    except (UserError, ValueError) as error:
-        raise error if str(error).startswith(name) else UserError(f"{name}: {error}") from error
-    return ColumnTable(name, len(data), cells, place, rule, choice, invalid)
-
-
-def _row_cells(rows: Sequence[Any], rule: ColumnRule) -> tuple[Choice | None, Callable[[int], Sequence[object]]]:
-    """The choice of columns for a sequence of records, and their cells."""
-    if not len(rows):
-        return None, lambda index: ()
-    first = rows[0]
-    if isinstance(first, Mapping):
-        choice = rule.by_name(record_names(dict(first)))
-
-        def cells(index: int) -> Sequence[object]:
-            row = rows[index]
-            if not isinstance(row, Mapping):
-                raise ValueError(f"a {type(row).__name__}, and the first record is a dict")
-            return record_cells(dict(row), choice, rule)
-
-        return choice, cells
-    width = 1 if isinstance(first, str) else len(first) if isinstance(first, tuple | list) else 0
-    if not width:
-        raise ValueError(f"its first record is a {type(first).__name__}; expected tuples, dicts or texts")
-    choice = replace(rule, header="no").by_number(width)
-
-    def row_cells(index: int) -> Sequence[object]:
-        row = (rows[index],) if isinstance(rows[index], str) else rows[index]
-        if not isinstance(row, tuple | list) or len(row) != width:
-            count = len(row) if isinstance(row, tuple | list) else 1
-            raise ValueError(f"{count} values, and the first record has {width}")
-        return [None if number is None else row[number] for number in choice.indices]
-
-    return choice, row_cells
-
-
-def _column_table(
-    columns: dict[str, Sequence[Any]],
-    labels: Mapping[str, Sequence[str]],
-    name: str,
-    place: Callable[[int], str],
-    rule: ColumnRule,
-    invalid: str,
-) -> ColumnTable:
-    columns = _flatten(columns)
-    sizes = {len(column) for column in columns.values()}
-    if len(sizes) > 1:
-        raise UserError(f"{name}: the columns differ in length: {', '.join(map(str, sorted(sizes)))}; give equal ones")
-    names = list(columns)
-    numbered = names == [str(number) for number in range(1, len(names) + 1)]
-    choice = replace(rule, header="no").by_number(len(names)) if numbered else rule.by_name(names)
-    for role, index in zip(rule.roles, choice.indices, strict=False):
-        if role in (LABEL, TAGS) and index is not None and names[index] in labels and not rule.names:
-            rule = replace(rule, names=tuple(labels[names[index]]))
-    chosen = [None if index is None else columns[names[index]] for index in choice.indices]
-    cells = lambda index: [None if column is None else column[index] for column in chosen]  # noqa: E731
-    return ColumnTable(name, max(sizes, default=0), cells, place, rule, choice, invalid)
-
-
-def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Columns of dicts, as in {"translation": {"en": …, "de": …}}, become `translation.en` and `translation.de`."""
-    flat: dict[str, Sequence[Any]] = {}
-    for name, column in columns.items():
-        first = column[0] if len(column) else None
-        if isinstance(first, dict):
-            flat |= {f"{name}.{inner}": [None if one is None else one.get(inner) for one in column] for inner in first}
-        else:
-            flat[name] = column
-    return flat
-
-
-def _columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Sequence[str]]]:
-    """The columns of a frame by name, and the names of integer labels by column."""
-    if isinstance(data, Mapping):
-        return {str(name): column for name, column in data.items()}, {}
-    module = type(data).__module__.partition(".")[0]
-    if module in ("pyarrow", "datasets"):
-        from .arrow import arrow_columns
-
-        return arrow_columns(data)
-    if module == "polars" and hasattr(data, "collect"):
-        data = data.collect()
-    if not hasattr(data, "columns"):
-        raise ValueError(f"a {_kind(data)} has no columns; give a frame")
-    names = [str(name) for name in data.columns]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two columns have the same name; the columns are {', '.join(names)}")
-    lists = [data[name].tolist() if module == "pandas" else data[name].to_list() for name in data.columns]
-    return dict(zip(names, lists, strict=True)), {}
+    return f"{kind_of(data)} of {count:,} {IN_MEMORY}"

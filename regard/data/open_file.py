@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ..errors import UserError
+from .memory import IN_MEMORY
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # of compressed data that is read together
@@ -46,6 +47,8 @@ def refuse_suffix(path: Path) -> None:
 
 
 def missing_file(pattern: str) -> UserError:
+    if pattern.endswith(IN_MEMORY):
+        return UserError(f"the data are a {pattern} of another program; give them again, or files (--data, data.test)")
     kind = "no file matches" if glob.has_magic(pattern) else "there is no file"
     return UserError(f"{kind} {pattern}; check the name (the current folder is {os.getcwd()})")
 

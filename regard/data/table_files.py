@@ -13,7 +13,8 @@ from ..config.schema import TableData
 from ..errors import UserError
 from .columns import Choice, ColumnRule, Role
 from .line_table import JsonParser, LineTable, TsvParser
-from .memory import InMemory, memory_table
+from .memory import InMemory
+from .memory_table import memory_table
 from .open_file import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed, plain_suffix, text_error
 from .tables import (
     SKIP_HINT,

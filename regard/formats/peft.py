@@ -21,7 +21,7 @@ from ..adapt.injection import TUNE_MODULE, Injection, injection_of
 from ..adapt.precision import Int8Linear
 from ..adapt.prefix_tuning import PrefixParameters
 from ..adapt.prompt_tuning import PromptTuning
-from ..config.schema import Lora, Prefix, Prompt, Untuned
+from ..config.tuning import Lora, Prefix, Prompt, Untuned
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.memory import evaluation_sides
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..look import CrossAttentionView, SelfAttentionView
@@ -80,9 +81,9 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
         """The attention weights while the model reads `text`."""
 
-    def evaluate(self, sides: Sides | None = None) -> Metrics:
-        """Metrics over examples; without `sides`, over the run's test split."""
-        return self.evaluate_with_outputs(sides)[0]
+    def evaluate(self, data: Any = None) -> Metrics:
+        """Metrics over examples: files ("test.en,test.de"), or data in memory; default: the run's test split."""
+        return self.evaluate_with_outputs(evaluation_sides(data))[0]
 
     @abstractmethod
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:

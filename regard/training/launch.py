@@ -11,6 +11,7 @@ from ..adapt import tuned_run
 from ..config import run as config
 from ..config.merge import flatten
 from ..config.run import INFERENCE_SECTIONS, ResolvedRun, Run, change_settings, changed_keys, load_config
+from ..data.memory import keep_memory, splits_in_memory
 from ..device import resolve_device
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject, atomic_write, remove
@@ -152,11 +153,13 @@ def resume_run(out: Path, recipe: str | None, wanted: Settings) -> ResolvedRun:
             f"{out} was started with recipe {about.get('recipe')!r}, not {recipe!r}; resume with that one, or without "
             f"any: `regard train --resume --out {out}`"
         )
-    _check_fixed(old, origin, _wanted_run(old, recipe, wanted))
+    given = _wanted_run(old, recipe, wanted)
+    _check_fixed(old, origin, given)
     free = {
         key: value for key, value in wanted.items() if not key.startswith(FIXED_ON_RESUME) or key in CHANGEABLE_DATA
     }
     run = change_settings(old, free, only=("train", *INFERENCE_SECTIONS))
+    run = run.model_copy(update={"data": keep_memory(run.data, given.run.data)})
     return ResolvedRun(run, origin | dict.fromkeys(free, "command line"))
 
 
@@ -173,9 +176,11 @@ def _check_fixed(old: Run, origin: Mapping[str, str], wanted: ResolvedRun) -> No
     before, now = dict(flatten(old.dump())), dict(flatten(wanted.run.dump()))
     given_before = {key for key, where in origin.items() if where == "command line"}
     given_now = {key for key, where in wanted.origin.items() if where == "command line"}
+    in_memory = splits_in_memory(wanted.run.data)
     for key in changed_keys(old, wanted.run):
         fixed = key.startswith(FIXED_ON_RESUME) and key not in (*CHANGEABLE_DATA, *SET_BY_TASK)
         fixed &= not wanted.origin.get(key, "").startswith("start ")  # the weights of the start are compared later
+        fixed &= key.removeprefix("data.") not in in_memory  # and so are data in memory
         if fixed and (key in given_now or key not in given_before):
             raise UserError(
                 f"{key} was {before.get(key)!r} and is now {now.get(key)!r}; a resumed run cannot change it"

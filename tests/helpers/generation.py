@@ -10,7 +10,7 @@ from prototypes.checks import FAVOR, SMALL, WINDOW, loud
 from torch import nn
 
 from regard.adapt import tune
-from regard.config.schema import Prefix, Prompt
+from regard.config.tuning import Prefix, Prompt
 from regard.decode import Beam, Ensemble, Forbid, Generate, Generator, Greedy, Hypothesis, Sample, Suppress
 from regard.decode.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl

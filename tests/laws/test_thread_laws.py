@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.adapt import tune
 from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply
-from regard.config.schema import Adapter, Lora, Prefix, Prompt
+from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.parts import Attention
 from regard.testing.subjects import Writer
 

@@ -9,7 +9,7 @@ from torch import nn
 from regard.adapt import lora, tune
 from regard.adapt.prompt_tuning import prepend
 from regard.config.run import family_of
-from regard.config.schema import Adapter, Lora, Prefix, Prompt
+from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.families import FAMILIES
 from regard.look import record_attention

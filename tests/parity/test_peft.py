@@ -102,7 +102,7 @@ def test_lora_of_peft_round_trips(bases, home, name, tmp_path):
 @pytest.mark.parametrize("name", TARGETS)
 def test_our_lora_loads_with_peft(bases, name, pattern, tmp_path):
     """GPT-2's three maps in one: paths of their own stand in blocks."""
-    from regard.config.schema import Lora
+    from regard.config.tuning import Lora
     from regard.formats import peft as ours
 
     system = regard.load(bases[name], device="cpu")

@@ -14,7 +14,7 @@ import torch
 import regard
 from regard.adapt import tune
 from regard.adapt.tuned_run import AdapterSwitch
-from regard.config.schema import Adapter, Lora, Prefix, Prompt
+from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.errors import UserError
 from regard.look import record_attention
 from regard.pretrained import Pretrained
