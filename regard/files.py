@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from .errors import UserError
 
+PICTURES = (".png", ".pdf", ".svg")
 JsonObject: TypeAlias = dict[str, Any]
 JsonMapping: TypeAlias = Mapping[str, Any]  # a JSON object that is only read
 
@@ -65,6 +66,8 @@ def check_picture_path(path: Path) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
         raise UserError(f"the picture {path} {problem}; give a file name in an existing folder (--out)")
+    if path.suffix.lower() not in PICTURES:
+        raise UserError(f"the picture {path} has the suffix {path.suffix!r}; expected one of {', '.join(PICTURES)}")
     return path
 
 

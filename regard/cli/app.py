@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from ..files import json_line
+from ..files import check_picture_path, json_line
+from .arguments import parse_settings, split_arguments
 from .io import (
     check_exclusive,
     check_test_data,
@@ -15,14 +16,12 @@ from .io import (
     load_predictor,
     load_with_top,
     open_inputs,
-    parse_settings,
     print_comparison,
     print_continuation,
     print_metrics,
     print_predictions,
     print_records,
     read_examples,
-    split_arguments,
 )
 from .runner import run_app
 
@@ -123,7 +122,7 @@ def evaluate(
         str | None, typer.Option(metavar="SIDES", help="SOURCE,TARGET or TEXTS; default: data.test of the run.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix as a PNG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix: .png, .pdf or .svg.")] = None,
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
@@ -140,6 +139,8 @@ def evaluate(
         raise UserError("--tune works with one run, but several are compared; name the tuned runs instead")
     if others and out is not None:
         raise UserError("--out draws the confusion matrix of one run, but several are compared; leave it out")
+    if out is not None:
+        check_picture_path(out)
     if others:
         print_comparison(api.compare([run, *others], changes, chosen), as_json)
         return
@@ -225,14 +226,27 @@ def score(
 @app.command()
 def look(
     run: RunFolder,
-    text: Annotated[str, typer.Argument(help="The input text.")],
-    target: Annotated[str | None, typer.Argument(help="The target text; default: the output of the model.")] = None,
-    out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("picture.png"),
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT|KEY=VALUE",
+            help="The input text, and the target text (default: the output of the model); settings. Write a text that "
+            "looks like a setting after --.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("picture.png"),
+    layer: Annotated[str | None, typer.Option(metavar="N|all", help="A layer, from 1; default: one.")] = None,
+    head: Annotated[str | None, typer.Option(metavar="N|all", help="A head, from 1; default: their mean.")] = None,
 ) -> None:
     """Draw the attention weights."""
     from .. import api
 
-    api.load(run, {}).look(text, target).save(out)
+    changes, texts = split_arguments(arguments or [])
+    if not 1 <= len(texts) <= 2:
+        raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
+    check_picture_path(out)
+    view = api.load(run, changes).look(*texts)
+    view.save(out, *(int(each) if each and each.isdecimal() else each for each in (layer, head)))
     print("picture", out)
 
 

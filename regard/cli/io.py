@@ -1,7 +1,6 @@
-"""Input and output of the verbs: split arguments into settings and files, read lines, print records and metrics."""
+"""Input and output of the verbs: read lines, print records and metrics."""
 
 import dataclasses
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -58,26 +57,6 @@ def check_test_data(runs: list[str]) -> None:
     for name in runs:
         if Path(name).is_dir() and not run_folder.is_run(Path(name)):
             raise UserError(f"{name} is not a run folder and names no test data; give some with --data")
-
-
-def parse_settings(arguments: list[str]) -> dict[str, str]:
-    changes, others = split_arguments(arguments)
-    if others:
-        raise UserError(f"{others[0]!r} is not a setting; expected key=value, such as train.steps=300")
-    return changes
-
-
-def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Split into settings and files: `a.b=…` is a setting, `./a.b=c` is a file."""
-    changes: dict[str, str] = {}
-    files = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and re.fullmatch(r"[^\W\d]\w*(\.\w+)*", key):
-            changes[key] = value
-        else:
-            files.append(argument)
-    return changes, files
 
 
 def check_exclusive(**given: bool) -> None:

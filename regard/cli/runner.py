@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from ..errors import UserError
+from .arguments import AFTER_DASHES
 from .io import one_line
 
 
@@ -128,6 +129,7 @@ def invoke(application: typer.Typer, program: str, arguments: list[str]) -> None
         near = difflib.get_close_matches(verb, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
         raise UserError(f"there is no verb {verb!r}; {hint}")
+    AFTER_DASHES.set(len(arguments) - 1 - arguments.index("--") if "--" in arguments else 0)
     with command.make_context(program, arguments or ["--help"]) as context:
         command.invoke(context)
 

@@ -2,57 +2,143 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..files import atomic_write, check_picture_path
 from ..metrics.labels import ConfusionMatrix
+from .fonts import escape, font_families
 
-CELL, MAX_SIZE = 0.34, 24.0  # inches: a cell, and the whole matrix at most
-LABEL = 0.2  # inches that a label needs; if cells are smaller, only some have labels
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CELL, MIN_PANEL = 0.34, 1.3  # inches: a cell; the side of a panel, if it has few cells
+MAX_SIZE, MAX_GRID = 24.0, 40.0  # inches: all cells of one panel, and of a grid of panels
+LABEL = 0.11  # inches that a label needs; if cells are smaller, only some have labels
+MIN_GRID = 0.2  # inches of a cell that has lines around it
+LABEL_LETTERS = 32  # longer tokens and labels are cut
 TITLE_CHARACTERS = 13  # per inch
+UNDATED: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}  # equal bytes
 
 
-def draw(path: Path, weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str = "") -> None:
-    """Draw weights (queries, keys) to a PNG file: one row per query, darker for larger weights."""
+@dataclass(frozen=True)
+class Axis:
+    """The labels of the rows or columns of all panels, and what they are."""
+
+    name: str
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class PanelGrid:
+    """The sizes of a picture with rows × columns panels, each of `height` × `width` cells."""
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def cell(self) -> float:
+        """The side of a cell in inches."""
+        cells = max(self.columns * self.width, self.rows * self.height, 1)
+        fitting = min(CELL, MAX_SIZE / cells)
+        if len(self) == 1:
+            return fitting
+        return min(max(fitting, LABEL, MIN_PANEL / max(self.width, 1)), MAX_GRID / cells)
+
+    @property
+    def step(self) -> int:
+        """The cells from one label to the next."""
+        return math.ceil(LABEL / self.cell)
+
+    @property
+    def font(self) -> float:
+        """The size of labels in points."""
+        return min(9.0, 54 * self.cell * self.step)
+
+    def figure(self, row_labels: Sequence[str], column_labels: Sequence[str]) -> tuple[float, float]:
+        """Width and height in inches, with room for the labels, titles and the color bar."""
+        left, top = (max(map(len, labels), default=0) * self.font / 110 for labels in (row_labels, column_labels))
+        wide = 1.6 + left + 0.2 * (self.columns - 1) + self.columns * self.width * self.cell
+        return wide, 1.3 + top + 0.35 * (self.rows - 1) + self.rows * self.height * self.cell
+
+
+def draw(
+    path: Path, panels: Sequence[Mapping[str, Tensor]], rows: Axis, columns: Axis, title: str = "", caption: str = ""
+) -> None:
+    """Draw matrices (rows, columns), darker for larger values, to a PNG, PDF or SVG file.
+
+    `panels` has a mapping from title to matrix for every row of the picture.
+    """
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     path = check_picture_path(Path(path))
-    cell = min(CELL, MAX_SIZE / max(len(keys), len(queries), 1))
-    step = math.ceil(LABEL / cell)
-    wide, font = 1.9 + cell * len(keys), min(9.0, 9 * cell * step / CELL)
-    figure = Figure(figsize=(wide, 1.7 + cell * len(queries)), dpi=150, layout="constrained")
+    layout = PanelGrid(len(panels), max(map(len, panels)), len(rows.labels), len(columns.labels))
+    families, missing = font_families([*rows.labels, *columns.labels])
+    marks = [[printable_token(text, missing) for text in each.labels[:: layout.step]] for each in (rows, columns)]
+    size = layout.figure(*marks)
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    image = axes.imshow(weights.float().numpy(), cmap="Blues", vmin=0.0, aspect="equal")
-    columns, rows = ([printable_token(token) for token in tokens[::step]] for tokens in (keys, queries))
-    axes.set_xticks(range(0, len(keys), step), columns, rotation=90, fontsize=font)
-    axes.set_yticks(range(0, len(queries), step), rows, fontsize=font)
-    axes.xaxis.tick_top()
-    if step == 1:
-        axes.set_xticks([x - 0.5 for x in range(1, len(keys))], minor=True)
-        axes.set_yticks([y - 0.5 for y in range(1, len(queries))], minor=True)
+    grid = figure.subplots(layout.rows, layout.columns, squeeze=False)
+    largest = max(float(matrix.max()) for line in panels for matrix in line.values())
+    for number, line in enumerate(panels):
+        for axes, (name, matrix) in zip(grid[number], line.items(), strict=False):
+            image = axes.imshow(matrix.float().numpy(), cmap="Blues", vmin=0.0, vmax=largest, aspect="equal")
+            axes.set_title(name if len(layout) > 1 else "", fontsize=9)
+            _draw_ticks(axes, layout, [[], marks[1]][number == 0], families, of_rows=False)
+            _draw_ticks(axes, layout, [[], marks[0]][axes is grid[number][0]], families, of_rows=True)
+        for axes in grid[number][len(line) :]:  # a layer with fewer heads
+            axes.set_visible(False)
+    for axes in grid[0]:
+        axes.set_xlabel(columns.name, fontsize=9)
+        axes.xaxis.set_label_position("top")
+    for axes in grid[:, 0]:
+        axes.set_ylabel(rows.name, fontsize=9)
+    figure.colorbar(image, ax=list(grid.flat), shrink=0.6, aspect=18)
+    characters = round(TITLE_CHARACTERS * size[0])
+    alone = [title, *panels[0]] if len(layout) == 1 else [title]
+    figure.suptitle(textwrap.fill(", ".join(filter(None, alone)), characters), fontsize=10)
+    figure.supxlabel(textwrap.fill(caption, characters), fontsize=9, color="#555555")
+    kind = path.suffix.lower()
+    with atomic_write(path) as draft, rc_context({"svg.hashsalt": "regard"}):
+        figure.savefig(draft, format=kind[1:], metadata=UNDATED[kind])
+
+
+def _draw_ticks(axes: "Axes", layout: PanelGrid, marks: list[str], families: list[str], of_rows: bool) -> None:
+    """Label the cells of one axis; without marks, draw only the grid between them."""
+    axis, cells = (axes.yaxis, layout.height) if of_rows else (axes.xaxis, layout.width)
+    places = range(0, cells, layout.step)[: len(marks)]
+    axis.set_ticks(places, marks, fontsize=layout.font, fontfamily=families, rotation=0 if of_rows else 90)
+    if not of_rows:
+        axes.xaxis.tick_top()
+    if layout.cell >= MIN_GRID:
+        axis.set_ticks([x - 0.5 for x in range(1, cells)], minor=True)
         axes.grid(which="minor", color="#dddddd", linewidth=0.5)
     axes.tick_params(which="both", length=0)
-    figure.colorbar(image, ax=axes, shrink=0.6, aspect=18)
-    if title:
-        figure.supxlabel(textwrap.fill(title, round(TITLE_CHARACTERS * wide)), fontsize=9, color="#555555")
-    with atomic_write(path) as draft:
-        figure.savefig(draft, format="png")
 
 
-def printable_token(token: str) -> str:
-    """The token with visible whitespace, and with $ escaped: matplotlib would read a formula."""
-    return "".join("·" if letter.isspace() else letter for letter in token).replace("$", r"\$")
+def printable_token(token: str, missing: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+    """The token with visible whitespace, codes for characters without a glyph, and $ escaped (for matplotlib)."""
+    letters = ["·" if letter.isspace() else escape(letter) if letter in missing else letter for letter in token]
+    text = "".join(letters)
+    return (text if len(text) <= LABEL_LETTERS else text[: LABEL_LETTERS - 1] + "…").replace("$", r"\$")
 
 
 def draw_confusion(path: Path, matrix: ConfusionMatrix) -> None:
-    """Draw a confusion matrix to a PNG file: each row shows the predictions for one label, as fractions."""
+    """Draw a confusion matrix to a picture: each row shows the predictions for one label, as fractions."""
     labels = matrix.labels
     counts = torch.tensor([[matrix[a].get(b, 0) for b in labels] for a in labels], dtype=torch.float)
     fractions = counts / counts.sum(1, keepdim=True).clamp(min=1)
-    draw(path, fractions, labels, labels, "each row: the predictions for that label, as fractions of its examples")
+    caption = "each row: the predictions for that label, as fractions of its examples"
+    draw(path, [{"": fractions}], Axis("gold", labels), Axis("predicted", labels), "confusion matrix", caption)

@@ -1,12 +1,16 @@
 """The attention weights of one forward pass, with their tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from torch import Tensor
 
 from ..errors import UserError
-from .draw import draw
+from .draw import Axis, draw
+
+Which: TypeAlias = int | str | None  # a layer or head, from 1; "all"; None: the layer that a view chooses, the mean
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,13 @@ class CrossAttentionView:
 
     def cross(self) -> Tensor:
         """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
-        layers = [weights for path, weights in self.maps.items() if path.endswith(".cross")]
-        return layers[max(len(layers) - 2, 0)].mean(0)
+        return self._layers()[self._best()].mean(0)
+
+    def _layers(self) -> list[Tensor]:
+        return [weights for path, weights in self.maps.items() if path.endswith(".cross")]
+
+    def _best(self) -> int:
+        return max(len(self._layers()) - 2, 0)
 
     def alignment(self) -> list[int]:
         """The index of the most attended source token for every target token, both without END."""
@@ -28,9 +37,11 @@ class CrossAttentionView:
         best: list[int] = weights.argmax(1).tolist() if weights.numel() else []
         return best
 
-    def save(self, path: Path) -> None:
-        """Draw the cross-attention to a PNG file."""
-        draw(path, self.cross(), self.target, self.source, "each row: attention of the decoder for that target token")
+    def save(self, path: Path, layer: Which = None, head: Which = None) -> None:
+        """Draw the cross-attention to a PNG, PDF or SVG file: that of `cross`, or of these layers and heads."""
+        panels = _panels(self._layers(), self._best(), layer, head)
+        axes = Axis("target", self.target), Axis("source", self.source)
+        draw(path, panels, *axes, "cross-attention", "each row: attention of the decoder for that target token")
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,37 @@ class SelfAttentionView:
 
     def weights(self) -> Tensor:
         """(tokens, tokens): the mean over the heads of the middle layer, without maps of global queries alone."""
-        layers = [each for each in self.maps.values() if each.size(-2) == each.size(-1)]
+        layers = self._layers()
         return layers[len(layers) // 2].mean(0)
 
-    def save(self, path: Path) -> None:
-        """Draw the self-attention to a PNG file."""
-        draw(path, self.weights(), self.tokens, self.tokens, "each row: attention of that token")
+    def _layers(self) -> list[Tensor]:
+        return [each for each in self.maps.values() if each.size(-2) == each.size(-1)]
+
+    def save(self, path: Path, layer: Which = None, head: Which = None) -> None:
+        """Draw the self-attention to a PNG, PDF or SVG file: that of `weights`, or of these layers and heads."""
+        layers = self._layers()
+        panels = _panels(layers, len(layers) // 2, layer, head)
+        axes = Axis("token", self.tokens), Axis("attended token", self.tokens)
+        draw(path, panels, *axes, "self-attention", "each row: attention of that token")
+
+
+def _panels(layers: Sequence[Tensor], best: int, layer: Which, head: Which) -> list[dict[str, Tensor]]:
+    """A row of titled matrices for every layer: one for each head, or the mean over the heads."""
+    rows = []
+    for number in _numbers("layer", layer, len(layers)) or [best]:
+        weights, own = layers[number], {}
+        for index in _numbers("head", head, len(weights)):
+            own[f"layer {number + 1} of {len(layers)}, head {index + 1} of {len(weights)}"] = weights[index]
+        rows.append(own or {f"layer {number + 1} of {len(layers)}, mean of {len(weights)} heads": weights.mean(0)})
+    return rows
+
+
+def _numbers(name: str, wanted: Which, count: int) -> list[int]:
+    """The chosen layers or heads, from 0; none for None."""
+    if wanted is None:
+        return []
+    if wanted == "all":
+        return list(range(count))
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= count:
+        raise UserError(f"{name} is {wanted!r}; expected a number from 1 to {count}, or all")
+    return [wanted - 1]

@@ -35,7 +35,7 @@ SURFACE = {
         "--force",
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
-    "look": ["RUN", "TEXT", "[TARGET]", "--out"],
+    "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
     "list": [],
 }
@@ -63,8 +63,10 @@ class FakePredictor:
         self.calls.append(("score", sources, targets))
         return [{"score": -1.0} if details else -float(len(target)) for target in targets]
 
-    def look(self, text, target):
-        return types.SimpleNamespace(save=lambda path: self.calls.append(("look", text, target, str(path))))
+    def look(self, text, target=None):
+        return types.SimpleNamespace(
+            save=lambda path, *which: self.calls.append(("look", text, target, str(path), *which))
+        )
 
     def evaluate(self, sides):
         self.calls.append(("evaluate", sides))
@@ -388,7 +390,7 @@ def test_a_terminal_shows_the_prompt_before_its_continuation(api, capsys, monkey
 
 def test_look_and_list(api, capsys):
     assert run_cli(capsys, "look", "run", "one day", "--out", "p.png") == (0, "picture p.png\n", "")
-    assert api.calls[-1] == ("look", "one day", None, "p.png")
+    assert api.calls[-1] == ("look", "one day", None, "p.png", None, None)
     code, out, _ = run_cli(capsys, "list")
     assert code == 0
     assert "  one  The first.\n" in out

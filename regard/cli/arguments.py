@@ -1,0 +1,53 @@
+"""The positional arguments of a verb: settings (key=value), texts, files."""
+
+import difflib
+import re
+from contextvars import ContextVar
+from pathlib import Path
+
+from ..errors import UserError
+
+KEY = re.compile(r"[^\W\d]\w*(\.\w+)*")
+AFTER_DASHES: ContextVar[int] = ContextVar("AFTER_DASHES", default=0)  # how many arguments stand after `--`
+
+
+def parse_settings(arguments: list[str]) -> dict[str, str]:
+    """Settings of `train`, where every argument is one."""
+    changes: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not KEY.fullmatch(key):
+            raise UserError(f"{argument!r} is not a setting; expected key=value, such as train.steps=300")
+        changes[key] = value
+    return changes
+
+
+def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Split into settings and others (texts, files, runs). What stands after `--`, and `./a.b=c`, is no setting."""
+    from ..config.run import Run
+
+    changes: dict[str, str] = {}
+    others = []
+    for left, argument in zip(range(len(arguments), 0, -1), arguments, strict=True):
+        key, equals, value = argument.partition("=")
+        if not equals or not KEY.fullmatch(key) or left <= AFTER_DASHES.get():
+            others.append(argument)
+        elif key.partition(".")[0] in Run.model_fields:
+            changes[key] = value
+        elif Path(argument).exists():
+            others.append(argument)
+        else:
+            raise UserError(f"{key} is not a key{_hint(key)}; write a text or a name that contains = after --")
+    return changes, others
+
+
+def _hint(key: str) -> str:
+    """The setting of a finished run that is most like the key, as a question."""
+    from ..config.merge import settings_of
+    from ..config.tasks import TASKS
+
+    sections = [(name, getattr(task, name)) for task in TASKS.values() for name in ("decode", "eval", "data")]
+    keys = [f"{name}.{setting}" for name, section in sections for setting in settings_of(section)]
+    near = [name for name in keys if name.endswith(f".{key}")]
+    near = near or difflib.get_close_matches(key, [*keys, "device", "precision"], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
