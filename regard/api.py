@@ -13,6 +13,7 @@ from .config.schema import Sides
 from .data.memory import evaluation_sides, with_data
 from .errors import UserError
 from .files import JsonObject
+from .formats.model_source import find_model
 from .pretrained import Pretrained, read_settings
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def load(
     force: bool = False,
     **sections: Any,
 ) -> "AnyPredictor":
-    """Load a run folder or a Hugging Face folder as a predictor; `a,b` loads an ensemble.
+    """Load a model as a predictor: a run folder, a Hugging Face folder, a GGUF file, or `org/name` of the hub.
+
+    `a,b` loads an ensemble.
 
     `tune` is the folder of a run that was tuned over this base, or several by name: the result is then an
     AdapterSwitch, whose `[name]` is one of them.
@@ -81,12 +84,10 @@ def load(
         return _load_tuned(str(path), tune, changes, force)
     if len(names := _split_paths(path)) > 1:
         return _load_ensemble(names, changes)
-    folder = Path(names[0])
-    if _check_folder(folder):
-        return _load_run(change_settings(_read_config(folder), changes), folder)
-    from .formats.huggingface.folder import load_folder
-
-    return _apply_precision(load_folder(folder, changes))
+    source = find_model(names[0])
+    if source.kind == "run":
+        return _load_run(change_settings(_read_config(source.path), changes), source.path)
+    return _apply_precision(source.load(changes))
 
 
 def build(recipe: str, overrides: Settings | None = None, **sections: Any) -> "nn.Module":
@@ -159,7 +160,8 @@ def convert(
     """
     from .formats.convert import convert as write
 
-    return write(Path(path), Path(out), lambda folder: load(folder, CPU_FP32), to, average, precision, data, merge)
+    folder = Path(path) if Path(path).exists() else find_model(path).path
+    return write(folder, Path(out), lambda each: load(each, CPU_FP32), to, average, precision, data, merge)
 
 
 def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Any = None) -> JsonObject:
@@ -167,7 +169,7 @@ def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data
     from .tasks.comparison import compare_predictors
 
     for name in (name for path in paths for name in _split_paths(path)):
-        _check_folder(Path(name))  # report a wrong path before any work
+        find_model(name)  # report a wrong path before any work
     return compare_predictors(((str(path), load(path, overrides)) for path in paths), evaluation_sides(data))
 
 
@@ -181,17 +183,6 @@ def _merge(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
 
 def _pretrained(folder: str) -> Pretrained:
     return Pretrained(folder, lambda path: load(path, CPU_FP32))
-
-
-def _check_folder(path: Path) -> bool:
-    """True for a run folder, False for a Hugging Face folder; anything else raises UserError."""
-    if run_folder.is_run(path):
-        return True
-    if (path / "config.json").is_file() or (path / "modules.json").is_file():
-        return False
-    if not path.exists():
-        raise UserError(f"{path} does not exist; give a run folder (from `regard train`) or a Hugging Face folder")
-    raise UserError(f"{path} is not a run: it has neither run.json nor config.json (Hugging Face); give another folder")
 
 
 def _split_paths(path: str | Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pretrained folders: what `start` names provides the settings, tokenizers and initial weights of a run."""
+"""Pretrained models: what `start` names provides the settings, tokenizers and initial weights of a run."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -9,7 +9,8 @@ from .config.merge import flatten
 from .config.run import Run, change_settings
 from .errors import UserError
 from .files import JsonObject
-from .run_folder import is_run, read_run
+from .formats.model_source import find_model
+from .run_folder import read_run
 
 if TYPE_CHECKING:
     import torch
@@ -22,30 +23,26 @@ MAX_NAMES = 6  # tensor names in a message
 
 
 def read_settings(start: str) -> JsonObject:
-    """The model settings of a run or Hugging Face folder and, of a run, its tokenizer settings, by dotted key.
+    """The model settings of what `start` names and, of a run, its tokenizer settings, by dotted key.
 
     It reads no weights; `Pretrained.complete` adds what only they show.
     """
-    path = Path(start)
-    if is_run(path):
-        config = read_run(path)["config"]
+    source = find_model(start, f"start={start}")
+    if source.kind == "run":
+        config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
-    elif (path / "config.json").is_file() or (path / "modules.json").is_file():
-        from .formats.huggingface.folder import folder_config
-
-        groups = {"model": folder_config(path).model_dump(mode="json")}
     else:
-        problem = "does not exist" if not path.exists() else "has neither run.json nor config.json (Hugging Face)"
-        raise UserError(f"start={start} {problem}; give a run folder or a Hugging Face folder")
+        groups = {"model": source.config().model_dump(mode="json")}
     return dict(flatten(groups))
 
 
 class Pretrained:
-    """The loaded predictor of a `start` folder. It gives its weights and processors to a new run."""
+    """The loaded predictor of a `start`. It gives its weights and processors to a new run."""
 
     def __init__(self, start: str, load: "Callable[[str], AnyPredictor]") -> None:
         self.start = start
-        self.predictor = load(start)
+        self.source = find_model(start, f"start={start}")
+        self.predictor = load(self.source.name)
         if self.predictor.run.tune.kind != "none":
             raise UserError(f"start={start} is a tuned run; merge it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Tensor] = self.predictor.model.state_dict()
@@ -67,13 +64,11 @@ class Pretrained:
 
     def complete(self, run: Run) -> Run:
         """The run with the settings of the start that only its tensors show, such as a T5 head that is not tied."""
-        if is_run(Path(self.start)):
+        if self.source.kind == "run":
             return run
-        from .formats.huggingface.folder import folder_config
-
         given, own, shown = (
             dict(flatten({"model": config.model_dump(mode="json")}))
-            for config in (folder_config(Path(self.start)), run.model, self.predictor.run.model)
+            for config in (self.source.config(), run.model, self.predictor.run.model)
         )
         new = {key: value for key, value in shown.items() if given[key] != value and own.get(key) == given[key]}
         return change_settings(run, new, only=("model",)) if new else run

@@ -15,6 +15,7 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import JsonObject
+from ..formats.hub import SCHEME
 from ..look import CrossAttentionView, SelfAttentionView
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
@@ -121,7 +122,9 @@ def check_base(model: nn.Module, folder: Path, pretrained: Pretrained, force: bo
 def describe_base(run: Run, pretrained: Pretrained, folder: Path) -> JsonObject:
     """What run.json keeps of the start of the run in `folder`: its weights, and the ways to find it from anywhere."""
     known: JsonObject = {"folder": run.start, "weights": pretrained.digest()}
-    if Path(run.start).exists():
+    if pretrained.source.commit:
+        known["commit"] = pretrained.source.commit
+    elif Path(run.start).exists():
         known["absolute"] = str(Path(run.start).resolve())
         with suppress(ValueError):  # on another drive of Windows
             known["relative"] = os.path.relpath(known["absolute"], folder.resolve())
@@ -132,10 +135,12 @@ def base_folder(run: Run, folder: Path) -> str:
     """The folder that the run in `folder` was started from: where it lies beside the run, where it was, or as given.
 
     So both may move together, the run may move alone, and the current directory does not matter. A start that someone
-    has corrected in the config of run.json is used as it is.
+    has corrected in the config of run.json is used as it is. A model of the hub is named with its commit.
     """
     known = read_run(folder).get("start", {})
     known = known if known.get("folder") == run.start else {}
+    if "commit" in known:
+        return f"{SCHEME}{run.start.removeprefix(SCHEME).partition('@')[0]}@{known['commit']}"
     places = [str(folder.resolve() / known["relative"])] if "relative" in known else []
     places += [known["absolute"]] if "absolute" in known else []
     for place in places:

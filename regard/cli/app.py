@@ -34,7 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a Hugging Face folder.")]
+RunFolder = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.")
+]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
 Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
 TuneFolder = Annotated[

@@ -8,7 +8,6 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
-from .. import run_folder
 from ..errors import UserError
 from ..files import json_line
 from .records import Record, parse_records
@@ -53,9 +52,12 @@ def load_with_top(
 
 
 def check_test_data(runs: list[str]) -> None:
-    """Only a run folder names its test data; for other folders the task would fall back to embedded data."""
-    for name in runs:
-        if Path(name).is_dir() and not run_folder.is_run(Path(name)):
+    """Only a run folder names its test data; for other models the task would fall back to embedded data."""
+    from ..formats.hub import parse_hub_name
+    from ..formats.model_source import find_model
+
+    for name in (name for run in runs for name in ([run] if Path(run).exists() else run.split(","))):
+        if (Path(name).exists() or parse_hub_name(name)) and find_model(name).kind != "run":
             raise UserError(f"{name} is not a run folder and names no test data; give some with --data")
 
 

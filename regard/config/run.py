@@ -34,7 +34,7 @@ class Run(Base):
     """All settings of a run."""
 
     task: str
-    start: str = ""  # a run or Hugging Face folder that provides model settings, tokenizer and initial weights
+    start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model settings, tokenizer, initial weights
     tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
     model: Any  # the Config of the family
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task

@@ -22,6 +22,7 @@ from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
+from .model_files import find_gguf
 from .parity import check_close, check_ctranslate2, check_texts
 
 if TYPE_CHECKING:
@@ -145,8 +146,9 @@ def check_arguments(path: Path, out: Path, to: str | None, average: int, precisi
         )
     if out.exists():
         raise UserError(f"{out} exists; choose another --out, so that nothing there is lost")
-    if not is_run(path):
-        raise UserError(f"{path} is not a run folder: it has no run.json; give one that `regard train` wrote")
+    if not is_run(path) and (to is None or average or merge or find_gguf(path) is None):
+        other = " (a GGUF file can become another format, with --to alone)" if find_gguf(path) else ""
+        raise UserError(f"{path} is not a run folder: it has no run.json; give one that `regard train` wrote{other}")
     if to == "ctranslate2":
         ctranslate2.import_ctranslate2()
 

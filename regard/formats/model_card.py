@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 from ..metrics.text import signature
 from ..metrics.tokenization import choose_tokenization
-from ..run_folder import read_run
+from ..run_folder import is_run, read_run
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
@@ -36,12 +36,12 @@ def model_card(
     averaged: int,
 ) -> str:
     """README.md of an export of the run in `folder`; `metrics` are those on test data, if it was measured."""
-    about, tag = read_run(folder), exporter.tag(predictor.run.model)
+    about, tag = read_run(folder) if is_run(folder) else {}, exporter.tag(predictor.run.model)
     head = [f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", f"- {tag}", "- regard"]
     lines = ["---", *head, *languages(predictor.run), "---", "", f"# {name}", "", f"Made with regard {__version__}."]
     lines += section("Use", exporter.usage(predictor).strip("\n").splitlines())
     lines += section("Data", data(folder))
-    lines += section("Training", training(about, averaged))
+    lines += section("Training", training(about, averaged) if about else [f"The weights are those of {folder.name}."])
     step = about.get("weights", {}).get("step")
     valid = [] if averaged else validation_metrics(folder, predictor.run, step)
     return "\n".join(lines + section("Metrics", [*valid, *evaluation_metrics(predictor.run, metrics)])) + "\n"

@@ -142,15 +142,20 @@ def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject | N
 
 
 def language_predictor(
-    path: Path, config: JsonMapping, overrides: JsonMapping, ours: gpt.Config, model: gpt.Model
+    path: Path,
+    config: JsonMapping,
+    overrides: JsonMapping,
+    ours: gpt.Config,
+    model: gpt.Model,
+    text: FolderTokenizer | None = None,
 ) -> "LanguagePredictor":
-    """The predictor of a model that was read from a folder."""
+    """The predictor of a model that was read from a folder; `text` is its tokenizer if the folder has no file of it."""
     from ...device import resolve_device
     from ...tasks.language import LanguagePredictor
 
     generation, names = read_generation_config(path, config), tokenizer_settings(path)
     check_control_ids(path, config, ours.vocab, named=[role for role in ROLES if names.get(f"{role}_token")])
-    text = tokenizer(path, config)
+    text = tokenizer(path, config) if text is None else text
     if text.size > ours.vocab:
         raise UserError(
             f"{path}: the tokenizer has {text.size} entries and the model only {ours.vocab} (vocab_size); "

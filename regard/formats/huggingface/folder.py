@@ -14,6 +14,7 @@ from torch import Tensor
 from ...config.schema import Base
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json
+from ..model_files import INDEX, WEIGHTS, first_module, weight_files
 
 if TYPE_CHECKING:
     from ...tasks.predictor import AnyPredictor
@@ -57,15 +58,6 @@ def _open_folder(path: Path) -> tuple[Path, JsonObject, ModuleType]:
     return home, config, import_module(IMPORTERS[kind])
 
 
-def first_module(path: Path) -> Path:
-    """The subfolder that holds the model in an older sentence-transformers folder."""
-    modules = [each.get("path") for each in read_json(path / "modules.json", list) if isinstance(each, dict)]
-    home = next((path / each for each in modules if each), path)
-    if not (home / "config.json").is_file():
-        raise UserError(f"{path} has a modules.json and no config.json; a Hugging Face folder needs one")
-    return home
-
-
 def parse_config(path: Path, values: JsonMapping, reader: Callable[[JsonMapping], T], file: str = "config.json") -> T:
     """Apply `reader` to the values of a file; its errors become a UserError that names the file."""
     try:
@@ -90,14 +82,8 @@ def error_text(error: ValueError) -> str:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a folder in fp32, from one safetensors file or from several with their index."""
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-            raise UserError(f"{index} has no weight_map; fetch the folder again")
-        files = sorted(set(weight_map.values()))
-    elif (path / "model.safetensors").is_file():
-        files = ["model.safetensors"]
+    if (path / INDEX).is_file() or (path / WEIGHTS).is_file():
+        files = weight_files(path)
     elif (path / "pytorch_model.bin").is_file():
         name = (read_json(path / "config.json").get("architectures") or ["AutoModel"])[0]
         raise UserError(

@@ -1,0 +1,188 @@
+"""GGUF files of llama.cpp: Llama-type models, dequantized to fp32 and read as their Hugging Face folder would be."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..families import gpt
+from ..files import JsonMapping, JsonObject
+from .gguf_tokenizer import build_tokenizer
+from .huggingface import causal, llama
+from .huggingface.folder import parse_config
+from .huggingface.weight_names import load_weights
+from .model_files import gguf_parts
+
+if TYPE_CHECKING:
+    from ..tasks.language import LanguagePredictor
+
+ARCHITECTURES = ("llama", "qwen2")  # llama includes Mistral
+REMEDY = "load the original model as a Hugging Face folder"
+
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+FREQUENCIES = "rope_freqs.weight"  # divisors of the rotary frequencies (Llama 3.1); ones change nothing
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """The metadata of a GGUF model and its tensors as stored, from one file or from several parts."""
+
+    path: Path
+    metadata: JsonObject
+    stored: dict[str, Any]  # by name: the reader's tensors, which are mapped from the file
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor in fp32."""
+        from gguf.quants import dequantize
+
+        own = self.stored[name]
+        try:
+            return torch.from_numpy(dequantize(own.data, own.tensor_type).copy())
+        except NotImplementedError as error:
+            raise UserError(
+                f"{self.path}: {name} is stored as {own.tensor_type.name}, which the gguf package cannot dequantize; "
+                "use a file of another type, such as Q8_0"
+            ) from error
+
+
+def read_gguf(path: Path) -> GgufModel:
+    """Read the metadata of a file and where its tensors are."""
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise UserError(f"{path} needs the gguf package; install it with: pip install 'regard[gguf]'") from error
+    try:
+        readers = [GGUFReader(each) for each in gguf_parts(path)]
+        metadata = {name: field.contents() for name, field in readers[0].fields.items()}
+    except UserError:
+        raise
+    except Exception as error:  # the reader raises whatever a damaged file leads to
+        raise UserError(f"{path} is no complete GGUF file ({error}); fetch it again") from error
+    return GgufModel(path, metadata, {each.name: each for reader in readers for each in reader.tensors})
+
+
+# --- config ----------------------------------------------------------------------------------------------------------
+
+
+def huggingface_config(model: GgufModel) -> JsonObject:
+    """The config.json that the model would have; ValueError names what regard cannot represent."""
+    kind = model.metadata.get("general.architecture")
+    if kind not in ARCHITECTURES:
+        raise ValueError(
+            f"general.architecture is {kind!r}; regard reads GGUF files of {' and '.join(ARCHITECTURES)}, {REMEDY}"
+        )
+    own = {key.removeprefix(f"{kind}."): value for key, value in model.metadata.items() if key.startswith(f"{kind}.")}
+    if missing := [f"{kind}.{key}" for key in SHAPE.values() if key not in (*own, *OPTIONAL)]:
+        raise KeyError(missing[0])
+    for key, value in own.items():
+        if isinstance(value, list) and key in SHAPE.values():
+            raise ValueError(f"{kind}.{key} differs from layer to layer; regard reads models of equal layers, {REMEDY}")
+    config: JsonObject = {theirs: own[key] for theirs, key in SHAPE.items() if key in own}
+    head = own.get("attention.key_length", own["embedding_length"] // own["attention.head_count"])
+    _check_supported(model, kind, own, head)
+    names = model.stored
+    if window := own.get("attention.sliding_window"):
+        config |= {"sliding_window": window}
+    query_only = "blk.0.attn_q.bias" in names and "blk.0.attn_output.bias" not in names
+    return config | {
+        "model_type": "mistral" if window else "qwen2" if kind == "qwen2" or query_only else "llama",
+        "head_dim": head,
+        "vocab_size": int(names["token_embd.weight"].shape[1]),
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_bias": "blk.0.attn_output.bias" in names,
+        "mlp_bias": "blk.0.ffn_up.bias" in names,
+    }
+
+
+SHAPE = {  # keys of config.json to those of the metadata
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
+OPTIONAL = ("attention.head_count_kv", "rope.freq_base")
+
+
+def _check_supported(model: GgufModel, kind: str, own: JsonMapping, head: int) -> None:
+    """Raise ValueError for settings that change the outputs and that regard cannot represent."""
+    expected = {
+        "rope.dimension_count": (head, "as many as a head has"),
+        "attention.value_length": (head, "as many as attention.key_length"),
+        "expert_count": (0, "no experts"),
+        "attention.causal": (True, "a causal model"),
+        "rope.scaling.type": ("none", "positions that are not scaled"),
+    }
+    for key, (value, words) in expected.items():
+        if (found := own.get(key, value)) != value:
+            raise ValueError(f"{kind}.{key} is {found!r}; regard reads models with {words}, {REMEDY}")
+    if FREQUENCIES in model.stored and not bool((model.tensor(FREQUENCIES) == 1).all()):
+        raise ValueError(f"{FREQUENCIES} scales the rotary positions; regard reads models without it, use another one")
+
+
+def gguf_config(path: Path) -> gpt.Config:
+    """Our settings of the model in a file, read without its weights."""
+    return _our_config(read_gguf(path))[1]
+
+
+def _our_config(model: GgufModel) -> tuple[JsonObject, gpt.Config]:
+    folder, file = model.path.parent, model.path.name
+    config: JsonObject = parse_config(folder, model.metadata, lambda _: huggingface_config(model), file)
+    return config, parse_config(folder, config, llama.from_huggingface, file)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def huggingface_weights(model: GgufModel, config: JsonMapping) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in fp32 under their names in a Hugging Face folder; unknown ones keep their own."""
+    rotated = {"attn_q": config["num_attention_heads"]}
+    rotated["attn_k"] = config.get("num_key_value_heads", config["num_attention_heads"])
+    for name in model.stored:
+        if name == FREQUENCIES:
+            continue
+        tensor = model.tensor(name)
+        place, _, kind = name.rpartition(".")
+        block = re.fullmatch(r"blk\.(\d+)\.(\w+)", place)
+        if block and block[2] in rotated and model.metadata["general.architecture"] == "llama":
+            tensor = halves_from_pairs(tensor, rotated[block[2]])
+        if block and block[2] in LAYER:
+            place = f"model.layers.{block[1]}.{LAYER[block[2]]}"
+        yield f"{OUTER.get(place, place)}.{kind}", tensor
+
+
+def halves_from_pairs(tensor: Tensor, heads: int) -> Tensor:
+    """Reorder the rows of a query or key map: llama.cpp rotates neighbors, Hugging Face a half with the other."""
+    return tensor.view(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+
+
+# --- predictor -------------------------------------------------------------------------------------------------------
+
+
+def load_gguf(path: Path, overrides: JsonMapping) -> "LanguagePredictor":
+    """The language predictor of a GGUF file."""
+    source = read_gguf(path)
+    config, ours = _our_config(source)
+    text = parse_config(path.parent, source.metadata, build_tokenizer, path.name)
+    model = gpt.Model(ours)
+    tensors = dict(huggingface_weights(source, config))
+    load_weights(model, llama.with_zero_biases(model, tensors, config), llama.names(ours), llama.COMPUTED)
+    return causal.language_predictor(path, config, overrides, ours, model, text)

@@ -1,0 +1,83 @@
+"""What the name of a model refers to: a run folder, a Hugging Face folder, a GGUF file, or a model of the hub."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..config.schema import Base
+from ..errors import UserError
+from ..files import JsonMapping
+from ..run_folder import is_run
+from .model_files import INDEX, WEIGHTS, find_gguf
+
+if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
+
+EXPECTED = (
+    "give a run folder or a Hugging Face folder, or a GGUF file, or the name of a model on the Hugging Face hub "
+    "(org/name)"
+)
+Kind = Literal["run", "huggingface", "gguf"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model on this machine, and the name that finds exactly this one again."""
+
+    name: str  # as given; a model of the hub with its commit
+    path: Path  # a folder, or a GGUF file
+    kind: Kind
+    commit: str = ""  # of the hub
+
+    def load(self, changes: JsonMapping) -> "AnyPredictor":
+        """The predictor of a model other than a run."""
+        if self.kind == "gguf":
+            from .gguf import load_gguf
+
+            return load_gguf(self.path, changes)
+        from .huggingface.folder import load_folder
+
+        return load_folder(self.path, changes)
+
+    def config(self) -> Base:
+        """The settings of a model other than a run, read without its weights."""
+        if self.kind == "gguf":
+            from .gguf import gguf_config
+
+            return gguf_config(self.path)
+        from .huggingface.folder import folder_config
+
+        return folder_config(self.path)
+
+
+def find_model(name: str | Path, label: str = "") -> ModelSource:
+    """The model of a name; one that is here wins over one of the hub. `label` names it in errors, as `start=x`."""
+    path, label = Path(name), label or str(name)
+    if path.exists():
+        found, kind = _local(path, label)
+        return ModelSource(str(name), found, kind)
+    from .hub import SCHEME, HubName, fetch_model, parse_hub_name
+
+    if (hub := parse_hub_name(str(name))) is None:
+        other = parse_hub_name(f"{SCHEME}{name}")
+        remedy = f", or {SCHEME}{name} for the model of that name on the hub" if other else ""
+        raise UserError(f"{label} does not exist; {EXPECTED}{remedy}")
+    fetched, commit = fetch_model(hub)
+    found, kind = _local(fetched, label)
+    return ModelSource(f"{SCHEME}{HubName(hub.repo, hub.file, commit)}", found, kind, commit)
+
+
+def _local(path: Path, label: str) -> tuple[Path, Kind]:
+    """The kind of a model, and its path: a GGUF file rather than the folder that holds it."""
+    if is_run(path):
+        return path, "run"
+    described = (path / "config.json").is_file() or (path / "modules.json").is_file()
+    if described and any((path / name).is_file() for name in (WEIGHTS, INDEX, "modules.json")):
+        return path, "huggingface"
+    if (file := find_gguf(path)) is not None:
+        return file, "gguf"
+    if described:
+        return path, "huggingface"
+    if path.is_file():
+        raise UserError(f"{label} is a file but not a GGUF file, and not a run; {EXPECTED}")
+    raise UserError(f"{label} is not a run: it has neither run.json nor config.json (Hugging Face); {EXPECTED}")
