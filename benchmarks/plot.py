@@ -10,7 +10,7 @@ COLORS = ("#222222", "#1f77b4", "#d95f02", "#e6ab02", "#1b9e77", "#7570b3", "#e7
 
 
 def draw(path: Path, curves: Sequence[Any], title: str) -> None:
-    """Draw a PNG with one row per part: time on the left, memory on the right."""
+    """Draw a PNG, PDF or SVG with one row per part: time on the left, memory on the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,7 +28,7 @@ def draw(path: Path, curves: Sequence[Any], title: str) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     figure.suptitle(f"Cost against text length ({title})", fontsize=11)
     with atomic_write(path) as draft:
-        figure.savefig(draft, format="png")
+        figure.savefig(draft, format=path.suffix[1:].lower())
 
 
 def draw_lines(axes: Any, lengths: Sequence[int], values_by_name: dict[str, list[float]]) -> None:

@@ -9,6 +9,7 @@ os.environ.setdefault("MPLCONFIGDIR", str(Path("~/.cache/matplotlib").expanduser
 import pytest
 import torch
 
+pytest_plugins = "helpers.user_errors"
 torch.set_num_threads(1)  # the tensors are tiny: a second thread would only wait for the first
 
 
