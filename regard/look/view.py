@@ -76,7 +76,7 @@ def _panels(layers: Sequence[Tensor], best: int, layer: Which, head: Which) -> l
     rows = []
     for number in _numbers("layer", layer, len(layers)) or [best]:
         weights, own = layers[number], {}
-        for index in _numbers("head", head, len(weights)):
+        for index in _numbers("head", 1 if head is None and len(weights) == 1 else head, len(weights)):
             own[f"layer {number + 1} of {len(layers)}, head {index + 1} of {len(weights)}"] = weights[index]
         rows.append(own or {f"layer {number + 1} of {len(layers)}, mean of {len(weights)} heads": weights.mean(0)})
     return rows

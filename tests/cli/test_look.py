@@ -142,9 +142,7 @@ def test_a_picture_names_layer_head_and_axes(tmp_path, letters):
         ["a", "b"], {"0": torch.rand(3, 2, 2), "global": torch.rand(3, 1, 2), "1": torch.rand(1, 2, 2)}
     )
     own.save(path)
-    assert "self-attention, layer 2 of 2, mean of 1 heads" in " ".join(letters(path)) and "attended token" in letters(
-        path
-    )
+    assert "self-attention, layer 2 of 2, head 1 of 1" in " ".join(letters(path)) and "attended token" in letters(path)
     own.save(path, "all", "all")
     assert len([text for text in letters(path) if text.startswith("layer")]) == 4  # a layer has 3 heads, the other 1
     draw_confusion(path, ConfusionMatrix(["a", "b"], ["a", "a"]))
