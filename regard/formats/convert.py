@@ -67,8 +67,8 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
         "a CTranslate2 model", ctranslate2.unsupported, ctranslate2.write, check_ctranslate2, ctranslate2_usage
     ),
     ("huggingface", "gpt"): Exporter(
-        "a GPT-2 or Llama folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check, gpt2_export.usage,
-        lambda c: "text-generation",
+        "a GPT-2, Llama or Mistral folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check,
+        gpt2_export.usage, lambda c: "text-generation",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

@@ -166,9 +166,43 @@ def test_unsupported_settings(run, tmp_path):
         regard.convert(other, to="huggingface", out=tmp_path / "out")
     window = trained(tmp_path / "window", model__attention__kind="window", train__steps=1)
     with pytest.raises(
-        UserError, match="cannot become a GPT-2 or Llama folder; what does not fit: model.attention.kind="
+        UserError, match="cannot become a GPT-2, Llama or Mistral folder; what does not fit: model.attention.kind="
     ):
         regard.convert(window, to="huggingface", out=tmp_path / "out")
+
+
+def test_mistral_folder(tmp_path):
+    """A modern model with windows: every token attends to itself and the five before it."""
+    modern = {"model__size": "modern-tiny", "model__attention__kind": "window", "model__attention__radius": 5}
+    window, out = trained(tmp_path / "window", **modern), tmp_path / "out"
+    told = regard.convert(window, to="huggingface", out=out)
+    assert "regard and transformers" in told["checked"]
+    ours, theirs = same(window, out)
+    assert type(theirs).__name__ == "MistralForCausalLM" and theirs.config.sliding_window == 6
+    assert regard.load(out).run.model.attention.radius == 5
+    tokens = torch.randint(4, ours.tokenizer.size, (2, 20), generator=torch.Generator().manual_seed(1))
+    changed = tokens.clone()
+    changed[:, 0] = 4 + (changed[:, 0] - 3) % 200
+    with torch.no_grad():
+        difference = (theirs(tokens).logits - theirs(changed).logits).abs().amax((0, 2))
+    assert (difference[11:] == 0).all() and (difference[:11] > 0).all()  # two layers reach ten tokens back
+
+
+def test_windows_that_mistral_does_not_have():
+    from regard.families import gpt
+
+    def words(**changes):
+        modern = {"vocab": 50, **gpt.SIZES["modern-tiny"], **changes}
+        return gpt2_export.unsupported(gpt.Config.model_validate(modern))
+
+    assert words(attention={"kind": "window", "radius": [4, 4]}) == []
+    for attention, refusal in (
+        ({"kind": "window", "radius": [4, 5]}, "model.attention.radius=(4, 5) (expected one number for Mistral)"),
+        ({"kind": "window", "dilation": 2}, "model.attention.dilation=2 (expected 1 for Mistral)"),
+    ):
+        assert words(attention=attention) == [refusal]
+    assert words(attention={"kind": "window"}, biased=True) == ["model.biased=true (expected false for Mistral)"]
+    assert words(attention={"kind": "favor"}) == ["model.attention.kind=favor (expected dense for Llama)"]
 
 
 def test_wrong_export_is_not_kept(run, tmp_path, monkeypatch):

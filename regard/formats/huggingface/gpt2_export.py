@@ -1,4 +1,4 @@
-"""A run of the family gpt as a Hugging Face folder: GPT-2's if its settings fit, else Llama's."""
+"""A run of the family gpt as a Hugging Face folder: GPT-2's if its settings fit, else Llama's, else Mistral's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch import Tensor
 from ...config.run import Run
 from ...families import gpt
 from ...files import JsonObject, write_json
+from ...parts import slots
 from ...processors.external import FolderTokenizer
 from ...processors.tokenizers import TrainedTokenizer
 from . import causal, gpt2, llama
@@ -32,9 +33,15 @@ def llama_unsupported(c: gpt.Config) -> list[str]:
     return llama.CONFIG.unsupported(c)
 
 
+def mistral_unsupported(c: gpt.Config) -> list[str]:
+    """Settings of a model that Mistral cannot have."""
+    return llama.MISTRAL_CONFIG.unsupported(c)
+
+
 def unsupported(c: gpt.Config) -> list[str]:
-    """Settings that the nearer of the two formats cannot have; empty if the model fits one of them."""
-    return min(gpt2_unsupported(c), llama_unsupported(c), key=len)
+    """Settings that the nearest format cannot have; empty if the model fits one of them. Only Mistral has windows."""
+    modern = mistral_unsupported(c) if isinstance(c.attention, slots.Window) else llama_unsupported(c)
+    return min(gpt2_unsupported(c), modern, key=len)
 
 
 def gpt2_config(c: gpt.Config) -> JsonObject:
@@ -45,8 +52,12 @@ def llama_config(c: gpt.Config) -> JsonObject:
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama"} | llama.CONFIG.write(c)
 
 
+def mistral_config(c: gpt.Config) -> JsonObject:
+    return {"architectures": ["MistralForCausalLM"], "model_type": "mistral"} | llama.MISTRAL_CONFIG.write(c)
+
+
 class GptLayout(NamedTuple):
-    """How one of the two formats is written."""
+    """How one of the three formats is written."""
 
     config: Callable[[gpt.Config], JsonObject]
     names: Callable[[gpt.Config], Names]
@@ -56,7 +67,8 @@ class GptLayout(NamedTuple):
 def gpt_layout(c: gpt.Config) -> GptLayout:
     if not gpt2_unsupported(c):
         return GptLayout(gpt2_config, gpt2.names, True)
-    return GptLayout(llama_config, llama.names, c.biased)
+    config = mistral_config if isinstance(c.attention, slots.Window) else llama_config
+    return GptLayout(config, llama.names, c.biased)
 
 
 def tensors(model: gpt.Model, c: gpt.Config) -> dict[str, Tensor]:

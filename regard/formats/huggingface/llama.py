@@ -94,9 +94,23 @@ def read_window(theirs: JsonMapping) -> JsonObject:
 
 
 def write_window(c: gpt.Config) -> JsonObject:
-    if isinstance(c.attention, slots.Window) and isinstance(c.attention.radius, int):
-        return {"sliding_window": c.attention.radius + 1, "attention_dropout": 0.0}
+    if isinstance(c.attention, slots.Window):
+        return {"sliding_window": min(_numbers(c.attention.radius)) + 1, "attention_dropout": 0.0}
     return {"sliding_window": None, "attention_dropout": getattr(c.attention, "dropout", 0.0)}
+
+
+def refuse_window(c: gpt.Config) -> str | None:
+    """Mistral has one window for all layers; other kinds of attention are exported as Llama."""
+    if not isinstance(c.attention, slots.Window):
+        return None
+    if len(set(_numbers(c.attention.radius))) > 1:
+        return f"model.attention.radius={c.attention.radius} (expected one number for Mistral)"
+    dilated = set(_numbers(c.attention.dilation)) != {1}
+    return f"model.attention.dilation={c.attention.dilation} (expected 1 for Mistral)" if dilated else None
+
+
+def _numbers(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 SHARED: tuple[Row, ...] = (
@@ -124,7 +138,14 @@ DENSE: tuple[Row, ...] = (
     Field("attention.dropout", "attention_dropout", 0.0),
 )
 CONFIG = ConfigTable((*SHARED, *DENSE, Joint(read_bias, write_bias)))
-MISTRAL_CONFIG = ConfigTable((*SHARED, Joint(read_window, write_window), Joint(read_bias, write_bias)))
+MISTRAL_CONFIG = ConfigTable(
+    (
+        *SHARED,
+        Joint(read_window, write_window),
+        Limit(refuse_window),
+        Fixed("biased", False, "expected false for Mistral"),
+    )
+)
 QWEN2_CONFIG = ConfigTable((*SHARED, *DENSE, Fixed("biased", True, "expected true for Qwen2")))
 CONFIGS = {"llama": CONFIG, "mistral": MISTRAL_CONFIG, "qwen2": QWEN2_CONFIG}
 
