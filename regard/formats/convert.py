@@ -88,7 +88,10 @@ def find_exporter(path: Path, to: str, run: Run) -> AnyExporter:
         raise UserError(f"{path} cannot become --to {to}: model.family is {model.family}; expected {families}")
     exporter = EXPORTERS[to, model.family]
     if refusals := exporter.unsupported(model):
-        raise UserError(f"{path} cannot become {exporter.name}; what does not fit: {', '.join(refusals)}")
+        raise UserError(
+            f"{path} cannot become {exporter.name}; what does not fit: {', '.join(refusals)}; use the run itself, or "
+            "train with the expected settings"
+        )
     return exporter
 
 
@@ -108,10 +111,10 @@ def convert(
     check_tuning(path, predictor.run, to, merge)
     exporter = None if to is None else find_exporter(path, to, predictor.run)
     texts = (each.tokenizer for each in predictor.processors.values() if isinstance(each, TextProcessor))
-    if exporter is not None and any(isinstance(each, MarianTokenizer) for each in texts):
+    if to == "ctranslate2" and any(isinstance(each, MarianTokenizer) for each in texts):
         raise UserError(
-            f"{path} cannot become {exporter.name}: it began with a Marian folder, and this export does not write "
-            "sentencepiece vocabularies; use the run itself"
+            f"{path} cannot become a CTranslate2 model: it began with a Marian folder, whose sentencepiece models this "
+            "export does not write; use --to huggingface, and ct2-transformers-converter for that folder"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     report = {"out": str(out)}

@@ -143,8 +143,10 @@ def metric_table(run: Run, metrics: JsonMapping, signatures: Mapping[str, str]) 
 
 
 def transformers_usage(predictor: "TranslatePredictor") -> str:
+    from .huggingface.tokenizer_export import has_target_folder
+
     target = "source"
-    if predictor.source is not predictor.target:
+    if has_target_folder(predictor):
         target = 'AutoTokenizer.from_pretrained(folder, subfolder="target")'
     return f"""
 ```python

@@ -154,9 +154,11 @@ def quiet(hf: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: MatchCount) -> float:
+    from .huggingface.tokenizer_export import has_target_folder
+
     predictor, model = sample.predictor, hf.AutoModelForSeq2SeqLM.from_pretrained(draft).eval()
     source = target = hf.AutoTokenizer.from_pretrained(draft)
-    if predictor.source is not predictor.target:
+    if has_target_folder(predictor):
         target = hf.AutoTokenizer.from_pretrained(draft, subfolder="target")
     ids = [[*each, predictor.source.end] for each in sample.ids]
     sample.compare_tokens("transformers", source(sample.texts).input_ids, ids)

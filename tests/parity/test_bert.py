@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers as hf
 from helpers import bert as small
+from helpers import reads
 from helpers.parity import change_config, same_bert
 from prototypes.checks import loud
 from safetensors.torch import load_file, save_file
@@ -284,3 +285,15 @@ def test_unsupported_settings_are_named() -> None:
         assert part in words
     assert "scaled=false" in bert_export.unsupported(bert.Config(attention=slots.Dense(scaled=False)))[0]
     assert bert_export.unsupported(bert.Config()) == []
+
+
+def test_tag_runs_export_with_a_plain_feed_forward(tmp_path: Path) -> None:
+    """The recipe trains a convolutional one, which no class of transformers has."""
+    run = reads.train_run("tag", tmp_path / "conv", train__steps=1)
+    words = (
+        r"what does not fit: model.feed.kind=conv \(expected plain\); use the run itself, or train with the expected"
+    )
+    with pytest.raises(UserError, match=words):
+        regard.convert(run, to="huggingface", out=tmp_path / "out")
+    run = reads.train_run("tag", tmp_path / "plain", train__steps=1, model__feed__kind="plain")
+    assert "transformers" in regard.convert(run, to="huggingface", out=tmp_path / "out")["checked"]

@@ -402,9 +402,36 @@ def test_a_translator_starts_from_a_marian_folder(separate, tmp_path):
     expected = folder.score(some, [text.upper() for text in some])
     assert again.score(some, [text.upper() for text in some]) == pytest.approx(expected, abs=1e-3)
     assert again.predict(some[:5]) == trained.predict(some[:5]) == folder.predict(some[:5], kind="beam", beam=2)
-    with pytest.raises(UserError, match="it began with a Marian folder, and this export does not write sentencepiece"):
-        regard.convert(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    with pytest.raises(UserError, match="it began with a Marian folder, whose sentencepiece .*; use --to huggingface"):
+        regard.convert(tmp_path / "run", to="ctranslate2", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["shared", "separate"])
+def test_a_run_that_started_from_a_marian_folder_becomes_one_again(separate, tmp_path):
+    path = marian.folder(tmp_path / "folder", separate)
+    some = marian.sentences(30)
+    for name, texts in {"low": some, "up": [text.upper() for text in some]}.items():
+        (tmp_path / name).write_text("\n".join(texts) + "\n")
+    settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-3, "decode.beam": 2}
+    ours, out = regard.train("translate", {**FINE, **settings}, out=tmp_path / "run"), tmp_path / "out"
+    told = regard.convert(tmp_path / "run", to="huggingface", out=out)
+    assert "32 of 32 texts equal" in told["checked"] and "transformers" in told["checked"]
+    for name in ("source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if separate else [])):
+        assert (out / name).is_file()
+    assert (out / "source.spm").read_bytes() == (path / "source.spm").read_bytes()
+    for name in ("vocab.json", "target_vocab.json")[: 1 + separate]:
+        assert json.loads((out / name).read_text()) == json.loads((path / name).read_text())
+    texts = [*marian.sentences(9, seed=5), ">>up<< the cat sees the dog.", "unseen wörds, and 日本!", "  the   cat  "]
+    again = regard.load(out)
+    assert again.predict(texts) == ours.predict(texts) and again.run.decode.beam == 2
+    theirs, tokenizer = hf.MarianMTModel.from_pretrained(out).eval(), hf.AutoTokenizer.from_pretrained(out)
+    assert type(tokenizer).__name__ == "MarianTokenizer"
+    assert tokenizer(texts).input_ids == hf.MarianTokenizer.from_pretrained(path)(texts).input_ids
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    found = tokenizer.batch_decode(theirs.generate(**batch, max_new_tokens=60), skip_special_tokens=True)
+    assert found == ours.predict(texts, max_tokens=60, early_stopping="heuristic") and len(set(found)) > 3
+    assert 'subfolder="target"' not in (out / "README.md").read_text()
 
 
 # --- sizes that a task fills in --------------------------------------------------------------------------------------

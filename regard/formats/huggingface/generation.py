@@ -148,7 +148,7 @@ def generation_config(run: Run, tokenizer: Tokenizer, max_length: int) -> JsonOb
         "bos_token_id": tokenizer.start,
         "eos_token_id": tokenizer.end,
         "decoder_start_token_id": tokenizer.start,
-        "suppress_tokens": [tokenizer.pad, tokenizer.start],
+        "suppress_tokens": list(dict.fromkeys([tokenizer.pad, tokenizer.start])),
     }
 
 

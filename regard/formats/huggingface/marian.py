@@ -2,7 +2,8 @@
 
 Marian is the published Transformer under other names, with its sinusoid in halves and a bias on the output. It has two
 sentencepiece models and vocab.json, which numbers their pieces. A folder that regard exported has our tokenizer.json
-instead, and target/tokenizer.json where source and target have separate vocabularies.
+instead, and target/tokenizer.json where source and target have separate vocabularies, unless the run itself started
+from a Marian folder.
 """
 
 from pathlib import Path
@@ -144,7 +145,7 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
 
 def tokenizers(path: Path, config: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     """Source and target tokenizer of a Marian folder."""
-    if "regard" in config or ((path / TOKENIZER_FILE).is_file() and not (path / "source.spm").is_file()):
+    if not (path / "source.spm").is_file() and ("regard" in config or (path / TOKENIZER_FILE).is_file()):
         return _regard_tokenizers(path, config)
     if not (path / "vocab.json").is_file():
         raise UserError(f"{path} has no vocab.json; a Marian folder needs source.spm, target.spm and vocab.json")
