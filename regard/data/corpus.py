@@ -34,7 +34,7 @@ class Corpus:
     def __init__(self, texts: Documents, tokenizer: Tokenizer, fallback: Path | None = None) -> None:
         tokens = cached_tokens(texts, tokenizer, fallback)
         self.ids, self.ends, self.counts = tokens.ids, tokens.ends, tokens.counts
-        self.name, self.stream = texts.name, texts.data.document == "stream"
+        self.name, self.stream, self.facts = texts.name, texts.data.document == "stream", texts.facts()
         self.bytes, self.characters, self.words = (tokens.counts[name] for name in ("bytes", "characters", "words"))
         self.end, self.pad = tokenizer.end, tokenizer.pad
         self.start = tokenizer.end if self.stream else tokenizer.start

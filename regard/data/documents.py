@@ -98,6 +98,22 @@ class Documents:
                 add_file_state(state, file, self.data.verify)
         return state.hexdigest()
 
+    def facts(self) -> list[str]:
+        """Which column of the first table is read; nothing if all files are plain text."""
+        for path in self.files:
+            format = self._format(path)
+            if isinstance(path, Path) and format == "jsonl":
+                parser = JsonParser(self._rule)
+                for number, line in DocumentReader(path, True, Counter()).lines():
+                    if parser.parses(0, number, line):
+                        return parser.facts()
+            elif format != "text":
+                return self._table(path).facts()
+        return []
+
+    def _format(self, path: Path | InMemory) -> str:
+        return file_format(str(path) if isinstance(path, Path) else path, self.data.format, "text")
+
     def _units(self) -> Iterator[Unit]:
         """The units of this split."""
         if not self.holdout:
@@ -137,7 +153,7 @@ class Documents:
     def _all_units(self) -> Iterator[Unit]:
         self.counts = Counter()
         for path in self.files:
-            format = file_format(str(path) if isinstance(path, Path) else path, self.data.format, "text")
+            format = self._format(path)
             if isinstance(path, Path) and format in ("text", "jsonl"):
                 reader = DocumentReader(path, self.data.invalid == "skip", self.counts)
                 ways = {"file": reader.file, "blank": reader.blank, "line": reader.line, "stream": reader.stream}
@@ -198,20 +214,20 @@ class DocumentReader:
             self.counts["empty"] += 1
 
     def line(self) -> Iterator[Unit]:
-        for _, line in self._lines():
+        for _, line in self.lines():
             if line.strip():
                 yield line, True
             else:
                 self.counts["empty"] += 1
 
     def stream(self) -> Iterator[Unit]:
-        for _, line in self._lines():
+        for _, line in self.lines():
             yield line, True
 
     def blank(self) -> Iterator[Unit]:
         waiting: list[str] = []
         size, begun = 0, False  # characters in `waiting`; True if this document has units before them
-        for _, line in self._lines():
+        for _, line in self.lines():
             if line.strip():
                 waiting.append(line)
                 size += len(line)
@@ -226,7 +242,7 @@ class DocumentReader:
 
     def jsonl(self, rule: ColumnRule) -> Iterator[Unit]:
         parser = JsonParser(rule)
-        for number, line in self._lines():
+        for number, line in self.lines():
             try:
                 blank = parser.check(0, number, line) == BLANK
             except UserError as error:
@@ -241,7 +257,7 @@ class DocumentReader:
             else:
                 yield parser.row(0, line)[0], True
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
+    def lines(self) -> Iterator[tuple[int, str]]:
         """Every line that is valid text, with its number."""
         for data, first, _ in self._blocks(whole_lines=True):
             if not text_error(data):

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import UserError
 from .columns import LANGUAGE, Choice, ColumnRule
-from .line_index import BLANK, HEADER, INVALID
+from .line_index import BLANK, HEADER, INVALID, VALID
 from .tables import Table, check_texts, parse_object, record_cells, record_names, row_status
 from .text_lines import TextLines
 
@@ -58,6 +58,10 @@ class LineTable(ParallelLines):
         self.parser = parser
         super().__init__([TextLines(patterns, invalid, parser.check, check_name=parser.identity)])
 
+    @property
+    def has_header(self) -> bool:  # type: ignore[override]
+        return all(choice.header for choice in self.parser.choices.values())
+
     def item(self, index: int) -> tuple[Any, ...]:
         file, _ = self.lines[0].locate(index)
         return self.parser.row(file, self.lines[0][index])
@@ -102,6 +106,13 @@ class LineParser(ABC):
 
     def status(self, file: int, text: str) -> int:
         return row_status(self.row(file, text), self.rule) if text.strip() else BLANK
+
+    def parses(self, file: int, line: int, text: str) -> bool:
+        """Whether a line is a whole record."""
+        try:
+            return self.check(file, line, text) == VALID
+        except ValueError:
+            return False
 
     def facts(self) -> list[str]:
         return list(dict.fromkeys(self.rule.describe(choice) for choice in self.choices.values()))

@@ -24,6 +24,7 @@ class Table(LazySequence[tuple[Any, ...]]):
 
     name: str
     counts: dict[str, int]
+    has_header = True  # False: the first record may be one
 
     @abstractmethod
     def statuses(self) -> np.ndarray:

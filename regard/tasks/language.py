@@ -226,7 +226,7 @@ class LanguageJob(TrainingJob):
         facts = []
         for name, texts in self.splits.items():
             facts.append(f"{name}: {len(texts):,} tokens, {texts.bytes:,} bytes, {texts.name}")
-            facts += [f"{name}: {fact}" for fact in texts.report()]
+            facts += [f"{name}: {fact}" for fact in texts.facts + texts.report()]
         return facts
 
     def validate(self) -> dict[str, float]:

@@ -463,3 +463,12 @@ def test_paired_bootstrap():
     assert results[1]["accuracy"]["score"] == pytest.approx(100 * share)
     deviation = 100 * math.sqrt(share * (1 - share) / 400)
     assert results[1]["accuracy"]["interval"] == pytest.approx(1.96 * deviation, rel=0.15)
+
+
+def test_a_first_line_that_may_be_a_header_is_refused(tmp_path):
+    rows = "".join(f"text {i}\t{i % 3}\n" for i in range(12))
+    path = write_file(tmp_path, "a.tsv", "phrase\tstars\n" + rows)
+    with pytest.raises(UserError, match=r"a.tsv:1: the line phrase \| stars may name the columns.*set data.header=yes"):
+        texts(path)
+    assert len(texts(path, header="yes", columns=("phrase", "stars"))) == 12 and len(texts(path, header="no")) == 13
+    assert len(texts(write_file(tmp_path, "b.tsv", rows))) == 12
