@@ -1,7 +1,7 @@
 """A micro-batch: the fields of some examples as tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -21,6 +21,7 @@ class Batch:
     number: int = 0  # of the micro-batch in its step, over all processes
     examples: tuple[int, ...] = ()  # indices in the data set
     counted: bool = True  # False: a process without a micro-batch of its own repeats one, times zero
+    counts: Mapping[str, int] = field(default_factory=dict)  # of further terms of the loss, by name
 
     def __getitem__(self, name: str) -> Inputs:
         return self.inputs[name]

@@ -198,7 +198,8 @@ class MaskedDataset(TaskDataset):
         if self.data.next_sentence:
             classes = torch.from_numpy(np.concatenate(next_sentence).astype(np.int64))
             inputs["next_sentence"] = Inputs("labels", classes)
-        return Batch(inputs, sum(int(np.count_nonzero(row != IGNORED)) for row in labels))
+        counts = {"next_sentence": len(items)} if self.data.next_sentence else {}
+        return Batch(inputs, sum(int(np.count_nonzero(row != IGNORED)) for row in labels), counts=counts)
 
     def describe_shortened(self) -> str:
         return f"lines have more than {self.max_tokens} tokens, and each epoch reads a window of them"

@@ -61,11 +61,7 @@ class TagObjective(Objective):
 
 
 class MaskedObjective(Objective):
-    """Summed over the masked tokens.
-
-    The mean loss of the pairs is added once per masked token. Divided by the masked tokens of a step, both are means,
-    as in the paper.
-    """
+    """Summed over the masked tokens; the loss of the pairs is summed over the pairs. So both are means, as in BERT."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()
@@ -79,7 +75,7 @@ class MaskedObjective(Objective):
             return LossSum(loss)
         classes = batch["next_sentence"].values
         pairs = smoothed_cross_entropy(model.next_sentence_logits(encoded), classes)
-        return LossSum(loss + masked.sum() / len(classes) * pairs)
+        return LossSum(loss, {"next_sentence": pairs})
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +114,7 @@ class LanguageObjective(Objective):
             memory = self.memories[batch.number] = self._restored_memory(batch.number, len(batch["text"]))
         if not batch.counted:  # the last of a step: what is still saved belongs to other processes
             self.saved = {}
-        return MemoryBatch(batch.inputs, batch.count, batch.number, batch.examples, batch.counted, memory)
+        return MemoryBatch(**vars(batch), memory=memory)
 
     def _restored_memory(self, number: int, rows: int) -> Cache:
         memory = self._new_memory(rows)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -14,10 +14,13 @@ from ..data.batch import Batch
 class LossSum:
     """The loss summed over a micro-batch. The loop divides it by the counts of all batches of the step.
 
-    The count is not repeated here: it changes with every batch, and a compiled objective would be compiled again.
+    `terms` are further sums over something else than what `Batch.count` counts; each is divided by its own count over
+    the whole step, `Batch.counts`, and added. The counts are not repeated here: they change with every batch, and a
+    compiled objective would be compiled again.
     """
 
     sum: Tensor
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(nn.Module, ABC):

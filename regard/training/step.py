@@ -67,22 +67,35 @@ class GradientStep:
 
     def run(self, step: int, micro_batches: Sequence[Batch]) -> StepLoss:
         """`micro_batches` are this process's share of the step; all processes have equally many."""
-        own = sum(batch.count for batch in micro_batches if batch.counted)
-        (count,) = self.ranks.total([own])
+        counted = [batch for batch in micro_batches if batch.counted]
+        terms = list(micro_batches[0].counts)
+        own = [sum(batch.count for batch in counted), *(sum(batch.counts[term] for batch in counted) for term in terms)]
+        count, *others = self.ranks.total(own)
         if isinstance(self.objective, StepObjective):
             return StepLoss(self._whole_step(self.objective, step, micro_batches, max(count, 1)), count)
-        return StepLoss(self._sum(self.objective, step, micro_batches, max(count, 1)), count)
+        divisors = {term: max(total, 1) / self.ranks.world for term, total in zip(terms, others, strict=True)}
+        return StepLoss(self._sum(self.objective, step, micro_batches, max(count, 1), divisors), count)
 
-    def _sum(self, objective: Objective, step: int, micro_batches: Sequence[Batch], count: int) -> Tensor:
+    def _sum(
+        self,
+        objective: Objective,
+        step: int,
+        micro_batches: Sequence[Batch],
+        count: int,
+        divisors: Mapping[str, float],
+    ) -> Tensor:
         """Divide before backward, so that the number of micro-batches and of processes changes nothing."""
         total, last = torch.zeros((), device=self.device), len(micro_batches) - 1
         divisor = count / self.ranks.world  # DDP takes the mean over the processes
         for place, batch in enumerate(micro_batches):
             with self._reduced(place == last):
                 with self._forward(step, batch):
-                    loss = self.module(objective.bind(self._to_device(batch))).sum / divisor
+                    found: LossSum = self.module(objective.bind(self._to_device(batch)))
+                    loss = found.sum / divisor
+                    for name, term in found.terms.items():
+                        loss = loss + term / divisors[name]
                 loss = loss if batch.counted else loss * 0.0
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return self.ranks.add(total / self.ranks.world) if self.ranks.world > 1 else total
 

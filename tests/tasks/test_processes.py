@@ -50,6 +50,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rdrop": ("classify", {**LABELED, "data.rdrop": 0.5}),
     "tag": ("tag", {"data.train": "tagged.txt"}),
     "masked": ("masked", MASKED),
+    "masked in 4": ("masked", {**MASKED, "train.accumulate": 4}),
 }
 
 
@@ -176,6 +177,26 @@ def test_two_processes_equal_one(case: str, both: Any) -> None:
         # The true gradient of a key bias is zero, so its rounding error is compared to the largest gradient.
         scale = largest if name.endswith("key.bias") else max(each.norm(), 1e-12)
         assert (each - other).norm() <= 1e-5 * scale, (name, each, other)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_accumulation_equals_one_large_batch(case: str, folder: Path) -> None:
+    """In double precision: a term that is weighted per micro-batch would differ by percents."""
+    task, settings = CASES[case]
+    found = []
+    for accumulate in (1, 2, 4):
+        own = {**settings, "train.accumulate": accumulate, "train.tokens": 400}
+        objective, steps = of_task(task, own, folder, Ranks())
+        objective.double().eval()  # no dropout: its draws depend on the micro-batch
+        loss = GradientStep(objective, CPU, SEED).run(1, next(steps))
+        found.append((loss, {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}))
+    (whole, gradients), *parts = found
+    largest = max(each.norm() for each in gradients.values())
+    for loss, others in parts:
+        assert loss.count == whole.count and float(loss.loss) == pytest.approx(float(whole.loss), rel=1e-6)
+        assert others.keys() == gradients.keys()
+        for name, each in gradients.items():
+            assert (others[name] - each).norm() <= 1e-6 * max(each.norm(), 1e-3 * largest), name
 
 
 # --- through the front door ------------------------------------------------------------------------------------------
