@@ -112,7 +112,7 @@ class CorpusSampler(StepSampler):
         """One: all windows cost the same."""
         yield Pool(epoch, 0, np.zeros(0, np.int64))
 
-    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         return build_window(self.corpus, indices, self.width)
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
@@ -170,7 +170,7 @@ class ContiguousSampler(CorpusSampler):
         for first in self._step_starts(index, rows, steps * rows):
             yield self._step(pool.epoch, begins + first // rows * self.width, first + rows)
 
-    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         return build_window(self.corpus, indices, self.width, reset=np.isin(indices, self._row_begins(epoch)[0]))
 
     def _row_begins(self, epoch: int) -> tuple[np.ndarray, int]:

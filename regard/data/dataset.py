@@ -24,8 +24,9 @@ class Measured(NamedTuple):
     """What the sampler must know about some examples."""
 
     examples: np.ndarray
-    sizes: np.ndarray  # (examples, 2) of both sides, in the unit of the budget
+    sizes: np.ndarray  # (examples, 2) of both sides, in the unit of the budget; of the largest row
     shortened: np.ndarray  # (examples,) bool: cut, or read in windows
+    rows: np.ndarray  # (examples,) that each becomes
 
 
 class TaskDataset(ABC):
@@ -60,33 +61,44 @@ class TaskDataset(ABC):
         """The size of both sides before augmentation: what the budget of a step counts."""
         return len(item[0]), len(item[1])
 
+    def rows(self, item: EncodedExample) -> int:
+        """The rows that an example becomes. The steps may have some of them each."""
+        return 1
+
+    def row(self, item: EncodedExample, number: int) -> EncodedExample:
+        """One row of an example that becomes several."""
+        raise NotImplementedError
+
     def describe_shortened(self) -> str:
         """What happens to examples that are shortened, after "3 of 10 "."""
         return f"examples have more than {self.limit} tokens and were shortened ({self.limit_key})"
 
     # Batches
 
-    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
-        """A batch of these examples, as training uses them in this epoch."""
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
+        """A batch of these examples, as training uses them in this epoch; with `rows`, of one row of each."""
         items = self.encoded(indices)
+        if rows is not None:
+            items = [self.row(item, number) for item, number in zip(items, rows.tolist(), strict=True)]
         if type(self).augment is not TaskDataset.augment:
             items = self.augment(items, Draws.of(self.train.seed, epoch, indices))
         return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         """Encode examples together for their sizes. With `keep` they stay in memory until a batch uses them."""
-        chosen, sizes = indices.tolist(), dict[int, tuple[int, int]]()
+        chosen, sizes = indices.tolist(), dict[int, tuple[int, int, int]]()
         self._pool = {}
         for i in chosen:
             if self._cache is not None and (stored := self._cache[i]) is not None:
-                sizes[i] = self.sizes(restore(stored))
+                sizes[i] = (*self.sizes(item := restore(stored)), self.rows(item))
         new = [i for i in dict.fromkeys(chosen) if i not in sizes]
         for i, item in zip(new, self.encode(new) if new else (), strict=True):
-            sizes[i] = self.sizes(item)
+            sizes[i] = (*self.sizes(item), self.rows(item))
             if keep:
                 self._keep(i, store(item))
         shortened = np.array([i in self.shortened for i in chosen], bool)
-        return Measured(indices, np.array([sizes[i] for i in chosen]).reshape(-1, 2), shortened)
+        table = np.array([sizes[i] for i in chosen]).reshape(-1, 3)
+        return Measured(indices, table[:, :2], shortened, table[:, 2])
 
     # Encoded examples in memory
 

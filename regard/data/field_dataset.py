@@ -43,7 +43,7 @@ class FieldDataset(TaskDataset):
         example = dict(zip(self.fields.processors, self.examples[index], strict=True))
         return tuple(self.fields.encode(example, rng).values())
 
-    def batch(self, indices: np.ndarray, epoch: int) -> Batch:
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         if not self.augmented:
             return super().batch(indices, epoch)
         generators = Draws.of(self.train.seed, epoch, indices).generators()

@@ -51,7 +51,7 @@ Job: TypeAlias = MeasureJob | BatchJob | None  # None only lets the results of e
 class BatchSource(Protocol):
     """What makes the batches: a `TaskDataset`, or windows of a corpus."""
 
-    def batch(self, indices: np.ndarray, epoch: int) -> Batch: ...
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch: ...
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured: ...
 
 
@@ -66,8 +66,9 @@ class JobRunner:
             return None
         if isinstance(job, MeasureJob):
             return self.source.measure(job.examples, job.keep)
-        examples, number, counted = job.micro_batch
-        return replace(self.source.batch(examples, job.epoch), number=number, counted=counted)
+        examples, number, counted, rows = job.micro_batch
+        batch = self.source.batch(examples, job.epoch, *([] if rows is None else [rows]))
+        return replace(batch, number=number, counted=counted)
 
 
 class Loader:
@@ -102,10 +103,20 @@ class Loader:
     def planned_steps(self, epochs: int) -> float:
         """The number of steps of the first `epochs` epochs. Only the first pool is measured for it."""
         for pool in islice(self.sampler.pools(0), 1):
-            for result in self._results(iter(self._measure_jobs(pool))):
-                assert isinstance(result, Measured)
-                self.sampler.add_costs(result)
+            self._measure(pool)
         return self.sampler.planned_steps(epochs)
+
+    def align(self, epoch: int, index: int) -> int:
+        """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
+        for pool in islice(self.sampler.pools(epoch, index), 1):
+            self._measure(pool)
+            return max([pool.begin, *(step.index for step in self.sampler.plan(pool) if step.index <= index)])
+        return index
+
+    def _measure(self, pool: Pool) -> None:
+        for result in self._results(iter(self._measure_jobs(pool))):
+            assert isinstance(result, Measured)
+            self.sampler.add_costs(result)
 
     def _results(self, jobs: Iterator[Job]) -> Iterator[Measured | Batch | None]:
         return self._workers.map(jobs) if self._workers else map(self._run, jobs)

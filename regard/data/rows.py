@@ -183,6 +183,15 @@ class TaggedDataset(TaskDataset):
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         return int(item[2].max()), int(item[2].max())
 
+    def rows(self, item: EncodedExample) -> int:
+        return len(item[2])
+
+    def row(self, item: EncodedExample, number: int) -> EncodedExample:
+        tokens, labels, lengths = item
+        begin = int(lengths[:number].sum())
+        own = slice(begin, begin + int(lengths[number]))
+        return tokens[own], labels[own], lengths[number : number + 1]
+
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         rows, tags = ([row for item in items for row in np.split(item[side], item[2].cumsum()[:-1])] for side in (0, 1))
         inputs = {"text": pad_tokens(rows, self.tokenizer.pad), "tags": pad_labels(tags)}

@@ -15,6 +15,7 @@ from ..errors import UserError
 from .dataset import Measured, TaskDataset
 from .examples import Examples
 
+PLAN = 2  # the number of the way to plan; another one divides an epoch into other steps
 POOL_SIZE = 50_000  # examples sorted together: the more, the less padding (4,096 tokens a step: 3 %; 12,800: 6 %)
 TYPICAL_TOKENS = 32  # of an example, to estimate the examples of a step
 
@@ -25,6 +26,7 @@ class MicroBatch(NamedTuple):
     examples: np.ndarray
     number: int  # in its step, over all processes: dropout is seeded by it
     counted: bool = True  # False: a process without a micro-batch of its own repeats one, times zero
+    rows: np.ndarray | None = None  # of each example the row, if some examples become several
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Step:
     index: int  # examples of the epoch consumed up to and including this step
     tokens: int  # its cost: the sum over the examples, of their longer side
     micro_batches: tuple[np.ndarray, ...]  # the indices of their examples
+    rows: tuple[np.ndarray, ...] = ()  # of each example the row, if some examples become several
 
     @property
     def examples(self) -> list[int]:
@@ -49,9 +52,11 @@ class Step:
         one (or that of process 0) uncounted.
         """
         real = len(self.micro_batches)
-        idle = self.micro_batches[rank if rank < real else 0]
+        idle = rank if rank < real else 0
         numbers = range(rank, -(-real // world) * world, world)
-        return [MicroBatch(self.micro_batches[n] if n < real else idle, n, n < real) for n in numbers]
+        places = [(n, n if n < real else idle) for n in numbers]
+        rows = self.rows or (None,) * real
+        return [MicroBatch(self.micro_batches[place], n, n < real, rows[place]) for n, place in places]
 
 
 class Pool(NamedTuple):
@@ -97,6 +102,7 @@ class CostTable:
         self.limit = limit
         self.sizes = np.zeros((count, 2), np.min_scalar_type(limit + 1))  # larger ones are left out anyway
         self.shortened = np.zeros(count, bool)
+        self.rows: np.ndarray | None = None  # of every example, if some have several
         self.too_long = 0
 
     def add(self, measured: Measured) -> None:
@@ -105,6 +111,10 @@ class CostTable:
         self.too_long += int(((sizes.max(1) > self.limit) & (self.sizes[examples, 0] == 0)).sum())
         self.sizes[examples] = sizes
         self.shortened[examples] = measured.shortened[places]
+        if self.rows is None and measured.rows.max(initial=1) > 1:
+            self.rows = np.ones(len(self.sizes), np.int32)
+        if self.rows is not None:
+            self.rows[examples] = measured.rows[places]
 
     def unknown(self, examples: np.ndarray) -> np.ndarray:
         unknown: np.ndarray = examples[self.sizes[examples, 0] == 0]
@@ -149,30 +159,42 @@ class BudgetSampler(StepSampler):
             )
 
     def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
-        """Examples that are too long count as consumed by the first step of their pool."""
+        """Examples that are too long count as consumed by the first step of their pool.
+
+        The rows of an example are planned one by one. Where examples become several, the index of a step is the part
+        of the rows that was read, as a number of examples; the pool's last step alone has that of its end.
+        """
         sizes = self.costs.of(pool.examples)
         longer = sizes.max(1)
         order = alternate_sort(longer, sizes[:, 0] - sizes[:, 1]) if self.sorted else np.arange(len(longer))
         order = order[longer[order] <= self.costs.limit]
-        groups = [order[group] for group in group_by_budget(longer[order], self.train.tokens, self.train.batch)]
+        used, units, rows = len(order), order, None
+        if self.costs.rows is not None:
+            counts = self.costs.rows[pool.examples[order]]
+            units, rows = np.repeat(order, counts), ranges(counts)
+        groups = group_by_budget(longer[units], self.train.tokens, self.train.batch)
         rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
         groups = [groups[i] for i in rng.permutation(len(groups))]
-        first = pool.begin + len(pool.examples) - len(order)
-        ends = first + np.cumsum([len(group) for group in groups], dtype=int)
-        if pool.begin < index and index not in ends:
+        read = np.cumsum([group.stop - group.start for group in groups], dtype=int)
+        ends = pool.begin + len(pool.examples) - used + used * read // max(len(units), 1)
+        begin = int(np.searchsorted(ends, index)) + 1 if pool.begin < index else 0
+        if begin and index not in ends:
             raise UserError(
                 f"no step ends after {index} examples of the epoch: the data, train.tokens, train.batch or "
                 "data.max_tokens are not those of the interrupted run; restore them"
             )
+        planned = zip(groups[begin:], ends[begin:].tolist(), strict=True)
         return [
-            self._step(pool, group, longer[group], end)
-            for group, end in zip(groups, ends.tolist(), strict=True)
-            if end > index
+            self._step(pool, units[group], longer[units[group]], end, None if rows is None else rows[group])
+            for group, end in planned
         ]
 
-    def _step(self, pool: Pool, group: np.ndarray, lengths: np.ndarray, end: int) -> Step:
+    def _step(
+        self, pool: Pool, group: np.ndarray, lengths: np.ndarray, end: int, rows: np.ndarray | None = None
+    ) -> Step:
         parts = split_evenly(lengths, self.train.accumulate)
-        return Step(pool.epoch, end, int(lengths.sum()), tuple(pool.examples[group[part]] for part in parts))
+        own = () if rows is None else tuple(rows[part] for part in parts)
+        return Step(pool.epoch, end, int(lengths.sum()), tuple(pool.examples[group[part]] for part in parts), own)
 
     @property
     def too_long(self) -> np.ndarray:
@@ -204,10 +226,16 @@ def alternate_sort(longer: np.ndarray, difference: np.ndarray) -> np.ndarray:
     return np.lexsort((np.where(longer % 2, difference, -difference), longer))
 
 
+def ranges(counts: np.ndarray) -> np.ndarray:
+    """0 … count - 1 for each of the counts, one after the other."""
+    numbers: np.ndarray = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    return numbers
+
+
 def group_by_budget(lengths: np.ndarray, tokens: int, batch: int = 0) -> list[slice]:
     """Consecutive groups of at most `tokens` tokens, or of `batch` items; never an empty one."""
     if batch:
-        return [slice(first, first + batch) for first in range(0, len(lengths), batch)]
+        return [slice(first, min(first + batch, len(lengths))) for first in range(0, len(lengths), batch)]
     sums, groups, first = lengths.cumsum(), [], 0
     while first < len(lengths):
         before = sums[first - 1] if first else 0

@@ -77,6 +77,10 @@ class TrainingJob(ABC):
         """The number of steps of the first `epochs` epochs, estimated for data of several pools."""
         return self.loader.planned_steps(epochs)
 
+    def align(self, epoch: int, index: int) -> int:
+        """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
+        return self.loader.align(epoch, index)
+
 
 def open_splits(run: Run, open_one: Callable[[Run, str], Examples]) -> dict[str, Examples]:
     """The splits that training reads: train, and valid if there is one."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .. import files
 from ..adapt.injection import injection_of
+from ..data.sampler import PLAN
 from ..errors import UserError
 from ..parts.finite import nonfinite_name
 
@@ -34,6 +35,8 @@ class TrainingState:
     step: int = 0  # finished steps
     epoch: int = 0
     index: int = 0  # examples of this epoch consumed, over all processes
+    offset: int = 0  # steps since this index: several steps may share the rows of a long example
+    plan: int = PLAN  # the number of the way to plan steps
     evaluated: int = -1  # the step of the last evaluation
     best: float | None = None  # best value of `metric`, and its step
     best_step: int = 0
@@ -188,7 +191,20 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Trai
     record = files.read_json(path / STATE)
     restore_rng_state(record["random"])
     known = {field.name for field in dataclasses.fields(TrainingState)}  # an older version wrote fewer
-    return TrainingState(**{name: value for name, value in record.items() if name in known})
+    return TrainingState(**{"plan": 1} | {name: value for name, value in record.items() if name in known})
+
+
+def realign(state: TrainingState, align: Callable[[int, int], int]) -> list[str]:
+    """Find the place in the data of a checkpoint whose version planned other steps; return a note if it moved."""
+    if state.plan == PLAN:
+        return []
+    before, state.plan, state.index = state.index, PLAN, align(state.epoch, state.index)
+    if state.index == before:
+        return []
+    return [
+        "an older version of regard, which divided an epoch into other steps, wrote the checkpoint: epoch "
+        f"{state.epoch} goes on after {state.index:,} instead of {before:,} examples, and reads some of them twice"
+    ]
 
 
 def load_task_state(path: Path) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -97,7 +98,7 @@ class Trainer:
         optim.seed_everything(self.settings.seed)
         if newest:
             self.resume_from(newest)
-            notes.append(f"resuming after step {self.state.step}")
+            notes += [f"resuming after step {self.state.step}", *checkpoint.realign(self.state, self.job.align)]
         return notes
 
     def resume_from(self, path: Path) -> None:
@@ -151,15 +152,15 @@ class Trainer:
 
     def steps(self) -> Iterator[tuple[int, StepLike]]:
         """Yield (epoch, step) from the current position in the data, epoch after epoch."""
-        epoch, index = self.state.epoch, self.state.index
+        epoch, index, offset = self.state.epoch, self.state.index, self.state.offset
         while not self.settings.epochs or epoch < self.settings.epochs:
-            for step in self.job.steps(epoch, index, self.ranks.rank, self.ranks.world):
+            for step in islice(self.job.steps(epoch, index, self.ranks.rank, self.ranks.world), offset, None):
                 index = step.index
                 yield epoch, step
             if not index:
                 raise UserError(f"epoch {epoch} has no training example; check data.train and data.max_tokens")
             self.report_facts()
-            epoch, index = epoch + 1, 0
+            epoch, index, offset = epoch + 1, 0, 0
 
     def step(self, epoch: int, step: StepLike) -> None:
         """Compute the gradients of all micro-batches, clip them and update the weights once."""
@@ -172,7 +173,7 @@ class Trainer:
             part.resample(number, random.Random(f"{self.settings.seed} {number} {position}").getrandbits(63))
         loss = self.compute_gradients(number, step)
         norm = optim.clip_gradients(self.parameters, self.settings.clip)
-        start = state.index if epoch == state.epoch else 0
+        start, offset = (state.index, state.offset) if epoch == state.epoch else (0, 0)
         if self.finite.track(StepStats(number, epoch, start, step.index, step.examples, loss.count, loss.loss, norm)):
             self.check_finite()
         self.optimizer.step()
@@ -180,6 +181,7 @@ class Trainer:
         if self.ema:
             self.ema.update(number)
         state.step, state.epoch, state.index = number, epoch, step.index
+        state.offset = offset + 1 if step.index == start else 0
         self.tokens += step.tokens
 
     def learning_rate(self, number: int) -> float:

@@ -50,6 +50,9 @@ class JobLike(Protocol):
     def planned_steps(self, epochs: int) -> float:
         """The number of steps of the first `epochs` epochs, estimated where it is not known before they are read."""
 
+    def align(self, epoch: int, index: int) -> int:
+        """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
+
     def validate(self) -> dict[str, float]: ...
 
     def describe_data(self) -> list[str]:
