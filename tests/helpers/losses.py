@@ -8,6 +8,9 @@ from regard.data.batch import Batch
 
 
 def batch_loss(job: Any, batch: Batch) -> Tensor:
-    """Summed over the batch, with the memory of the steps before."""
-    loss: Tensor = job.objective(job.objective.bind(batch)).sum
+    """The mean loss of the batch times its count, with the memory of the steps before."""
+    found = job.objective(job.objective.bind(batch))
+    loss: Tensor = found.sum
+    for name, term in found.terms.items():
+        loss = loss + batch.count * term / batch.counts[name]
     return loss

@@ -108,6 +108,9 @@ class Task:
     def planned_steps(self, epochs: int) -> float:
         return epochs * EXAMPLES / BATCH
 
+    def align(self, epoch: int, index: int) -> int:
+        return index // BATCH * BATCH
+
     def micro_batch(self, rows: Tensor, number: int) -> Batch:
         text = Inputs("tokens", self.tokens[rows])
         labels = Inputs("tokens", self.targets[rows], self.valid[rows])
