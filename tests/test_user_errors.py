@@ -39,8 +39,16 @@ def test_lines_are_found_by_their_meaning(tmp_path):
     package = tmp_path / "regard"
     package.mkdir()
     (package / "one.py").write_text(SOURCE)
-    found = [(line.path, line.first, line.last, line.direct) for line in user_errors.error_lines(package)]
-    assert found == [("regard/one.py", *own) for own in [(8, 8, True), (15, 18, True), (20, 20, False), (23, 23, True)]]
+    (package / "data").mkdir()
+    (package / "data" / "two.py").write_text(SOURCE)
+    lines = user_errors.error_lines(package)
+    one, two = (
+        [(line.first, line.last, line.kind) for line in lines if line.path == name]
+        for name in ("regard/one.py", "regard/data/two.py")
+    )
+    made, raised, cause = user_errors.MADE, user_errors.RAISED, user_errors.CAUSE
+    assert one == [(8, 8, made), (15, 18, made), (20, 20, raised), (23, 23, made)]
+    assert two == sorted([*one, (22, 22, cause)])
 
 
 def test_other_processes_record_their_lines(tmp_path):
@@ -53,7 +61,7 @@ def test_other_processes_record_their_lines(tmp_path):
     assert "UserError: no space left" in done.stderr
     frames = user_errors.recorded_frames(tmp_path)
     lines = [line for line in user_errors.error_lines() if line.path == "regard/files.py" and line.executed(frames)]
-    assert {line.direct for line in lines} == {True, False} and len(lines) == 3
+    assert {line.kind for line in lines} == {user_errors.MADE, user_errors.RAISED} and len(lines) == 3
 
 
 @pytest.mark.parametrize(
@@ -87,4 +95,21 @@ def test_this_process_records(tmp_path, monkeypatch):
     with pytest.raises(Exception, match="suffix"):
         check_picture_path(Path("a.txt"))
     (lines,) = user_errors.recorded_frames(tmp_path).values()
-    assert (0, min(line for _, line in lines)) in lines
+    assert [depth for depth, _ in lines] == [user_errors.MADE]
+
+
+def test_a_validator_counts_if_its_error_reaches_the_user(tmp_path, monkeypatch):
+    import regard
+
+    monkeypatch.setenv(user_errors.FOLDER, str(tmp_path))
+    monkeypatch.setattr(sys.modules["sitecustomize"], "RECORDED", set())
+    for settings in ({"decode.temperature": 0}, {"model.family": "nothing"}, {"data.train": "a,,b"}):
+        with pytest.raises(regard.UserError):
+            regard.build("translate", settings)
+    frames = user_errors.recorded_frames(tmp_path)
+    found = [line for line in user_errors.error_lines() if line.kind == user_errors.CAUSE and line.executed(frames)]
+    assert [line.path for line in found] == [
+        "regard/config/merge.py",
+        "regard/config/run.py",
+        "regard/config/schema.py",
+    ]

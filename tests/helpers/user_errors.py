@@ -19,23 +19,24 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOOK = Path(__file__).with_name("error_hook")
 FOLDER = "REGARD_USER_ERRORS"
+MADE, RAISED, CAUSE = 0, 1, -1  # a line makes a UserError, raises that of a helper, or raises what one is made of
+VALUE_ERRORS = ("config/", "data/", "families/", "formats/", "parts/slots.py")  # whose ValueErrors become UserErrors
 Frames = dict[str, set[tuple[int, int]]]  # path -> (depth, line): how many calls lie between the line and the error
 
 
 @dataclass(frozen=True, order=True)
 class ErrorLine:
-    """A statement that makes a UserError itself, or raises the one that a helper makes."""
+    """A statement that leads to a UserError."""
 
     path: str  # from the root
     first: int
     last: int
-    direct: bool
+    kind: int
     text: str
 
     def executed(self, frames: Frames) -> bool:
-        return any(
-            self.first <= line <= self.last and (self.direct or depth) for depth, line in frames.get(self.path, ())
-        )
+        depths = [depth for depth, line in frames.get(self.path, ()) if self.first <= line <= self.last]
+        return CAUSE in depths if self.kind == CAUSE else max(depths, default=CAUSE) >= self.kind
 
     def __str__(self) -> str:
         return f"{self.path}:{self.first}  {self.text}"
@@ -48,10 +49,13 @@ def error_lines(package: Path = ROOT / "regard") -> list[ErrorLine]:
     helpers = error_helpers(list(trees.values()), classes)
     found = []
     for path, tree in trees.items():
-        for node, direct in error_nodes(tree, classes, helpers):
+        values = path.relative_to(package).as_posix().startswith(VALUE_ERRORS)
+        for node, kind in error_nodes(tree, classes, helpers):
+            if kind == CAUSE and not values:
+                continue
             text = " ".join(ast.unparse(node).split())
             place = path.relative_to(package.parent).as_posix()
-            found.append(ErrorLine(place, node.lineno, node.end_lineno or node.lineno, direct, text))
+            found.append(ErrorLine(place, node.lineno, node.end_lineno or node.lineno, kind, text))
     return sorted(found)
 
 
@@ -79,13 +83,14 @@ def error_helpers(trees: list[ast.Module], classes: set[str]) -> set[str]:
     return known
 
 
-def error_nodes(tree: ast.Module, classes: set[str], helpers: set[str]) -> Iterator[tuple[ast.Call, bool]]:
-    """Calls of a class of errors; and calls of a helper that are raised (False)."""
+def error_nodes(tree: ast.Module, classes: set[str], helpers: set[str]) -> Iterator[tuple[ast.Call, int]]:
+    """Calls of a class of errors; calls of a helper that are raised; and ValueErrors that are raised."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node.func) in classes:
-            yield node, True
+            yield node, MADE
         elif isinstance(node, ast.Raise):
-            yield from ((call, False) for call in calls(node.exc, helpers))
+            yield from ((call, RAISED) for call in calls(node.exc, helpers))
+            yield from ((call, CAUSE) for call in calls(node.exc, {"ValueError"}))
 
 
 def calls(value: ast.expr | None, names: set[str]) -> list[ast.Call]:

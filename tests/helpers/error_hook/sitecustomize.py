@@ -1,6 +1,6 @@
 """Record which lines make a UserError. Python runs this file at the start of every process that the tests start.
 
-Each new line goes at once to a file of the process in the folder REGARD_USER_ERRORS, so that a killed process loses none.
+A line that raises another exception counts if a UserError is made of it. Each new line goes at once to a file of the process in the folder REGARD_USER_ERRORS, so that a killed process loses none.
 """
 
 import importlib.machinery
@@ -9,6 +9,7 @@ import sys
 
 FOLDER = "REGARD_USER_ERRORS"
 FRAMES = 4  # a helper may make the error that its caller raises
+CAUSE = -1  # in the place of a depth: the line raised what a UserError is made of
 RECORDED: set[str] = set()
 
 
@@ -20,17 +21,35 @@ def record_calls(errors) -> None:
         Exception.__init__(self, *arguments)
         frame = sys._getframe(1)
         for depth in range(FRAMES):
-            if frame is None or not (folder := os.environ.get(FOLDER)):
-                return
-            name = frame.f_code.co_filename
-            line = f"{depth} {frame.f_lineno} {name}\n"
-            if name.startswith(package) and line not in RECORDED:
-                RECORDED.add(line)
-                with open(os.path.join(folder, str(os.getpid())), "a", encoding="utf-8") as file:
-                    file.write(line)
-            frame = frame.f_back
+            if frame is not None:
+                record(package, depth, frame.f_lineno, frame.f_code.co_filename)
+                frame = frame.f_back
+        for cause in causes(sys.exc_info()[1]):
+            trace = cause.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            if trace is not None:
+                record(package, CAUSE, trace.tb_lineno, trace.tb_frame.f_code.co_filename)
 
     errors.UserError.__init__ = initialize
+
+
+def record(package: str, depth: int, number: int, name: str) -> None:
+    line, folder = f"{depth} {number} {name}\n", os.environ.get(FOLDER)
+    if folder and name.startswith(package) and line not in RECORDED:
+        RECORDED.add(line)
+        with open(os.path.join(folder, str(os.getpid())), "a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def causes(error):
+    """The exception that is being handled; of pydantic's, those of its validators."""
+    if error is None:
+        return
+    yield error
+    if type(error).__name__ == "ValidationError":
+        for each in error.errors(include_url=False):
+            yield from causes(each.get("ctx", {}).get("error"))
 
 
 class Hook:
