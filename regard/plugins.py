@@ -22,7 +22,7 @@ FAMILY_PARTS = {
 }
 TASK_PARTS = {
     "TASK": "a Task: its name, what it reads and writes",
-    "SETTINGS": "TaskSettings: the types of data.* and decode.*, and its metrics",
+    "SETTINGS": "TaskSettings: the types of data.*, decode.* and eval.*, and its metrics",
     "prepare": "a function that returns the TrainingJob",
     "restore": "a function that returns the predictor of a run folder",
     "with_max_vocab": "a function that completes the model settings without data",
