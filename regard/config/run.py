@@ -14,6 +14,7 @@ from .merge import (
     format_value,
     groups_in,
     one_of,
+    origin_note,
     parse_value,
     plain_types,
     settings_of,
@@ -229,6 +230,8 @@ def _merge_layers(layers: list[Layer], fresh: bool, read_start: ReadStart | None
         _check_tokenizer(draft, start, started)
     if fresh and not any(draft.values.get(limit) for limit in LIMITS):
         draft.errors.append("the training has no end; set train.steps, train.epochs or train.minutes")
+    if fresh:
+        _check_train_data(draft)
     return _validate(draft)
 
 
@@ -238,6 +241,23 @@ def _replace_limits(draft: SettingsDraft, where: str) -> None:
     for key in LIMITS:
         if given and draft.values.get(key) and draft.origin[key] != where:
             draft.values[key], draft.origin[key] = 0, f"replaced by {given[0]}"
+
+
+def _check_train_data(draft: SettingsDraft) -> None:
+    """Without data.train a run trains on the embedded data: not by a value that happens to be empty or forgotten."""
+    if draft.values.get("data.train") and draft.values["data.train"] != "[]":
+        return
+    if "data.train" in draft.values:
+        note = origin_note(draft.origin["data.train"])
+        draft.errors.append(f"data.train is empty{note}; name files, or leave it out to train on the embedded data")
+        return
+    for key in ("data.valid", "data.test", "data.holdout"):  # a recipe may hold out a share of whatever data
+        given = key in draft.values and (key != "data.holdout" or draft.origin[key] == "command line")
+        if given:
+            draft.errors.append(
+                f"{key} is set but data.train is not, so the training would use the embedded data; set data.train, or "
+                f"leave {key} out"
+            )
 
 
 def _drop_other_families(layers: list[Layer]) -> list[Layer]:

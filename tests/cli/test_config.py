@@ -295,6 +295,12 @@ MESSAGES = {
     ),
     "n-best above the beam": ("decode.nbest=9", "decode.nbest is 9, above decode.beam=5; raise the beam"),
     "no end": ("train.steps=0", "the training has no end; set train.steps, train.epochs or train.minutes"),
+    "empty training data": ("data.train=", "data.train is empty; name files, or leave it out to train on the embedded"),
+    "empty list of training data": ("data.train=[]", "data.train is empty; name files"),
+    "valid data alone": ("data.valid=a.tsv", "data.valid is set but data.train is not, so the training would use the"),
+    "an empty name of valid data": ("data.valid=", "data.valid is set but data.train is not"),
+    "test data alone": ("data.test=a,b", "data.test is set but data.train is not"),
+    "a share of nothing": ("data.holdout=0.1", "data.holdout is set but data.train is not, so the training would use"),
     "an empty side": ("data.train=a,,b", "data.train: 'a,,b' has nothing on one side of a comma"),
     "three locales": ("data.locales=a,b,c", "data.locales is "),
     "uneven heads": ("model.width=100", "width 100 does not divide into 8 heads; use 96 or 104 (model.width)"),
@@ -313,6 +319,16 @@ def test_each_error_has_its_message(case):
     (line,) = errors_of(**{key: value}, **({"model.heads": "8"} if case == "uneven heads" else {}))
     assert line.startswith(sentence)
     assert len(line) < 400
+
+
+def test_empty_training_data_in_python_and_recipes(tmp_path):
+    for empty in ([], (), ""):
+        with pytest.raises(UserError, match="^data.train is empty; name files"):
+            regard.train("classify", out=tmp_path / "x", data={"train": empty})
+    (tmp_path / "mine.toml").write_text('base = "classify"\n[data]\ntrain = ""\n')
+    (line,) = errors_of(str(tmp_path / "mine.toml"))
+    assert line.startswith(f"data.train is empty (in recipe {tmp_path / 'mine.toml'}); name files")
+    assert not (tmp_path / "x").exists()
 
 
 def test_more_errors():
