@@ -109,20 +109,29 @@ def show(recipe: str, overrides: Settings) -> str:
 
 
 def dry(recipe: str, overrides: Settings) -> str:
-    """The shapes of all parameters, their number and the memory that training needs."""
+    """The shapes of all parameters, their number, the memory that training needs, and what was counted in the data."""
     import torch
 
     from .adapt import tuned_run
+    from .tasks import prepare
 
     run = resolve(recipe, overrides).run
-    pretrained = _pretrained(run.start) if run.tune.kind != "none" else None
-    run = pretrained.complete(run) if pretrained else run
-    with torch.device("meta"):  # shapes without storage
-        model = _build(run)
+    pretrained = _pretrained(run.start) if run.start and (run.tune.kind != "none" or run.data.train) else None
+    run, job = pretrained.complete(run) if pretrained else run, None
+    meta = torch.device("meta")  # shapes without storage
+    with meta:
+        if run.data.train:
+            job = prepare(run, pretrained.processors if pretrained else {}, meta)
+        model = job.model if job else _build(run)
         if pretrained:
             pretrained.shared_names(model)
+        if pretrained and run.tune.kind != "none":
             tuned_run.check_room(model, run)
             tuned_run.attach(model, run, pretrained.unfrozen)
+    return "\n".join([*_describe_parameters(model), *(job.count_data() if job else _describe_assumptions(run))])
+
+
+def _describe_parameters(model: "nn.Module") -> list[str]:
     tensors = dict(model.named_parameters())
     widest = max(map(len, tensors))
     lines = [f"{name:<{widest}}  {str(tuple(each.shape)):<14}  {each.numel():>12,}" for name, each in tensors.items()]
@@ -130,10 +139,16 @@ def dry(recipe: str, overrides: Settings) -> str:
     trained = sum(each.numel() for each in tensors.values() if each.requires_grad)
     weights, gradients = 4 * count / 2**20, 4 * trained / 2**20
     lines.append(f"parameters {count:,}" + (f", trained {trained:,}" if trained < count else ""))
-    lines.append(
-        f"memory weights {weights:,.0f} MiB, gradients {gradients:,.0f} MiB, optimizer {2 * gradients:,.0f} MiB"
-    )
-    return "\n".join(lines)
+    memory = f"weights {weights:,.0f} MiB, gradients {gradients:,.0f} MiB, optimizer {2 * gradients:,.0f} MiB"
+    return [*lines, f"memory {memory}"]
+
+
+def _describe_assumptions(run: Run) -> list[str]:
+    from .tasks import with_max_vocab
+
+    assumed = with_max_vocab(run).model
+    labels = f" and {assumed.labels} labels" if getattr(assumed, "labels", 0) else ""
+    return [f"no data were read: a vocabulary of {assumed.vocab:,}{labels} is assumed; set data.train to count them"]
 
 
 def recipes() -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ def cache_folder(cache: str = "") -> Path:
 def atomic_write(path: Path, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path` for a file or folder; it is renamed to `path` if no exception is raised.
 
-    Without `replace`, a folder that has appeared at `path` meanwhile stays, and an OSError is raised.
+    Without `replace`, a folder that has appeared at `path` meanwhile stays, and an exception is raised.
     """
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

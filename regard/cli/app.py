@@ -85,7 +85,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder to create; default: runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; RECIPE may be left out.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Only print all settings and their origins.")] = False,
-    dry: Annotated[bool, typer.Option("--dry", help="Only build the model and print its size.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Only read data.train, build the model and print sizes.")] = False,
 ) -> None:
     """Train a model."""
     from .. import api

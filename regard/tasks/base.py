@@ -69,6 +69,12 @@ class TrainingJob(ABC):
             facts += [f"{name}: {fact}" for fact in examples.report()]
         return facts + self.loader.report()
 
+    def count_data(self) -> list[str]:
+        """Facts about the data, with the sizes that the model has from them."""
+        named = {"vocabulary": "vocab", "target vocabulary": "target_vocab", "labels": "labels"}
+        sizes = {name: getattr(self.run.model, key, 0) for name, key in named.items()}
+        return [*self.describe_data(), *(f"{name} {size:,}" for name, size in sizes.items() if size)]
+
     def steps(self, epoch: int, index: int, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
         """This process's share of the steps of an epoch after its first `index` examples."""
         return self.loader.steps(epoch, index, rank, world)

@@ -119,17 +119,13 @@ def create_run(
 ) -> None:
     """Create the run folder in one step, with everything except the weights."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with atomic_write(out, replace=False) as draft:
-            draft.mkdir()
-            about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
-            run_folder.write_run(draft, {**about, "processors": save_processors(draft, processors), **inputs})
-            check_free(out)  # again: another process may have created it meanwhile
-            if out.exists():
-                out.rmdir()
-    except OSError:
-        check_free(out)
-        raise
+    with atomic_write(out, replace=False) as draft:
+        draft.mkdir()
+        about = {"recipe": recipe, "config": resolved.run.dump(), "origin": resolved.origin}
+        run_folder.write_run(draft, {**about, "processors": save_processors(draft, processors), **inputs})
+        check_free(out)  # again: another process may have created it meanwhile
+        if out.exists():
+            out.rmdir()
 
 
 def is_untrained(out: Path) -> bool:
@@ -166,7 +162,8 @@ def resume_run(out: Path, recipe: str | None, wanted: Settings) -> ResolvedRun:
 def _wanted_run(old: Run, recipe: str | None, wanted: Settings) -> ResolvedRun:
     """The run that the command line names: its recipe with the settings, or the stored run with them."""
     if recipe is not None:
-        return config.resolve(recipe, wanted, read_start=read_settings)
+        data = {"data.train": old.data.train} if old.data.train else {}  # need not be repeated
+        return config.resolve(recipe, {**data, **wanted}, read_start=read_settings)
     run = change_settings(old, wanted, only=tuple(Run.model_fields))
     return ResolvedRun(run, dict.fromkeys(changed_keys(old, run), "command line"))
 

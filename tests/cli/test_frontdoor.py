@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import marian
+from helpers import marian, reads
 
 import regard
 from regard.cli import main
 from regard.cli.runner import is_out_of_memory
+from regard.errors import UserError
+from regard.files import atomic_write
 
 TINY = (
     "model.size=tiny",
@@ -303,6 +305,60 @@ def test_resume_with_more_steps(run, capsys, tmp_path):
     assert (copy / "checkpoints" / "step-170").is_dir() and json.loads((copy / "run.json").read_text())["config"][
         "train"
     ]["steps"] == 170
+
+
+def test_resume_without_a_recipe(run, files, capsys, tmp_path, monkeypatch):
+    """Everything comes from run.json; further settings are checked as they are with the recipe."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_cli(
+        capsys, "train", "--resume", "--out", "copy", "train.steps=165", f"data.test={files}/test.low"
+    )
+    assert code == 0 and "finished after 165 steps" in err and not (copy / ".lock").exists()
+    code, _, err = run_cli(capsys, "train", "train.steps=170", "train.lr=1e-4", "--resume", "--out", "copy")
+    assert code == 0 and "finished after 170 steps" in err
+    assert json.loads((copy / "run.json").read_text())["recipe"] == "translate"
+    assert regard.train(out=copy, resume=True, train={"epochs": 1}).run.train.steps == 0  # another limit replaces it
+    for arguments, words in (
+        (["model.layers=2", "--resume", "--out", "copy"], "model.layers was 1 and is now 2; a resumed run cannot"),
+        (["train.sed=9", "--resume", "--out", "copy"], "train.sed is not a key; did you mean train.seed?"),
+        (["--resume", "--out", "none"], "none holds no run to resume"),
+        (["--resume"], "--resume without RECIPE needs the folder of the run; give --out RUN"),
+        (["dates", "--resume", "--out", "copy"], "or without any: `regard train --resume --out copy`"),
+        (["--resume", "--out", "copy", "--show"], "missing argument 'RECIPE'"),
+    ):
+        check_error(capsys, "train", *arguments, words=words)
+    with pytest.raises(UserError, match="no recipe is given; give a name from"):
+        regard.train(out=tmp_path / "new")
+
+
+def test_a_folder_that_another_process_creates_stays(capsys, tmp_path, monkeypatch):
+    """Two trainings begin with one --out: the second one is refused when it comes to create the folder."""
+    from regard.training import launch
+
+    def create(out, *given):
+        shutil.copytree(tmp_path / "other", out)
+        return original(out, *given)
+
+    original = launch.create_run
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/run.json").write_text("{}")
+    monkeypatch.setattr(launch, "create_run", create)
+    reads.write_texts(tmp_path / "a.tsv", reads.labeled_examples(9, 1))
+    arguments = [
+        "train",
+        "classify",
+        f"data.train={tmp_path}/a.tsv",
+        *TINY[1:],
+        "model.heads=2",
+        "--out",
+        tmp_path / "x",
+    ]
+    check_error(capsys, *arguments, words="already holds a run; add --resume to continue it")
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["run.json"]
+    with pytest.raises(UserError, match="not empty"), atomic_write(tmp_path / "x", replace=False) as draft:
+        draft.mkdir()
 
 
 @pytest.mark.parametrize(

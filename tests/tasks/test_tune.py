@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -352,6 +354,42 @@ def test_a_missing_base(runs, base, home, tmp_path):
     ):
         regard.load(moved)
     assert len(regard.load(base, tune=moved).predict(TEXTS)) == 25
+
+
+def test_a_base_is_found_from_any_directory(base, tmp_path, monkeypatch, capsys):
+    """Both may move together, the run may move alone, and the current directory does not matter."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(base, here / "base/run")
+    for name in ("train", "valid", "test"):
+        shutil.copy(base.parent / f"{name}.txt", tmp_path / f"{name}.txt")
+    data = {f"data__{name}": str(tmp_path / f"{name}.txt") for name in ("train", "valid", "test")}
+    monkeypatch.chdir(here)
+    tune_over(Path("base/run"), Path("tuned"), "lora", train__steps=1, **data)
+    assert json.loads(Path("tuned/run.json").read_text())["start"]["relative"] == "../base/run"
+    expected = regard.load("tuned").predict(TEXTS)
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert regard.load("../here/tuned").predict(TEXTS) == expected
+    here.rename(there)
+    assert regard.load(there / "tuned").predict(TEXTS) == expected
+    code, _, err = run_cli(capsys, "train", "--resume", "--out", there / "tuned", "train.steps=2")
+    assert code == 0 and "finished after 2 steps" in err
+    there.rename(here)
+    (here / "tuned").rename(tmp_path / "else/alone")
+    assert len(regard.load("alone").predict(TEXTS)) == len(TEXTS)
+    (here / "base").rename(tmp_path / "gone")
+    words = f"alone is tuned over {here}/base/run, which does not exist; restore it, or name its new place: "
+    with pytest.raises(UserError, match=re.escape(words)):
+        regard.load("alone")
+
+
+def test_a_run_whose_start_is_missing_is_not_resumed(base, tmp_path, capsys):
+    shutil.copytree(base, tmp_path / "base")
+    data = {f"data.{name}": str(base.parent / f"{name}.txt") for name in ("train", "valid", "test")}
+    regard.train("classify", {**FINE, **data, "start": str(tmp_path / "base"), "train.steps": 1}, out=tmp_path / "run")
+    (tmp_path / "base").rename(tmp_path / "gone")
+    code, _, err = run_cli(capsys, "train", "--resume", "--out", tmp_path / "run")
+    assert code == 2 and f"was started from {tmp_path}/base, which does not exist; restore it" in err
 
 
 def test_other_errors(runs, base, home, tmp_path, capsys):
