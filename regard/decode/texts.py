@@ -3,6 +3,9 @@
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
+from os.path import commonprefix
+
+from ..processors.tokenizers import Tokenizer
 
 # Abbreviations in English and German: the dot behind them seldom ends a sentence.
 ABBREVIATION = re.compile(
@@ -77,7 +80,18 @@ def added_text(
     """The text that tokens add to a prompt. A tokenizer may decode a word differently at the beginning of a text."""
     context = prompt[-CONTEXT_TOKENS:]
     before, whole = decode([context, [*context, *tokens]])
-    return whole.removeprefix(before)
+    return whole[len(commonprefix([before, whole])) :]
 
 
+def without_incomplete(text: str, tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """The text of these tokens without a last character that they only begin."""
+    if not text.endswith(INCOMPLETE):
+        return text
+    utf8 = getincrementaldecoder("utf-8")("replace")
+    utf8.decode(b"".join(map(_bytes, tokenizer.pieces(tokens[-MAX_BYTES:]))))
+    return text[:-1] if utf8.getstate()[0] else text
+
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # how the beginning of a character decodes
+MAX_BYTES = 4  # of a character, and so of tokens that only hold parts of it
 CONTEXT_TOKENS = 8  # tokens before a position that can affect how the next ones decode

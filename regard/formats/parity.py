@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..config.run import change_settings
 from ..config.schema import NEUTRAL_SAMPLING
 from ..data.batch import Batch
+from ..decode import Hypothesis
 from ..errors import UserError
-from ..files import JsonObject
+from ..files import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from ..tasks.translate import TranslatePredictor
@@ -173,8 +173,17 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
         limit = {"max_new_tokens": sample.max_tokens, "max_length": None}
         outputs = model.generate(**inputs, do_sample=False, **limit, **theirs)
         texts = target.batch_decode(outputs, skip_special_tokens=True)
-        count.add("transformers", texts, predictor.predict(sample.texts, **ours))
+        count.add("transformers", texts, whole_texts(predictor, sample.texts, ours))
     return difference
+
+
+def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[str]:
+    """All that a search generates, as transformers decodes it: also a last character that the limit cut."""
+    return predictor.target.decode([each.tokens for each in best_hypotheses(predictor, texts, decode)])
+
+
+def best_hypotheses(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[Hypothesis]:
+    return [found[0] for found in predictor.search(texts, predictor.decode_settings(decode))]
 
 
 def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: str) -> str:
@@ -200,8 +209,7 @@ def check_ctranslate2(predictor: "TranslatePredictor", draft: Path, precision: s
             difference = max(difference, *(abs(one - other) for one, other in pairs))
         if precision == "fp32":
             check_difference("CTranslate2 gives log-probabilities", difference, largest)
-        decode = change_settings(predictor.run, {"decode": ours}).decode
-        best = [hypotheses[0] for hypotheses in predictor.search(sample.texts, decode)]
+        best = best_hypotheses(predictor, sample.texts, ours)
         ended = [i for i, each in enumerate(best) if each.ended]  # unended texts are cut off elsewhere
         found, wanted = predictor.target.decode(ids), predictor.target.decode([each.tokens for each in best])
         count.add("CTranslate2", [found[i] for i in ended], [wanted[i] for i in ended])

@@ -11,6 +11,7 @@ from tokenizers import decoders
 
 from ..errors import UserError
 from ..files import atomic_write
+from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback, replace_invalid_bytes
 from .tokenizers import ROLES, byte_letters, refuse_surrogates
 
 SPACE = "▁"
@@ -40,6 +41,7 @@ class FolderTokenizer:
         self._added = set(backend.get_added_tokens_decoder())
         byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if byte_level else {}
+        self._byte_fallback = has_byte_fallback(backend)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
@@ -49,6 +51,8 @@ class FolderTokenizer:
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         skipped = {self.pad, self.start, self.end}
         kept = [[number for number in row if number not in skipped] for row in rows]
+        if self._byte_fallback:
+            return [decode_by_bytes(self.backend, row) for row in kept]
         return [self.backend.decode(row, skip_special_tokens=False) for row in kept]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -58,7 +62,7 @@ class FolderTokenizer:
     def _piece(self, number: int) -> str:
         token: str = self.backend.id_to_token(number) or f"<{number}>"  # a model may have more entries than names
         if number in self._added or not all(letter in self._bytes for letter in token):
-            return token
+            return byte_piece(token).replace(" ", SPACE) if self._byte_fallback else token
         data = bytes(self._bytes[letter] for letter in token)
         try:
             return data.decode("utf-8").replace(" ", SPACE)
@@ -97,10 +101,11 @@ class MarianTokenizer:
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         skipped = {self.pad, self.start, self.end, self.unk}
         kept = [[self.names.get(each, "<unk>") for each in ids if each not in skipped] for ids in sequences]
-        return [self.decoder.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in kept]
+        valid = map(replace_invalid_bytes, kept)
+        return [self.decoder.decode_pieces(pieces).replace(SPACE, " ").strip() for pieces in valid]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [self.names.get(each, "<unk>").replace(SPACE, " ") for each in ids]
+        return [byte_piece(self.names.get(each, "<unk>")).replace(SPACE, " ") for each in ids]
 
     def save(self, path: Path) -> None:
         models = {ENCODER: self.encoder, DECODER: self.decoder}

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from ..config.schema import TokenizerConfig as TokenizerConfig
 from ..errors import UserError
 from ..files import atomic_write
+from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback
 
 # One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -72,7 +73,7 @@ class TrainedTokenizer:
         self.symbols = {number: token.content for number, token in added.items() if token.content not in SPECIALS}
         ids = {name: number for number, name in self.symbols.items()}
         self.sentinels = [ids[name] for place in range(len(ids)) if (name := sentinel(place)) in ids]
-        self._bytes = byte_values(backend)
+        self._bytes, self._byte_fallback = byte_values(backend), has_byte_fallback(backend)
         self._separator = " " if splits_on_spaces(backend) else ""  # between symbols and words
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -89,6 +90,9 @@ class TrainedTokenizer:
     def _decode_runs(self, row: Sequence[int]) -> Iterator[str]:
         """Decode symbols apart where letters stand for bytes: the library would read `<café>` as bytes."""
         kept = [number for number in row if number not in (self.pad, self.start, self.end)]
+        if self._byte_fallback:
+            yield decode_by_bytes(self.backend, kept)
+            return
         if not self._bytes:
             yield self.backend.decode(kept, skip_special_tokens=False)
             return
@@ -113,7 +117,7 @@ class TrainedTokenizer:
                 token = data.decode("utf-8")
             except UnicodeDecodeError:
                 return f"<{data.hex(' ')}>"
-        return token.replace(" ", "▁")
+        return (byte_piece(token) if self._byte_fallback else token).replace(" ", "▁")
 
     def save(self, path: Path) -> None:
         with atomic_write(path) as draft:

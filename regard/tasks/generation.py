@@ -17,7 +17,7 @@ from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints, C
 from ..decode.detokenizer import IncrementalDetokenizer
 from ..decode.stop_strings import cut_at_stop
 from ..decode.strategies import DecodeStrategy
-from ..decode.texts import added_text, split_sentences
+from ..decode.texts import added_text, split_sentences, without_incomplete
 from ..errors import UserError
 from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel, as_module, memory_layer
 from ..parts import Inputs
@@ -205,7 +205,7 @@ class SourceGeneration(TextGeneration):
                     yield part
             best = self.explain_empty(request, handle.result())
             found = [replace(one, tokens=[*constraints.prefix, *one.tokens]) for one in best]
-        whole = self.target.decode([one.tokens for one in found[:1]])
+        whole = self.target_texts(found[:1])
         warn_once(map(missing_phrase, constraints.missing("".join(whole))[:1]), 1)
         yield from filter(None, (each[detokenizer.emitted :] for each in whole))
 
@@ -228,6 +228,11 @@ class SourceGeneration(TextGeneration):
         """The most tokens of a target after its prefix, for a source of so many tokens."""
         limit = settings.max_tokens or 2 * tokens + 16 + constraints.min_tokens
         return limit if self.context is None else min(limit, self.context - 1 - len(constraints.prefix))  # START
+
+    def target_texts(self, found: Sequence[Hypothesis]) -> list[str]:
+        """The texts of hypotheses. Bytes that only begin a character, where a limit cut it, are left out."""
+        texts = self.target.decode([one.tokens for one in found])
+        return [without_incomplete(text, self.target, one.tokens) for text, one in zip(texts, found, strict=True)]
 
     def pair(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
         """Sources and targets as a batch on the device."""
@@ -367,7 +372,8 @@ class PromptGeneration(TextGeneration):
         )
 
     def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
-        text, stopped = cut_at_stop(added_text(self.tokenizer.decode, prompt, found.tokens), settings.stop)
+        added = added_text(self.tokenizer.decode, prompt, found.tokens)
+        text, stopped = cut_at_stop(without_incomplete(added, self.tokenizer, found.tokens), settings.stop)
         ended: Ended
         if stopped:
             ended = "stop"

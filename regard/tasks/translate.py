@@ -235,7 +235,7 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
         traces = iter(self._traces(repeated, [each.tokens for _, best in detailed for each in best]))
         results = []
         for request, best, own in zip(requests, found, constraints, strict=True):
-            texts = self.target.decode([each.tokens for each in best])
+            texts = self.target_texts(best)
             kept = [next(traces) for _ in best] if request.details else []
             results.append(translate_result(texts, best, kept, own, request.details))
         return results

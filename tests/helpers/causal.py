@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
 from regard.decode import SearchSettings, search
@@ -32,6 +32,34 @@ def byte_level(vocab: int, *control: str) -> Tokenizer:
         vocab_size=vocab, special_tokens=list(control), initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(SENTENCES * 9, trainer)
+    return backend
+
+
+def byte_fallback(kind: str = "bpe", *control: str) -> Tokenizer:
+    """A vocabulary as those of Llama 2 and Mistral: words, letters, and bytes for the characters that it lacks."""
+    names = [
+        *control,
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        *"abcdehinorstuw.",
+        "▁th",
+        "▁the",
+        "re",
+    ]
+    if kind == "unigram":
+        backend = Tokenizer(models.Unigram([(name, -1.0) for name in names], len(control), byte_fallback=True))
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first")])
+    else:
+        vocab = {name: number for number, name in enumerate([*names[:-2], "▁t", *names[-2:]])}
+        merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("r", "e")]
+        backend = Tokenizer(models.BPE(vocab, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+    backend.add_special_tokens(list(control))
     return backend
 
 
@@ -66,9 +94,11 @@ KINDS = {
 }
 
 
-def llama(path: Path, kind: str = "llama", adds_start: bool = True, **changes: Any) -> tuple[Path, Any]:
+def llama(
+    path: Path, kind: str = "llama", adds_start: bool = True, fallback: bool = False, **changes: Any
+) -> tuple[Path, Any]:
     path.mkdir(parents=True)
-    backend = byte_level(300, "<s>", "</s>")
+    backend = byte_fallback("bpe", "<s>", "</s>") if fallback else byte_level(300, "<s>", "</s>")
     if adds_start:
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     backend.save(str(path / "tokenizer.json"))
