@@ -20,6 +20,8 @@ LEVELS = [
     ["config.renamed", "config.registry"],
     ["run_folder"],
     ["config.merge"],
+    ["config.types"],
+    ["config.decode"],
     ["config.schema"],
     ["config.tuning", "config.tasks"],
     ["device", "parts"],

@@ -158,10 +158,19 @@ def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...
         group = key.partition(".")[0]
         if group not in only and group in Run.model_fields:
             raise UserError(f"{key} has no effect on a finished run; only these can be set: {', '.join(only)}")
+    overrides = _with_replaced(run, overrides)
     for name in {"decode", "model"}.intersection(only):
         if (section := _changed_section(run, name, overrides)) is not None:
             return run.model_copy(update={name: section})
     return _merge_layers([("run.json", run.dump()), ("command line", overrides)], fresh=False).run
+
+
+def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overrides, which also reset the settings of the run that one of them replaces."""
+    given = dict(flatten(overrides))
+    pairs = getattr(run.decode, "REPLACES", {}).items()
+    reset = {f"decode.{old}": 0 for new, old in pairs if f"decode.{new}" in given and getattr(run.decode, old)}
+    return {**reset, **given} if reset else overrides
 
 
 def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base | None:

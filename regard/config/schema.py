@@ -1,42 +1,22 @@
 """The settings of data, tokenizer, training, tuning and decoding."""
 
-from collections.abc import Mapping
 from os import PathLike
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from .merge import settings_of, split_commas, with_kind
-
-
-class Base(BaseModel):
-    """A group of settings. A union of groups with different `kind` is a slot; a plain string there names the kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_kinds(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        known = settings_of(cls)
-        return {name: with_kind(value, known[name]) if name in known else value for name, value in values.items()}
-
-
-def _strings(value: Any) -> Any:
-    value = split_commas(value) if isinstance(value, str) else value
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(str(each) if isinstance(each, int) else each for each in value)
+from .decode import NEUTRAL_SAMPLING as NEUTRAL_SAMPLING
+from .decode import DecodeBase as DecodeBase
+from .decode import EncoderDecode as EncoderDecode
+from .decode import LanguageDecode as LanguageDecode
+from .decode import Seq2SeqDecode as Seq2SeqDecode
+from .merge import split_commas
+from .types import Base as Base
+from .types import Count as Count
+from .types import Positive as Positive
+from .types import Share as Share
+from .types import Strings as Strings
+from .types import as_strings
 
 
 def _sides(value: Any) -> Any:
@@ -55,15 +35,8 @@ def _keep(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 Pattern: TypeAlias = Annotated[str, WrapValidator(_keep)]  # a file name, a glob, or data in memory
-Strings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_strings)]
 Sides: TypeAlias = Annotated[tuple[tuple[Pattern, ...], ...], BeforeValidator(_sides)]
 """The sides of an example (source, target), each a tuple of file patterns."""
-
-Count: TypeAlias = Annotated[int, Field(ge=0)]
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
-Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
-
-NEUTRAL_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values without effect
 
 
 class Data(Base):
@@ -99,7 +72,7 @@ class PackedData(TableData):
 class PairData(PackedData):
     """Sentence pairs."""
 
-    locales: Annotated[tuple[str, str], BeforeValidator(_strings)] = ("en", "de")  # of the embedded data
+    locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
 
 
@@ -280,93 +253,3 @@ class TextEval(Base):
         "auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "spm", "flores101", "flores200"
     ] = "auto"  # of BLEU, by sacrebleu
     asian_support: Literal["auto", "on", "off"] = "auto"  # TER splits Chinese and Japanese into characters
-
-
-class DecodeBase(Base):
-    """Settings of decoding for all tasks that write text."""
-
-    kind: Literal["greedy", "beam", "sample"] = "beam"
-    beam: Positive = 5
-    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # bounded: length^this must stay finite
-    nbest: Positive = 1  # when sampling, the number of samples
-    max_tokens: Count = 0
-    early_stopping: Literal["exact", "first", "heuristic"] = "exact"
-    temperature: float = 1.0  # temperature, top_k, top_p, min_p and seed apply to sampling
-    top_k: Count = 0  # 0: all
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_p: Share = 0.0  # fraction of the probability of the most likely token
-    seed: Count = 1
-    batch: Positive = 64  # texts per batch
-
-    @field_validator("temperature")
-    @classmethod
-    def _check_temperature(cls, value: float) -> float:
-        if value <= 0:
-            raise ValueError(f"decode.temperature is {value:g}; expected more than 0 (decode.kind=greedy needs none)")
-        return value
-
-    @model_validator(mode="after")
-    def _check_nbest(self) -> "DecodeBase":
-        if self.kind == "greedy" and self.nbest > 1:
-            raise ValueError(f"decode.nbest is {self.nbest} but greedy finds one; use decode.kind=beam or sample")
-        if self.kind == "beam" and self.nbest > self.beam:
-            raise ValueError(f"decode.nbest is {self.nbest}, above decode.beam={self.beam}; raise the beam")
-        return self
-
-
-class Seq2SeqDecode(DecodeBase):
-    """Decoding of encoder-decoder tasks. max_tokens=0: a limit from the length of each source."""
-
-    prefix: str = ""  # start of every output
-    include: Strings = ()  # phrases that every output must contain
-    exclude: Strings = ()  # phrases that no output may contain
-    split: bool = False  # translate sentence by sentence
-
-    @field_validator("include", "exclude")
-    @classmethod
-    def _check_phrases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(phrase.strip() for phrase in value):
-            raise ValueError("it has an empty phrase; expected words, with a comma between phrases")
-        return value
-
-    @model_validator(mode="after")
-    def _check_kind(self) -> "Seq2SeqDecode":
-        for name, none in NEUTRAL_SAMPLING.items():
-            value = getattr(self, name)
-            if self.kind != "sample" and value != none:
-                raise ValueError(
-                    f"decode.{name} is {value:g} but decode.kind={self.kind} does not sample; set it to sample"
-                )
-        if self.split and self.nbest > 1:
-            raise ValueError(f"decode.nbest is {self.nbest} but decode.split joins one translation per sentence; use 1")
-        if self.include and self.kind != "beam":
-            raise ValueError(f"decode.include needs beam search but decode.kind is {self.kind}; use decode.kind=beam")
-        if self.include and self.split:
-            raise ValueError("decode.include and decode.split cannot be combined; use one of the two")
-        return self
-
-
-class EncoderDecode(Base):
-    """Predictions and embeddings of encoder tasks."""
-
-    top: Count = 0  # number of most likely answers, with probabilities; 0: the best one only
-    pooling: Literal["mean", "first", "max"] = "mean"  # of embeddings: over all tokens, or the first token
-    normalize: bool = True  # embeddings have length 1
-    batch: Positive = 64  # texts per batch
-
-
-class LanguageDecode(DecodeBase):
-    """Decoding of language models. Other kinds than sample ignore the settings of sampling."""
-
-    kind: Literal["greedy", "beam", "sample"] = "sample"
-    max_tokens: Positive = 256  # of the continuation, including END
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely
-    stop: Strings = ()  # stop strings: the output ends before the first of them
-    add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
-
-    @field_validator("stop")
-    @classmethod
-    def _check_stop(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(value):
-            raise ValueError('decode.stop has an empty string; expected text, such as ["\\n"]')
-        return value

@@ -23,6 +23,7 @@ from .sample import SamplingSettings
 from .search import search, steps
 from .stop_strings import StopStrings
 from .strategies import Beam, DecodeStrategy, Greedy, Sample, strategy_from
+from .token_rules import TokenRules
 
 __all__ = [
     "Beam",
@@ -50,6 +51,7 @@ __all__ = [
     "StopStrings",
     "Suppress",
     "Temperature",
+    "TokenRules",
     "TopK",
     "TopP",
     "search",

@@ -45,7 +45,7 @@ class OpenCache(SearchCache, Protocol):
 
 @dataclass(frozen=True)
 class SearchSettings:
-    end: int
+    end: int  # the token that ends a text
     beam: int = 5
     length_penalty: float = 1.0
     nbest: int = 1
@@ -55,6 +55,7 @@ class SearchSettings:
     required: "RequiredPhrases | None" = None  # phrases that every result must contain
     logit_filters: tuple[Filter, ...] = field(default=())  # applied to the raw logits, before the softmax
     stop_strings: "StopStrings | None" = None  # strings that end a text
+    more_ends: tuple[int, ...] = ()  # other tokens that end a text
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,22 @@ class SearchState(ABC):
             scores = filter(scores, context)
         return scores
 
+    def is_end(self, token: Tensor) -> Tensor:
+        """True where a token ends its text."""
+        ended = token == self.settings.end
+        for other in self.settings.more_ends:
+            ended = ended | (token == other)
+        return ended
+
+    def take_ends(self, scores: Tensor) -> Tensor:
+        """(rows, beams): Σ log p of the likeliest end of each hypothesis. Ends become impossible in `scores`."""
+        ending = scores[:, :, self.settings.end].clone()
+        scores[:, :, self.settings.end] = -torch.inf
+        for other in self.settings.more_ends:
+            ending = ending.maximum(scores[:, :, other])
+            scores[:, :, other] = -torch.inf
+        return ending
+
     def match_stop_strings(self, tokens: Tensor, candidates: Tensor) -> Tensor:
         """(rows, new) bool: which of the `candidates` in tokens (rows, new, capacity) end in a stop string."""
         stops = self.settings.stop_strings
@@ -198,7 +215,8 @@ class SearchState(ABC):
 
     def step_context(self) -> StepContext:
         remaining = self.limits[self.input_row] - self.device_step
-        return StepContext(self.step, remaining, self.tokens[:, :, : self.step], self.input_row, self._row_steps())
+        tokens = self.tokens[:, :, : self.step]
+        return StepContext(self.step, remaining, tokens, self.input_row, self._row_steps(), self.device_step)
 
     def _row_steps(self) -> Tensor | None:
         return self.device_step if self.ragged else None
@@ -222,8 +240,7 @@ class BeamSearch(SearchState):
 
     def _choose_exact(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Every hypothesis may end here, however unlikely: a beam that holds all prefixes loses nothing."""
-        before, ending = self.tokens, scores[:, :, self.settings.end].clone()
-        scores[:, :, self.settings.end] = -torch.inf
+        before, ending = self.tokens, self.take_ends(scores)
         self.logprobs, token, origin = top_candidates(scores, self.settings.beam)
         self.tokens = extend(before, self.device_step, origin, token)
         stopped = self.match_stop_strings(self.tokens, self.logprobs > -torch.inf)
@@ -233,10 +250,13 @@ class BeamSearch(SearchState):
         return token, origin
 
     def _choose_top(self, scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice as many candidates as beams: ended ones in the better half enter the pool, the rest continue."""
-        beam, end = self.settings.beam, self.settings.end
-        best, token, origin = top_candidates(scores, 2 * beam)
-        tokens, ended = extend(self.tokens, self.device_step, origin, token), token == end
+        """Twice as many candidates as beams: ended ones in the better half enter the pool, the rest continue.
+
+        With several ends there are more, so that enough continue.
+        """
+        beam = self.settings.beam
+        best, token, origin = top_candidates(scores, (2 + len(self.settings.more_ends)) * beam)
+        tokens, ended = extend(self.tokens, self.device_step, origin, token), self.is_end(token)
         better = torch.arange(best.size(1), device=best.device) < beam
         ending = best.masked_fill(~(ended & better), -torch.inf)
         stopped = self.match_stop_strings(tokens, (best > -torch.inf) & ~ended)
@@ -260,8 +280,10 @@ class BeamSearch(SearchState):
         if self.settings.early_stopping == "first":
             return (worst > -torch.inf) | (self.logprobs.amax(1) == -torch.inf)
         alpha, length = self.settings.length_penalty, self.device_step.to(worst)
-        if self.settings.early_stopping == "exact":  # log p only falls, so only its length can improve a longer text
-            length = self.limits[self.input_row].to(worst) if alpha > 0 else length + 1
+        if self.settings.early_stopping in ("exact", "never") and alpha > 0:
+            length = self.limits[self.input_row].to(worst)  # log p only falls: only its length improves a longer text
+        elif self.settings.early_stopping == "exact":
+            length = length + 1
         return self.logprobs.amax(1) / length**alpha <= worst
 
     def retain(self, rows: Tensor) -> None:

@@ -180,7 +180,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
         end, exact = self.settings.end, self.settings.early_stopping == "exact"
-        before, missing, ending = self.tokens, self._missing_phrases(), scores[:, :, end].clone()
+        before, missing, ending = self.tokens, self._missing_phrases(), self.take_ends(scores)
         scores[:, :, end] = ending.masked_fill((missing > 0) | exact, -torch.inf)
         best, token, origin, progress = self._ranked_candidates(scores)
         ended, rank = token == end, torch.arange(token.size(1), device=token.device)

@@ -21,6 +21,7 @@ class StepContext:
     tokens: Tensor  # (rows, beams, step) the tokens so far; of a row in `steps` only the first ones
     input_row: Tensor  # (rows,) the input row of each active row
     steps: Tensor | None = None  # (rows,) tokens generated so far by each row, if rows differ
+    device_step: Tensor | None = None  # (rows,) the same in any case, at a fixed address for CUDA graphs
 
     def history(self, before: Tensor | None = None) -> Tensor:
         """(rows, beams, tokens): `before` (input rows, tokens) and the tokens so far, ending in the last column.
@@ -35,6 +36,11 @@ class StepContext:
         index = torch.arange(tokens.size(2), device=tokens.device) - (self.step - self.steps)[:, None, None]
         moved = tokens.gather(2, index.clamp(min=0).expand_as(tokens))
         return moved.masked_fill(index < 0, NO_TOKEN)
+
+    @property
+    def generated(self) -> Tensor:
+        """(rows,) tokens generated so far by each row. It holds only while scores are filtered."""
+        return torch.full_like(self.remaining, self.step) if self.device_step is None else self.device_step
 
 
 class Filter(Protocol):
@@ -116,14 +122,86 @@ class ForcedEnd:
 
     graph_safe = True
 
-    def __init__(self, end: int) -> None:
-        self.end = end
+    def __init__(self, *ends: int) -> None:
+        self.ends = ends
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
-        last = (context.remaining == 1)[:, None, None]
-        ending = torch.full_like(scores, -torch.inf)
-        ending[:, :, self.end] = 0.0
-        return torch.where(last, ending, scores)
+        return torch.where((context.remaining == 1)[:, None, None], only_tokens(scores, self.ends), scores)
+
+
+class ForcedStart:
+    """Make these tokens the only choice at the first token of the rows in `rows` (bool)."""
+
+    graph_safe = True
+
+    def __init__(self, tokens: Sequence[int], rows: Tensor) -> None:
+        self.tokens, self.rows = tuple(tokens), rows
+
+    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
+        first = self.rows[context.input_row] & (context.generated == 0)
+        return torch.where(first[:, None, None], only_tokens(scores, self.tokens), scores)
+
+
+def only_tokens(scores: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Scores that make these tokens certain and all others impossible."""
+    forced = torch.full_like(scores, -torch.inf)
+    for token in tokens:
+        forced[:, :, token] = 0.0
+    return forced
+
+
+class SuppressAt:
+    """Tokens that are not generated as number `at` (input rows) of a text, counted from 0."""
+
+    graph_safe = True
+
+    def __init__(self, tokens: Sequence[int], at: Tensor) -> None:
+        self.tokens, self.at = torch.tensor(tokens, dtype=torch.long, device=at.device), at
+
+    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
+        return forbid_in_rows(scores, self.tokens, context.generated == self.at[context.input_row])
+
+
+class MinTokens:
+    """No end before the text has `least` (input rows) tokens."""
+
+    graph_safe = True
+
+    def __init__(self, ends: Sequence[int], least: Tensor) -> None:
+        self.ends, self.least = torch.tensor(ends, dtype=torch.long, device=least.device), least
+
+    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
+        return forbid_in_rows(scores, self.ends, context.generated < self.least[context.input_row])
+
+
+def forbid_in_rows(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Forbid these tokens in the rows that `rows` (bool) marks."""
+    return scores.index_copy_(2, tokens, scores[:, :, tokens].masked_fill(rows[:, None, None], -torch.inf))
+
+
+class NoRepeatNgram:
+    """No sequence of `size` tokens twice in prompt and text; or none that occurs in `source`, if it is given.
+
+    `prompt` (input rows, tokens) stands before the first token, with NO_TOKEN on the left of shorter prompts; `source`
+    has NO_TOKEN on the right.
+    """
+
+    def __init__(self, size: int, prompt: Tensor, source: Tensor | None = None) -> None:
+        self.size, self.prompt, self.source = size, prompt, source
+
+    def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
+        past, vocab = context.history(self.prompt), scores.size(2)
+        tokens = past
+        if self.source is not None:
+            tokens = self.source[context.input_row][:, None].expand(-1, past.size(1), -1)
+        if min(tokens.size(2), past.size(2) + 1) < self.size:
+            return scores
+        recent = past[:, :, past.size(2) + 1 - self.size :]
+        ngrams = tokens.unfold(2, self.size, 1)  # (rows, beams, places, size)
+        begun, last = (ngrams[..., :-1] == recent[:, :, None]).all(-1), ngrams[..., -1]
+        index = last.masked_fill(~begun | (last < 0) | (last >= vocab), vocab)
+        forbidden = torch.zeros(*scores.shape[:2], vocab + 1, dtype=torch.bool, device=scores.device)
+        return scores.masked_fill(forbidden.scatter(2, index, True)[:, :, :vocab], -torch.inf)
 
 
 class Renormalize:
@@ -138,7 +216,8 @@ class Renormalize:
 class RepetitionPenalty:
     """Make tokens of the prompt and of the text so far less likely, by a factor above 1 (1909.05858, as Hugging Face).
 
-    It applies to raw logits (`SearchSettings.logit_filters`): it divides positive ones and multiplies negative ones.
+    It divides positive scores and multiplies negative ones. As in Hugging Face, it applies to log-probabilities in beam
+    search, and elsewhere to raw logits (`SearchSettings.logit_filters`).
     `prompt` (rows, tokens) stands before the first token, NO_TOKEN where a row has fewer.
     """
 

@@ -22,7 +22,7 @@ class GreedySearch(SearchState):
     def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, None]:
         best = scores.amax(2)  # (rows, 1)
         token = (scores >= (best - TIE)[:, :, None]).to(torch.uint8).argmax(2)  # ties go to the first token
-        ended, open_rows, step = token == self.settings.end, best > -torch.inf, self.device_step[:, None]
+        ended, open_rows, step = self.is_end(token), best > -torch.inf, self.device_step[:, None]
         self.tokens.scatter_(2, step[:, :, None] - 1, token[:, :, None])
         stopped = self.match_stop_strings(self.tokens, open_rows & ~ended)
         closed = open_rows & (ended | last[:, None] | stopped)

@@ -13,10 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 from ..parts.inputs import Inputs
 from .beam import SearchSettings
 from .constraints import Constraints, ConstraintTokenizer, batch_filters, batch_phrases
-from .filters import NO_TOKEN, Filter, RepetitionPenalty
+from .filters import Filter, RepetitionPenalty
 from .sample import SamplingSettings, sample_keys, sampling_filters
 from .stop_strings import StopStrings
 from .strategies import Beam, DecodeStrategy, EarlyStopping, Greedy, Sample
+from .token_rules import RuleRows, TokenRules, token_table
 
 Finish: TypeAlias = Literal["end", "stop", "length", "context", "canceled"]
 PAD = 0  # fills up shorter rows; nothing reads it
@@ -35,6 +36,8 @@ class Generate:
     stop: tuple[str, ...] = ()  # strings that end the text
     constraints: Constraints = Constraints()  # its prefix is part of the prompt already
     key: str | None = None  # samples depend on it, on the seed and on their number; None: on the input itself
+    rules: TokenRules = TokenRules()
+    min_tokens: int = 0  # after the prompt, before END
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -43,6 +46,10 @@ class Generate:
             raise ValueError(f"max_tokens is {self.max_tokens}; expected at least 1")
         if self.constraints.include and not isinstance(self.strategy, Beam):
             raise ValueError(f"required phrases need the strategy Beam, not {self.strategy}")
+        if self.constraints.include and self.stop:
+            raise ValueError("stop strings and required phrases cannot be combined; give one of the two")
+        if self.rules.encoder_no_repeat_ngram_size and (self.source is None or self.source.modality != "tokens"):
+            raise ValueError("encoder_no_repeat_ngram_size needs a source of tokens; set it to 0")
 
     @property
     def width(self) -> int:
@@ -66,7 +73,8 @@ class Generate:
         own = replace(self.strategy, seed=0) if isinstance(self.strategy, Sample) else self.strategy
         modality = None if self.source is None else self.source.modality
         filters = tuple(map(id, self.filters))
-        return own, modality, filters, self.repetition_penalty, self.stop, bool(self.constraints.include)
+        shared = own, modality, filters, self.repetition_penalty, self.stop, self.rules
+        return *shared, bool(self.min_tokens), bool(self.constraints.include)
 
 
 class SettingsBuilder:
@@ -91,17 +99,21 @@ class SettingsBuilder:
             tokenizer = self.required_tokenizer()
             filters = batch_filters(constraints, tokenizer, device)
             required = batch_phrases(constraints, tokenizer, device)
+        end, *more_ends = first.rules.eos_token_id or (self.end,)
+        penalty, rules = self._rule_filters(requests, (end, *more_ends), device)
+        searches = isinstance(strategy, Beam)  # transformers penalizes log-probabilities only in beam search
         return SearchSettings(
-            self.end,
+            end,
             beam,
             strategy.length_penalty,
             nbest,
             early,
-            filters + first.filters + self.filters,
+            (penalty if searches else ()) + filters + rules + first.filters + self.filters + first.rules.last_filters(),
             sampling,
             required,
-            self._logit_filters(requests, device),
+            () if searches else penalty,
             self._stop_strings(requests),
+            tuple(more_ends),
         )
 
     def required_tokenizer(self) -> ConstraintTokenizer:
@@ -118,12 +130,21 @@ class SettingsBuilder:
         keys = torch.cat([sample_keys([key], strategy.n, seed, torch.device("cpu")) for key, seed in pairs])
         return SamplingSettings(keys.to(device), sampling_filters(strategy))
 
-    def _logit_filters(self, requests: Sequence[Generate], device: torch.device) -> tuple[Filter, ...]:
-        penalty = requests[0].repetition_penalty
-        if penalty == 1:
-            return ()
-        prompt, valid = pad_prompts([each.prompt for each in requests], device)
-        return (RepetitionPenalty(penalty, prompt if valid is None else prompt.masked_fill(~valid, NO_TOKEN)),)
+    def _rule_filters(
+        self, requests: Sequence[Generate], ends: Sequence[int], device: torch.device
+    ) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
+        """The repetition penalty, and the filters of the rules."""
+        first = requests[0]
+        if first.repetition_penalty == 1 and not first.min_tokens and first.rules == TokenRules():
+            return (), ()
+        prompt = token_table([each.prompt for each in requests], device, left=True)
+        penalty = (RepetitionPenalty(first.repetition_penalty, prompt),) if first.repetition_penalty != 1 else ()
+        least = torch.tensor([each.min_tokens for each in requests], device=device) if first.min_tokens else None
+        source = None
+        if first.rules.encoder_no_repeat_ngram_size:
+            rows = [each.source.values[0].tolist() for each in requests if each.source is not None]
+            source = token_table(rows, device, left=False)
+        return penalty, first.rules.filters(ends, RuleRows(prompt, source, least))
 
     def _stop_strings(self, requests: Sequence[Generate]) -> StopStrings | None:
         if not requests[0].stop:

@@ -84,7 +84,7 @@ class SampleSearch(SearchState):
         return token, None
 
     def _store_finished(self, token: Tensor, last: Tensor) -> None:
-        row, ended = self.input_row, token == self.settings.end
+        row, ended = self.input_row, self.is_end(token)
         own = self.beam_index.expand_as(token)
         self.finished_tokens[row] = extend(self.finished_tokens[row], self.device_step, own, token)
         running = ~self.done[row]

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-EarlyStopping: TypeAlias = Literal["exact", "first", "heuristic"]
+EarlyStopping: TypeAlias = Literal["exact", "first", "heuristic", "never"]
 
 
 @dataclass(frozen=True)

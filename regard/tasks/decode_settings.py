@@ -1,10 +1,12 @@
 """From the strategies of requests to the settings decode.* of a run."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
 from typing import TypeVar
 
 from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
 from ..decode.strategies import Beam, DecodeStrategy, Greedy, Sample
+from ..decode.token_rules import TokenRules
 
 T = TypeVar("T")
 
@@ -21,6 +23,12 @@ def strategy_settings(strategy: DecodeStrategy | None) -> dict[str, object]:
         case Sample(temperature, top_k, top_p, min_p, n, seed):
             own = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "nbest": n, "seed": seed}
     return {**NEUTRAL_SAMPLING, "kind": strategy.kind, "length_penalty": strategy.length_penalty, **own}
+
+
+def rule_settings(rules: TokenRules | None, section: type[DecodeBase]) -> dict[str, object]:
+    """Rules as decode.*; none: the run's own settings hold."""
+    known = section.model_fields
+    return {name: value for name, value in asdict(rules).items() if name in known or value} if rules else {}
 
 
 def number_of_texts(strategy: DecodeStrategy | None, settings: DecodeBase) -> int:

@@ -12,7 +12,7 @@ from ..config.run import Run, change_settings, family_of
 from ..config.schema import DecodeBase, LanguageDecode, Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.collate import collate_pairs
-from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, strategy_from
+from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, TokenRules, strategy_from
 from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints, ConstraintTokenizer
 from ..decode.detokenizer import IncrementalDetokenizer
 from ..decode.stop_strings import cut_at_stop
@@ -57,6 +57,21 @@ class TextGeneration:
             raise UserError(f"{problem}; use one of these")
         return strategy_from(settings)
 
+    def rules(self, settings: DecodeBase) -> TokenRules:
+        """The token rules of decode.*; one that names a token outside the vocabulary is refused."""
+        rules = TokenRules.of(settings)
+        self.refuse_unknown_ids(rules, "decode.")
+        return rules
+
+    def refuse_unknown_ids(self, rules: TokenRules, where: str) -> None:
+        model = self.run.model
+        vocab = getattr(model, "target_vocab", 0) or model.vocab or self.constraint_tokenizer.tokenizer.size
+        for name, number in rules.largest_ids().items():
+            if number >= vocab:
+                raise UserError(
+                    f"{where}{name} names token {number:,} and the vocabulary has {vocab:,}; use numbers below that"
+                )
+
     def answer(
         self, request: TranslateRequest | LanguageRequest, result: TranslateResult | LanguageResult
     ) -> str | list[str]:
@@ -85,7 +100,10 @@ class TextGeneration:
 
     def start_stream(self, request: Generate) -> Handle:
         """The handle of a request that runs alone, token by token."""
-        return self.generator(request.width, len(request.prompt) + request.max_tokens).submit(request)
+        capacity = len(request.prompt) + request.max_tokens
+        if self.context is not None:
+            capacity = min(capacity, max(self.context, len(request.prompt)) + 1)  # the last token is not read
+        return self.generator(request.width, capacity).submit(request)
 
 
 def refuse_several(nbest: int) -> None:
@@ -210,7 +228,7 @@ class SourceGeneration(TextGeneration):
         yield from filter(None, (each[detokenizer.emitted :] for each in whole))
 
     def _requests(self, texts: list[str], settings: Seq2SeqDecode, constraints: list[Constraints]) -> list[Generate]:
-        rows, strategy = self.source.encode(texts), self.strategy(settings)
+        rows, strategy, rules = self.source.encode(texts), self.strategy(settings), self.rules(settings)
         self.refuse_long(rows)
         return [
             Generate(
@@ -218,15 +236,18 @@ class SourceGeneration(TextGeneration):
                 Inputs("tokens", torch.tensor([[*ids, self.source.end]])),
                 strategy,
                 self._limit(len(ids) + 1, settings, own),
+                repetition_penalty=settings.repetition_penalty,
                 constraints=own,
                 key=text,
+                rules=rules,
+                min_tokens=settings.min_tokens,
             )
             for text, ids, own in zip(texts, rows, constraints, strict=True)
         ]
 
     def _limit(self, tokens: int, settings: Seq2SeqDecode, constraints: Constraints) -> int:
         """The most tokens of a target after its prefix, for a source of so many tokens."""
-        limit = settings.max_tokens or 2 * tokens + 16 + constraints.min_tokens
+        limit = settings.max_tokens or max(2 * tokens + 16 + constraints.min_tokens, settings.min_tokens + 1)
         return limit if self.context is None else min(limit, self.context - 1 - len(constraints.prefix))  # START
 
     def target_texts(self, found: Sequence[Hypothesis]) -> list[str]:
@@ -331,6 +352,11 @@ class PromptGeneration(TextGeneration):
         found = [[self.start_token, *ids] if settings.add_start or not ids else ids for ids in found]
         for number, ids in enumerate(found, 1):
             self.refuse_long(len(ids), f"prompt {number}")
+            if 0 < settings.max_length <= len(ids):
+                raise UserError(
+                    f"prompt {number} has {len(ids):,} tokens and decode.max_length is {settings.max_length:,}, which "
+                    "counts them; raise it, or set decode.max_tokens instead"
+                )
         return found
 
     def memory_notices(self, ids: list[list[int]]) -> list[tuple[Notice, ...]]:
@@ -365,11 +391,18 @@ class PromptGeneration(TextGeneration):
         return Generate(
             tuple(ids),
             strategy=self.strategy(settings),
-            max_tokens=settings.max_tokens,
+            max_tokens=self._limit(ids, settings),
             repetition_penalty=settings.repetition_penalty,
             stop=settings.stop,
             key=prompt,
+            rules=self.rules(settings),
+            min_tokens=max(settings.min_tokens, settings.min_length - len(ids)),
         )
+
+    def _limit(self, prompt: list[int], settings: LanguageDecode) -> int:
+        """The most tokens after a prompt."""
+        left = settings.max_length - len(prompt)
+        return min(settings.max_tokens, left) if settings.max_length else settings.max_tokens
 
     def _continuation(self, prompt: list[int], found: Hypothesis, settings: LanguageDecode) -> Continuation:
         added = added_text(self.tokenizer.decode, prompt, found.tokens)
@@ -380,5 +413,5 @@ class PromptGeneration(TextGeneration):
         elif found.ended:
             ended = "end"
         else:
-            ended = "max" if len(found.tokens) == settings.max_tokens else "context"
+            ended = "max" if len(found.tokens) == self._limit(prompt, settings) else "context"
         return Continuation(text, found.tokens, ended, found.score)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from ..config.schema import LanguageDecode, Sides, TextData
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.loader import Loader
-from ..decode import Ensemble, Filter, Suppress
+from ..decode import Ensemble, Filter, Suppress, TokenRules
 from ..decode.constraints import ConstraintTokenizer
 from ..decode.strategies import strategy_from
 from ..errors import UserError
@@ -39,7 +40,7 @@ from .base import (
     with_head,
     with_model_settings,
 )
-from .decode_settings import group_indices, strategy_settings
+from .decode_settings import group_indices, rule_settings, strategy_settings
 from .finite import require_finite
 from .generation import Continuation, PromptGeneration
 from .lm_scoring import corpus_nll, lm_metrics, logprobs
@@ -52,6 +53,7 @@ from .task import TEXT, Task
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
 TASK = Task("language", TEXT, "next", LanguageRequest, LanguageResult)
+OWN_SETTINGS = "max_tokens", "max_length", "min_tokens", "min_length", "stop", "repetition_penalty", "add_start"
 NO_COMPLETION = Completion("", None, None)
 HEAD = "next"  # the head of a family with several heads
 
@@ -89,15 +91,15 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
     def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
         if not decode:
             return [LanguageRequest(prompt, details=details) for prompt in items]
-        s = self.decode_settings(decode)
-        rest = strategy_from(s), s.max_tokens, s.stop, s.repetition_penalty, s.add_start, details
-        return [LanguageRequest(prompt, *rest) for prompt in items]
+        settings = self.decode_settings(decode)
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
+        return [LanguageRequest(prompt, **shared) for prompt in items]
 
     def predict_requests(self, requests: Sequence[LanguageRequest], batch: int | None = None) -> list[LanguageResult]:
         self.refuse_adapters(requests)
         results: dict[int, LanguageResult] = {}
-        key = attrgetter("strategy", "max_tokens", "stop", "repetition_penalty", "add_start")
-        for indices in group_indices(requests, key):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
             some = [requests[i] for i in indices]
             results |= zip(indices, self._predict(some, self._request_settings(some[0], batch)), strict=True)
         return [results[i] for i in range(len(requests))]
@@ -155,10 +157,9 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def _request_settings(self, request: LanguageRequest, batch: int | None) -> LanguageDecode:
         """The decode.* of a request."""
-        names = ("max_tokens", "stop", "repetition_penalty", "add_start")
-        own = {name: getattr(request, name) for name in names} | {"batch": batch}
-        changes = strategy_settings(request.strategy) | {key: each for key, each in own.items() if each is not None}
-        return self.decode_settings(changes)
+        own = {name: getattr(request, name) for name in OWN_SETTINGS} | {"batch": batch}
+        changes = strategy_settings(request.strategy) | rule_settings(request.rules, LanguageDecode)
+        return self.decode_settings(changes | {key: each for key, each in own.items() if each is not None})
 
     def _predict(self, requests: Sequence[LanguageRequest], settings: LanguageDecode) -> list[LanguageResult]:
         prompts = [each.prompt for each in requests]

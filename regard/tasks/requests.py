@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from ..decode.strategies import DecodeStrategy
+from ..decode.token_rules import TokenRules
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
 Ended: TypeAlias = Literal["end", "stop", "max", "context"]
@@ -44,6 +45,9 @@ class TranslateRequest(Request):
     exclude: tuple[str, ...] | None = None  # phrases that the output may not contain
     split: bool | None = None  # translate sentence by sentence
     details: bool = False  # also tokens, log-probabilities and alignments, which cost a second pass
+    min_tokens: int | None = None  # before END
+    repetition_penalty: float | None = None
+    rules: TokenRules | None = None  # of tokens by their ids
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class LanguageRequest(Request):
     repetition_penalty: float | None = None
     add_start: bool | None = None  # START before the prompt: it begins a text
     details: bool = False  # also tokens and log-probabilities, which cost a second pass
+    min_tokens: int | None = None  # before END
+    max_length: int | None = None  # of prompt and text; `max_tokens` alone replaces the run's
+    min_length: int | None = None  # of prompt and text; `min_tokens` alone replaces the run's
+    rules: TokenRules | None = None  # of tokens by their ids
 
 
 @dataclass(frozen=True)

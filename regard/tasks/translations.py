@@ -8,7 +8,7 @@ from ..config.schema import Seq2SeqDecode
 from ..decode import Hypothesis
 from ..decode.constraints import ConstraintRequest, Constraints
 from ..decode.texts import word_alignment
-from .decode_settings import strategy_settings
+from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
 from .requests import TranslateRequest, TranslateResult, Translation
 
@@ -16,12 +16,13 @@ from .requests import TranslateRequest, TranslateResult, Translation
 def changed_settings(requests: Sequence[TranslateRequest], run: Seq2SeqDecode, batch: int | None) -> dict[str, object]:
     """What requests with one strategy change in the run's decode.*, with the phrases of all requests."""
     first = requests[0]
-    limits = {"max_tokens": first.max_tokens, "split": first.split, "batch": batch}
-    changes = strategy_settings(first.strategy) | {key: each for key, each in limits.items() if each is not None}
+    own = {name: getattr(first, name) for name in ("max_tokens", "min_tokens", "repetition_penalty", "split")}
+    given = {key: each for key, each in (own | {"batch": batch}).items() if each is not None}
+    changes = strategy_settings(first.strategy) | rule_settings(first.rules, Seq2SeqDecode) | given
     for name in ("include", "exclude"):
-        own = [getattr(each, name) for each in requests]
-        if any(each is not None for each in own):
-            changes[name] = tuple(chain(*(getattr(run, name) if each is None else each for each in own)))
+        phrases = [getattr(each, name) for each in requests]
+        if any(each is not None for each in phrases):
+            changes[name] = tuple(chain(*(getattr(run, name) if each is None else each for each in phrases)))
     return changes
 
 
