@@ -30,7 +30,7 @@ class DecodeBase(Base):
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0  # above 1: tokens of prompt and output become less likely
     no_repeat_ngram_size: Count = 0  # so many tokens in a row occur only once in prompt and output; 0: off
     bad_words_ids: tuple[Ids, ...] = ()  # token sequences that no output contains
-    forced_bos_token_id: Ids = ()  # the first token of an output is one of these; empty: any
+    forced_bos_token_id: Ids = ()  # the first token of an output; empty: any
     forced_eos_token_id: Ids = ()  # the last token at max_tokens is one of these; empty: any
     suppress_tokens: Ids = ()  # tokens that no output contains
     begin_suppress_tokens: Ids = ()  # tokens that begin no output
@@ -55,6 +55,13 @@ class DecodeBase(Base):
                 f"decode.min_tokens is {self.min_tokens}, above decode.max_tokens={self.max_tokens}; lower it"
             )
         return self
+
+    @field_validator("forced_bos_token_id")
+    @classmethod
+    def _check_forced_start(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) > 1:
+            raise ValueError(f"it has {len(value)} tokens; expected one, with which every output begins")
+        return value
 
     @field_validator("bad_words_ids")
     @classmethod

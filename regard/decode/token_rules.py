@@ -31,7 +31,7 @@ class TokenRules:
     no_repeat_ngram_size: int = 0  # so many tokens occur only once in a row; 0: any number of times
     encoder_no_repeat_ngram_size: int = 0  # so many tokens in a row are not those of the source; 0: they may be
     bad_words_ids: tuple[tuple[int, ...], ...] = ()  # sequences that no text contains
-    forced_bos_token_id: tuple[int, ...] = ()  # the first token is one of these
+    forced_bos_token_id: tuple[int, ...] = ()  # the first token
     forced_eos_token_id: tuple[int, ...] = ()  # the last token at the limit is one of these
     suppress_tokens: tuple[int, ...] = ()  # tokens that no text contains
     begin_suppress_tokens: tuple[int, ...] = ()  # tokens that begin no text

@@ -171,7 +171,7 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
         ({"num_beams": BEAM, "early_stopping": False, **penalty}, beam(sample.max_tokens, "heuristic")),
     ):
         limit = {"max_new_tokens": sample.max_tokens, "max_length": None}
-        outputs = model.generate(**inputs, do_sample=False, **limit, **theirs)
+        outputs = model.generate(**inputs, do_sample=False, num_return_sequences=1, **limit, **theirs)
         texts = target.batch_decode(outputs, skip_special_tokens=True)
         count.add("transformers", texts, whole_texts(predictor, sample.texts, ours))
     return difference

@@ -12,7 +12,7 @@ from ..config.run import Run, change_settings, family_of
 from ..config.schema import DecodeBase, LanguageDecode, Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.collate import collate_pairs
-from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, TokenRules, strategy_from
+from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, Suppress, TokenRules, strategy_from
 from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints, ConstraintTokenizer
 from ..decode.detokenizer import IncrementalDetokenizer
 from ..decode.stop_strings import cut_at_stop
@@ -56,6 +56,11 @@ class TextGeneration:
             problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
             raise UserError(f"{problem}; use one of these")
         return strategy_from(settings)
+
+    @property
+    def suppressed(self) -> list[int]:
+        """The tokens that are never generated, whatever decode.* says."""
+        return [token for each in self.filters if isinstance(each, Suppress) for token in each.tokens.tolist()]
 
     def rules(self, settings: DecodeBase) -> TokenRules:
         """The token rules of decode.*; one that names a token outside the vocabulary is refused."""

@@ -17,10 +17,9 @@ from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.pairs import open_pairs, split_references
 from ..data.sampler import sorted_batches
-from ..decode import Ensemble, Filter, Hypothesis, Suppress, TokenRules
+from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.ensemble import mean_logprobs
-from ..decode.strategies import strategy_from
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
@@ -56,12 +55,19 @@ from .predictor import Answer, Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .task import TEXT, Task
-from .translations import Trace, changed_settings, constraints_of, join_sentences, translate_result
+from .translations import (
+    OWN_SETTINGS,
+    Trace,
+    changed_settings,
+    constraints_of,
+    join_sentences,
+    make_requests,
+    translate_result,
+)
 
 TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult)
 HEAD = "target"  # the head of a family with several heads
 END = "■"  # how details and pictures show END
-SHARED_SETTINGS = attrgetter("strategy", "max_tokens", "min_tokens", "repetition_penalty", "split", "rules")
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
@@ -99,22 +105,12 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
         if not decode:
             return [TranslateRequest(text, details=details) for text in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        shared: dict[str, Any] = {
-            "strategy": strategy_from(settings),
-            "rules": TokenRules.of(settings),
-            "details": details,
-        }
-        shared |= {
-            name: getattr(settings, name) for name in ("max_tokens", "min_tokens", "repetition_penalty", "split")
-        }
-        return [
-            TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(items, constraints, strict=True)
-        ]
+        return make_requests(items, settings, constraints, details)
 
     def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
         self.refuse_adapters(requests)
         results: dict[int, TranslateResult] = {}
-        for indices in group_indices(requests, SHARED_SETTINGS):
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
             some = [requests[i] for i in indices]
             settings = self.decode_settings(changed_settings(some, self.run.decode, batch))
             predict = self._predict_sentences if settings.split else self._predict_texts

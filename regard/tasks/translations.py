@@ -3,20 +3,32 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from ..config.schema import Seq2SeqDecode
-from ..decode import Hypothesis
+from ..decode import Hypothesis, TokenRules, strategy_from
 from ..decode.constraints import ConstraintRequest, Constraints
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
 from .requests import TranslateRequest, TranslateResult, Translation
 
+OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
+
+
+def make_requests(
+    texts: Sequence[str], settings: Seq2SeqDecode, constraints: Sequence[ConstraintRequest], details: bool
+) -> list[TranslateRequest]:
+    """A request for every text, all with these settings."""
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+    shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
+    return [TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(texts, constraints, strict=True)]
+
 
 def changed_settings(requests: Sequence[TranslateRequest], run: Seq2SeqDecode, batch: int | None) -> dict[str, object]:
     """What requests with one strategy change in the run's decode.*, with the phrases of all requests."""
     first = requests[0]
-    own = {name: getattr(first, name) for name in ("max_tokens", "min_tokens", "repetition_penalty", "split")}
+    own = {name: getattr(first, name) for name in OWN_SETTINGS}
     given = {key: each for key, each in (own | {"batch": batch}).items() if each is not None}
     changes = strategy_settings(first.strategy) | rule_settings(first.rules, Seq2SeqDecode) | given
     for name in ("include", "exclude"):

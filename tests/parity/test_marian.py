@@ -164,7 +164,12 @@ def test_refused_generation_settings(both, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(whole, path)
     settings = json.loads((path / "generation_config.json").read_text())
+    (path / "generation_config.json").write_text(json.dumps(settings | {"num_return_sequences": 9}))
+    refused(path, "generation_config.json: decode.nbest is 9, above decode.beam=")
     (path / "generation_config.json").write_text(json.dumps(settings | {"do_sample": True}))
-    refused(path, "do_sample")
+    with pytest.warns(
+        UserWarning, match="does not apply these generation settings of the folder: num_beams beside do_sample;"
+    ):
+        assert regard.load(path).run.decode.kind == "sample"
     (path / "generation_config.json").write_text(json.dumps(settings | {"num_beams": "many"}))
     refused(path, "generation_config.json: num_beams is 'many'; expected a whole number")

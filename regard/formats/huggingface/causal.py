@@ -1,5 +1,6 @@
 """Parts shared by folders of causal language models: tokenizer, generation settings, predictor."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,19 @@ from ...run_folder import FORMAT
 from .config_table import Only
 from .control_ids import NO_PAD, ROLES, check_control_ids, check_vocabulary
 from .folder import parse_config
-from .generation import GENERATION_FILE, early_stopping, logit_filters, read_generation_config, regard_entry
+from .generation import (
+    GENERATION_FILE,
+    RULES,
+    ends_from_generation,
+    read_generation_config,
+    regard_entry,
+    rule_settings,
+    rules_from_generation,
+    split_suppressed,
+    strategy_from_generation,
+    strategy_settings,
+    warn_of_unused,
+)
 from .vocabularies import tokenizer_settings
 
 if TYPE_CHECKING:
@@ -27,6 +40,8 @@ ACTIVATIONS = {
     "swish": "silu",
 }  # fmt: skip
 UNQUANTIZED = Only("quantization_config", None, "regard reads unquantized folders", written=False)
+
+NOT_APPLIED = ("encoder_no_repeat_ngram_size",)  # rules of models with a source
 
 # --- tokenizer -------------------------------------------------------------------------------------------------------
 
@@ -89,44 +104,38 @@ def _token_id(path: Path, backend: Backend, name: str) -> int:
 
 # --- generation settings ---------------------------------------------------------------------------------------------
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-
 
 def decode_from_generation(generation: JsonMapping) -> JsonObject:
-    """The decode settings of a folder's generation_config.json."""
-    beams = generation.get("num_beams") or 1
-    decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
-    if generation.get("do_sample"):
-        decode = {"kind": "sample", "top_k": 50}  # transformers' default
-        decode |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
-    elif beams > 1:
-        decode["early_stopping"] = early_stopping(generation.get("early_stopping", False))
-        penalty = generation.get("length_penalty")
-        decode |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
-    others = {"max_tokens": "max_new_tokens", "repetition_penalty": "repetition_penalty"}
-    return decode | {ours: generation[theirs] for ours, theirs in others.items() if generation.get(theirs)}
+    """The decode settings of a folder's generation_config.json. The prompt counts in its max_length and min_length."""
+    limits: JsonObject = {}
+    if newest := generation.get("max_new_tokens"):
+        limits = {"max_tokens": newest}
+    elif longest := generation.get("max_length"):
+        limits = dict.fromkeys(("max_tokens", "max_length"), longest)
+    if fewest := generation.get("min_new_tokens"):
+        limits["min_tokens"] = fewest
+    elif shortest := generation.get("min_length"):
+        limits["min_length"] = shortest
+    if stop := generation.get("stop_strings"):
+        limits["stop"] = [stop] if isinstance(stop, str) else stop
+    rules = {key: value for key, value in rules_from_generation(generation).items() if key not in NOT_APPLIED}
+    return strategy_from_generation(generation) | limits | rules
 
 
-def generation_settings(decode: LanguageDecode) -> JsonObject:
+def generation_settings(decode: LanguageDecode, suppressed: Collection[int] = ()) -> JsonObject:
     """generation_config.json of our decode settings."""
-    settings: JsonObject = {
-        "max_new_tokens": decode.max_tokens,
-        "do_sample": decode.kind == "sample",
-        "num_beams": 1,
-    }
-    if decode.kind == "sample":
-        settings |= {name: getattr(decode, name) for name in SAMPLING}
-    if decode.kind == "beam":
-        # transformers has no rule equal to `exact`, and its nearest one searches very long: its default is written
-        early = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
-        settings |= {"num_beams": decode.beam, **early}
-    return settings | ({"repetition_penalty": decode.repetition_penalty} if decode.repetition_penalty != 1 else {})
+    counts_prompt = 0 < decode.max_length <= decode.max_tokens
+    limits = {"max_length": decode.max_length} if counts_prompt else {"max_new_tokens": decode.max_tokens}
+    limits |= {"min_length": decode.min_length} if decode.min_length else {}
+    return limits | strategy_settings(decode) | rule_settings(decode, suppressed)
 
 
 def decode_entry(decode: LanguageDecode) -> JsonObject:
-    """The `regard` entry that `saved_decode` reads."""
-    values = decode.model_dump(mode="json", exclude={"batch"})
-    return {"regard": {"format": FORMAT, "decode": values, "generation": generation_settings(decode)}}
+    """The `regard` entry that `saved_decode` reads. Limits and rules are read from generation_config.json."""
+    limits = {"max_tokens", "max_length", "min_tokens", "min_length"}
+    values = decode.model_dump(mode="json", exclude={"batch", "eos_token_id", *limits, *RULES})
+    own = {key: value for key, value in generation_settings(decode).items() if key not in RULES}
+    return {"regard": {"format": FORMAT, "decode": values, "generation": own}}
 
 
 def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject | None:
@@ -153,7 +162,7 @@ def language_predictor(
     from ...device import resolve_device
     from ...tasks.language import LanguagePredictor
 
-    generation, names = read_generation_config(path, config), tokenizer_settings(path)
+    names = tokenizer_settings(path)
     check_control_ids(path, config, ours.vocab, named=[role for role in ROLES if names.get(f"{role}_token")])
     text = tokenizer(path, config) if text is None else text
     if text.size > ours.vocab:
@@ -163,9 +172,14 @@ def language_predictor(
         )
     check_vocabulary(path, text.backend.get_vocab().values(), ours.vocab)
 
+    generation = read_generation_config(path, config)
+    generation, filters = split_suppressed(config, generation, {text.pad, text.start} - {text.end})
+
     def to_run(generation: JsonMapping) -> Run:
-        decode = saved_decode(config, generation) or decode_from_generation(generation) | {"add_start": text.adds_start}
-        return Run(task="language", model=ours, decode=decode)
+        decode = decode_from_generation(generation) | ends_from_generation(generation, text.end, ours.vocab)
+        saved = saved_decode(config, generation) or {"add_start": text.adds_start}
+        return Run(task="language", model=ours, decode=decode | saved)
 
     run = change_settings(parse_config(path, generation, to_run, GENERATION_FILE), overrides)
-    return LanguagePredictor(run, model, text, resolve_device(run.device), logit_filters(generation))
+    warn_of_unused(path, generation, NOT_APPLIED)
+    return LanguagePredictor(run, model, text, resolve_device(run.device), filters)

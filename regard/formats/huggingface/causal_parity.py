@@ -95,9 +95,10 @@ def _compare_transformers(sample: CausalSample, draft: Path, hf: Any, count: Mat
     model, tokenizer = hf.AutoModelForCausalLM.from_pretrained(draft).eval(), hf.AutoTokenizer.from_pretrained(draft)
     (tokens, valid), (left_tokens, left_valid) = sample.batch(), sample.batch(left=True)
     logits = model(tokens, attention_mask=valid.long()).logits[valid]
-    greedy = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "suppress_tokens": None}
-    output = model.generate(left_tokens, attention_mask=left_valid.long(), max_new_tokens=STEPS, **greedy)
     end = sample.tokenizer.end
+    plain = hf.GenerationConfig(max_new_tokens=STEPS, eos_token_id=end, pad_token_id=sample.tokenizer.pad)  # greedy
+    model.generation_config = hf.GenerationConfig()  # what a model prefers is not what is compared
+    output = model.generate(left_tokens, attention_mask=left_valid.long(), generation_config=plain)
     rows = [row[: row.index(end)] if end in row else row for row in output[:, left_tokens.size(1) :].tolist()]
     ids = tokenizer(sample.texts).input_ids
     if getattr(sample.tokenizer, "adds_start", False):  # an imported vocabulary may put START before every text

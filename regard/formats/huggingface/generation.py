@@ -1,34 +1,57 @@
-"""generation_config.json and our decode settings, both ways, for encoder-decoder models.
+"""generation_config.json and our decode settings, both ways.
 
 An exported folder also keeps the decode settings of its run in config.json, under `regard`: other programs ignore the
 entry, and transformers' settings express ours only approximately.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
 from ...config.renamed import renamed_settings
 from ...config.run import Run
-from ...config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
-from ...decode import Filter, Forbid, ForcedEnd, Renormalize, Suppress
+from ...decode import Filter
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_optional_json
 from ...processors.tokenizers import Tokenizer
 from ...run_folder import FORMAT
+from .folder import parse_config
 
 GENERATION_FILE = "generation_config.json"
 SAVED_DECODE = {"kind", "beam", "length_penalty", "early_stopping", "max_tokens", *NEUTRAL_SAMPLING}
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+RULES = {
+    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None,
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
+    "renormalize_logits": False,
+}  # fmt: skip  # keys that both sides name alike, with the values that change nothing
+STRATEGY = (
+    "do_sample", "num_beams", "length_penalty", "early_stopping", "num_return_sequences", "max_length",
+    "max_new_tokens", "min_length", "min_new_tokens", "stop_strings", *SAMPLING,
+)  # fmt: skip
+UNUSED = {
+    "sequence_bias": None, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "max_time": None,
+    "exponential_decay_length_penalty": None, "remove_invalid_values": False, "watermarking_config": None,
+    "token_healing": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "penalty_alpha": 0.0, "dola_layers": None,
+    "force_words_ids": None, "constraints": None,
+}  # fmt: skip  # keys that transformers applies and regard does not, with the values that change nothing
+UNUSED_SAMPLING = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None}  # the same, if it samples
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_generation_config(path: Path, config: JsonMapping) -> JsonObject:
-    """generation_config.json over config.json, with the types of the settings that regard uses checked."""
+    """generation_config.json over config.json, with the types of the settings that regard uses checked.
+
+    As in transformers, those of config.json, where old folders have them, hold only without generation_config.json.
+    """
     own = read_optional_json(path / GENERATION_FILE)
-    merged = {**config, **own}
+    known = {*RULES, *STRATEGY, *UNUSED, *UNUSED_SAMPLING} if own else set()
+    merged = {key: value for key, value in config.items() if key not in known} | own
     for name, (fits, expected) in GENERATION_TYPES.items():
         if (value := merged.get(name)) is not None and not fits(value):
             file = path / (GENERATION_FILE if name in own else "config.json")
@@ -40,59 +63,120 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_integer_list(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_integer, value))
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_list_of(fits: Callable[[object], bool], value: object) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+def _are_ids(value: object) -> bool:
+    return _is_integer(value) or _is_list_of(_is_integer, value)
+
+
+def _are_strings(value: object) -> bool:
+    return isinstance(value, str) or _is_list_of(lambda each: isinstance(each, str), value)
+
+
+INTEGERS = (
+    "num_beams", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_return_sequences",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "forced_bos_token_id",
+)  # fmt: skip
 GENERATION_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(
-        ("num_beams", "max_length", "max_new_tokens", "forced_eos_token_id"), (_is_integer, "a whole number")
-    ),
-    "length_penalty": (lambda value: isinstance(value, int | float), "a number"),
-    "suppress_tokens": (_is_integer_list, "a list of numbers"),
+    **dict.fromkeys(INTEGERS, (_is_integer, "a whole number")),
+    **dict.fromkeys(("length_penalty", "repetition_penalty"), (_is_number, "a number")),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), (_are_ids, "a list of numbers")),
+    **dict.fromkeys(("forced_eos_token_id", "eos_token_id"), (_are_ids, "a whole number or a list of them")),
     "bad_words_ids": (
-        lambda value: isinstance(value, list) and all(map(_is_integer_list, value)),
+        lambda value: _is_list_of(lambda word: _is_list_of(_is_integer, word), value),
         "a list of lists of numbers",
     ),
+    "stop_strings": (_are_strings, "text or a list of texts"),
 }
 
 
-def decode_from_generation(generation: JsonMapping) -> Seq2SeqDecode:
-    """The decode settings of a folder's generation_config.json."""
-    if generation.get("do_sample"):
-        raise UserError("generation_config.json asks for sampling (do_sample); set it to false")
+def strategy_from_generation(generation: JsonMapping) -> JsonObject:
+    """How transformers would search, as decode settings."""
     beams = generation.get("num_beams") or 1
-    penalty = generation.get("length_penalty")
-    max_length = generation.get("max_length") or 1  # START counts there
-    return Seq2SeqDecode(
-        kind="beam" if beams > 1 else "greedy",
-        beam=beams,
-        length_penalty=1.0 if penalty is None else penalty,
-        early_stopping=early_stopping(generation.get("early_stopping", False)),
-        max_tokens=generation.get("max_new_tokens") or max(max_length - 1, 0),
-    )
+    decode: JsonObject = {"kind": "beam" if beams > 1 else "greedy"}
+    if generation.get("do_sample"):
+        decode = {"kind": "sample", "top_k": 50}  # transformers' default
+        decode |= {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
+    elif beams > 1:
+        decode["early_stopping"] = early_stopping(generation.get("early_stopping", False))
+        penalty = generation.get("length_penalty")
+        decode |= {"beam": beams, "length_penalty": 1.0 if penalty is None else penalty}
+    several = generation.get("num_return_sequences") or 1
+    return decode | ({"nbest": several} if several > 1 else {})
 
 
-def early_stopping(theirs: object) -> Literal["exact", "first", "heuristic"]:
+def rules_from_generation(generation: JsonMapping) -> JsonObject:
+    """The rules of a folder's generation_config.json that have an effect, as decode settings."""
+    return {key: generation[key] for key, none in RULES.items() if generation.get(key) not in (None, none, [])}
+
+
+def ends_from_generation(generation: JsonMapping, end: int, vocab: int) -> JsonObject:
+    """The tokens that end a text, as a decode setting, if they are others than END of the tokenizer."""
+    ends = generation.get("eos_token_id")
+    known = [each for each in (ends if isinstance(ends, list) else [ends]) if each is not None and 0 <= each < vocab]
+    return {"eos_token_id": known} if known and known != [end] else {}
+
+
+def decode_from_generation(generation: JsonMapping) -> JsonObject:
+    """The strategy and limits of an encoder-decoder model. There START counts in lengths."""
+    decode = strategy_from_generation(generation)
+    longest, shortest = ((generation.get(key) or 1) - 1 for key in ("max_length", "min_length"))
+    limits = {
+        "max_tokens": generation.get("max_new_tokens") or max(longest, 0),
+        "min_tokens": generation.get("min_new_tokens") or max(shortest, 0),
+    }
+    return decode | {key: value for key, value in limits.items() if value}
+
+
+def early_stopping(theirs: object) -> Literal["first", "heuristic", "never"]:
     """decode.early_stopping for transformers' setting of that name."""
-    return "first" if theirs is True else "exact" if theirs == "never" else "heuristic"
+    return "first" if theirs is True else "never" if theirs == "never" else "heuristic"
 
 
-def logit_filters(generation: JsonMapping) -> tuple[Filter, ...]:
-    """The logit filters of a folder, in the order in which transformers applies them."""
-    filters: list[Filter] = []
-    bad_words = generation.get("bad_words_ids") or []
-    if any(len(word) == 1 for word in bad_words):
-        filters.append(Suppress([word[0] for word in bad_words if len(word) == 1]))
-    if any(len(word) > 1 for word in bad_words):
-        filters.append(Forbid([[word for word in bad_words if len(word) > 1]]))
-    if generation.get("suppress_tokens"):
-        filters.append(Suppress(generation["suppress_tokens"]))
-    if generation.get("forced_eos_token_id") is not None:
-        filters.append(ForcedEnd(generation["forced_eos_token_id"]))
-    if generation.get("renormalize_logits"):
-        filters.append(Renormalize())
-    return tuple(filters)
+def warn_of_unused(path: Path, generation: JsonMapping, more: Collection[str] = ()) -> None:
+    """One warning about all settings that transformers applies and regard does not; `more` names those of a task."""
+    samples = bool(generation.get("do_sample"))
+    none = UNUSED | (UNUSED_SAMPLING if samples else {}) | {key: RULES.get(key) for key in more}
+    keys = [key for key, value in none.items() if generation.get(key) not in (None, value, False, [], {})]
+    if samples and (generation.get("num_beams") or 1) > 1:
+        keys.append("num_beams beside do_sample")
+    if keys:
+        message = f"{path}: regard does not apply these generation settings of the folder: {', '.join(keys)}"
+        warnings.warn(f"{message}; its texts may differ from those of transformers", stacklevel=2)
+
+
+def split_suppressed(
+    config: JsonMapping, generation: JsonObject, never: Collection[int]
+) -> tuple[JsonObject, tuple[Filter, ...] | None]:
+    """The settings without tokens that a predictor of ours never generates, and the filters for the predictor.
+
+    An exported run has these tokens among suppress_tokens; of another folder, only its own settings hold.
+    """
+    suppressed = generation.get("suppress_tokens") or []
+    if not regard_entry(config) or not isinstance(suppressed, list) or not set(never) <= set(suppressed):
+        return generation, ()
+    return {**generation, "suppress_tokens": [each for each in suppressed if each not in never]}, None
+
+
+def seq2seq_decode(
+    path: Path, config: JsonMapping, generation: JsonObject, target: Tokenizer, vocab: int
+) -> tuple[Seq2SeqDecode, tuple[Filter, ...] | None]:
+    """The decode settings of a folder with an encoder-decoder model, and the filters for its predictor."""
+    warn_of_unused(path, generation, ("stop_strings",))
+    generation, filters = split_suppressed(config, generation, {target.pad, target.start})
+
+    def to_decode(generation: JsonMapping) -> Seq2SeqDecode:
+        decode = decode_from_generation(generation) | rules_from_generation(generation)
+        decode |= ends_from_generation(generation, target.end, vocab)
+        return Seq2SeqDecode(**decode | saved_decode(config, generation))
+
+    return parse_config(path, generation, to_decode, GENERATION_FILE), filters
 
 
 # --- decode settings of ours in an exported config.json --------------------------------------------------------------
@@ -108,16 +192,17 @@ def regard_entry(config: JsonMapping) -> JsonObject:
     return entry
 
 
-def saved_decode(config: JsonMapping, generation: JsonMapping) -> Seq2SeqDecode | None:
-    """The decode settings of the exported run; None if there are none or generation_config.json was changed since."""
+def saved_decode(config: JsonMapping, generation: JsonMapping) -> JsonObject:
+    """The decode settings of the exported run; empty if there are none or generation_config.json was changed since."""
     if not (entry := regard_entry(config)):
-        return None
+        return {}
     try:
         decode = Seq2SeqDecode(**entry["decode"])
     except (TypeError, ValidationError):
-        return None
-    expected = generation_settings(decode, generation.get("max_length"))
-    return decode if all(generation.get(key) == value for key, value in expected.items()) else None
+        return {}
+    expected = strategy_settings(decode) | max_length_setting(decode, generation.get("max_length"))
+    unchanged = all(generation.get(key) == value for key, value in expected.items())
+    return decode.model_dump(include=SAVED_DECODE) if unchanged else {}
 
 
 def decode_entry(run: Run) -> JsonObject:
@@ -128,28 +213,48 @@ def decode_entry(run: Run) -> JsonObject:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def generation_settings(decode: Seq2SeqDecode, max_length: int | None) -> JsonObject:
-    """generation_config.json of our decode settings. `max_length` counts START and applies if decode has no limit."""
-    limit = {"max_length": decode.max_tokens + 1 if decode.max_tokens else max_length}
+def strategy_settings(decode: DecodeBase) -> JsonObject:
+    """generation_config.json of our strategy."""
     if decode.kind == "sample":
-        sampling = {name: getattr(decode, name) for name in ("temperature", "top_k", "top_p")}
-        return {"do_sample": True, "num_beams": 1, **sampling, **limit}
+        shape = {name: getattr(decode, name) for name in SAMPLING if name != "min_p" or decode.min_p}
+        return {"do_sample": True, "num_beams": 1, **shape}
     if decode.kind == "greedy":
-        return {"do_sample": False, "num_beams": 1, **limit}
+        return {"do_sample": False, "num_beams": 1}
     # transformers has no rule equal to `exact`, and its nearest one searches very long: its own default is written
-    beam = {"early_stopping": decode.early_stopping == "first", "length_penalty": decode.length_penalty}
-    return {"do_sample": False, "num_beams": decode.beam, **beam, **limit}
+    early = "never" if decode.early_stopping == "never" else decode.early_stopping == "first"
+    return {
+        "do_sample": False,
+        "num_beams": decode.beam,
+        "early_stopping": early,
+        "length_penalty": decode.length_penalty,
+    }
 
 
-def generation_config(run: Run, tokenizer: Tokenizer, max_length: int) -> JsonObject:
+def rule_settings(decode: DecodeBase, suppressed: Collection[int]) -> JsonObject:
+    """generation_config.json of our rules, beside tokens that the predictor never generates."""
+    values: JsonObject = {key: getattr(decode, key) for key in RULES if hasattr(decode, key)}
+    values["suppress_tokens"] = tuple(dict.fromkeys([*suppressed, *decode.suppress_tokens]))
+    values["forced_bos_token_id"] = next(iter(decode.forced_bos_token_id), None)
+    values["min_new_tokens"] = decode.min_tokens
+    several = {"num_return_sequences": decode.nbest} if decode.nbest > 1 else {}
+    return {key: value for key, value in values.items() if value not in (RULES.get(key, 0), None, ())} | several
+
+
+def max_length_setting(decode: Seq2SeqDecode, max_length: int | None) -> JsonObject:
+    """The limit of the output. `max_length` counts START and applies if decode has no limit."""
+    return {"max_length": decode.max_tokens + 1 if decode.max_tokens else max_length}
+
+
+def generation_config(run: Run, tokenizer: Tokenizer, max_length: int, suppressed: Collection[int]) -> JsonObject:
     """generation_config.json of an exported encoder-decoder run."""
-    return generation_settings(run.decode, max_length) | {
+    decode: Seq2SeqDecode = run.decode
+    ids = {
         "pad_token_id": tokenizer.pad,
         "bos_token_id": tokenizer.start,
-        "eos_token_id": tokenizer.end,
+        "eos_token_id": list(decode.eos_token_id) or tokenizer.end,
         "decoder_start_token_id": tokenizer.start,
-        "suppress_tokens": list(dict.fromkeys([tokenizer.pad, tokenizer.start])),
     }
+    return strategy_settings(decode) | max_length_setting(decode, max_length) | ids | rule_settings(decode, suppressed)
 
 
 def max_positions(run: Run) -> int:

@@ -94,9 +94,8 @@ def write(predictor: "LanguagePredictor", draft: Path, precision: str) -> None:
     draft.mkdir()
     entry = {"dtype": "float32"} | causal.decode_entry(run.decode)
     write_json(draft / "config.json", gpt_layout(c).config(c) | positions | ids | entry)
-    never = [each for each in (tokenizer.pad, tokenizer.start) if each != tokenizer.end]
-    generation = causal.generation_settings(run.decode) | ids | ({"suppress_tokens": never} if never else {})
-    write_json(draft / GENERATION_FILE, generation)
+    ends = {"eos_token_id": list(run.decode.eos_token_id)} if run.decode.eos_token_id else {}
+    write_json(draft / GENERATION_FILE, causal.generation_settings(run.decode, predictor.suppressed) | ids | ends)
     (draft / "model.safetensors").write_bytes(save(tensors(model, c), {"format": "pt"}))
     if isinstance(tokenizer, FolderTokenizer):
         backend, names = tokenizer.backend, control_token_names(tokenizer)

@@ -18,7 +18,7 @@ from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
-from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
+from .generation import read_generation_config, seq2seq_decode
 from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
@@ -213,9 +213,9 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     generation = read_generation_config(path, config)
     check_control_ids(path, config, ours.vocab, keys=("pad_token_id", "eos_token_id"))  # of the source as well
     check_control_ids(path, config, ours.target_vocab or ours.vocab)
-    decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
-    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     source, target = tokenizers(path, config)
+    decode, filters = seq2seq_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
+    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     for side, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
         check_vocabulary(path, [side.size - 1], size)
-    return TranslatePredictor(run, model, source, target, resolve_device(run.device), logit_filters(generation))
+    return TranslatePredictor(run, model, source, target, resolve_device(run.device), filters)

@@ -38,7 +38,7 @@ def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
     max_length = max_positions(run)
     draft.mkdir()
     write_json(draft / "config.json", config(c, predictor.source, max_length) | decode_entry(run))
-    write_json(draft / GENERATION_FILE, generation_config(run, predictor.target, max_length))
+    write_json(draft / GENERATION_FILE, generation_config(run, predictor.target, max_length, predictor.suppressed))
     (draft / "model.safetensors").write_bytes(save(tensors(twin, c), {"format": "pt"}))
     write_tokenizer_files(predictor, draft, max_length)
 

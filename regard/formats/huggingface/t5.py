@@ -14,7 +14,7 @@ from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
-from .generation import GENERATION_FILE, decode_from_generation, logit_filters, read_generation_config, saved_decode
+from .generation import read_generation_config, seq2seq_decode
 from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, load_weights, one_of, prefixed
 
@@ -152,10 +152,10 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     ours, model = read(path, config)
     generation = read_generation_config(path, config)
     check_control_ids(path, config, ours.vocab)
-    decode = saved_decode(config, generation) or parse_config(path, generation, decode_from_generation, GENERATION_FILE)
-    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     text = read_tokenizer(path, generation, ours)
-    return TranslatePredictor(run, model, text, text, resolve_device(run.device), logit_filters(generation))
+    decode, filters = seq2seq_decode(path, config, generation, text, ours.vocab)
+    run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
+    return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters)
 
 
 def read(path: Path, config: JsonMapping) -> tuple[t5.Config, t5.Model]:
@@ -189,7 +189,8 @@ def read_tokenizer(path: Path, generation: JsonMapping, ours: t5.Config) -> Trai
     text = load_t5_unigram(path)
     numbers = {"pad_token_id": text.pad, "eos_token_id": text.end, "decoder_start_token_id": text.start}
     for key, number in numbers.items():
-        if generation.get(key) not in (None, number):
+        own = generation.get(key)
+        if own is not None and number not in (own if isinstance(own, list) else [own]):
             raise UserError(f"{path}: {key} is {generation[key]} and its tokenizer has {number}; they must agree")
     if text.size > ours.vocab:
         raise UserError(f"{path} has {text.size} tokens and its model {ours.vocab}; they belong to two models")

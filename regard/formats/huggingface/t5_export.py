@@ -27,7 +27,9 @@ def write(predictor: "TranslatePredictor", draft: Path, precision: str) -> None:
     longest = max_positions(run)
     draft.mkdir()
     write_json(draft / "config.json", config(run.model, predictor.target) | decode_entry(run))
-    write_json(draft / "generation_config.json", generation_config(run, predictor.target, longest))
+    write_json(
+        draft / "generation_config.json", generation_config(run, predictor.target, longest, predictor.suppressed)
+    )
     (draft / "model.safetensors").write_bytes(
         save(tensors(cast(t5.Model, predictor.model), run.model), {"format": "pt"})
     )
