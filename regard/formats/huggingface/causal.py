@@ -113,7 +113,7 @@ def decode_from_generation(generation: JsonMapping) -> JsonObject:
     elif longest := generation.get("max_length"):
         limits = dict.fromkeys(("max_tokens", "max_length"), longest)
     if fewest := generation.get("min_new_tokens"):
-        limits["min_tokens"] = fewest
+        limits["min_tokens"] = min(fewest, limits.get("max_tokens", fewest))  # there the maximum wins
     elif shortest := generation.get("min_length"):
         limits["min_length"] = shortest
     if stop := generation.get("stop_strings"):

@@ -127,10 +127,9 @@ def decode_from_generation(generation: JsonMapping) -> JsonObject:
     """The strategy and limits of an encoder-decoder model. There START counts in lengths."""
     decode = strategy_from_generation(generation)
     longest, shortest = ((generation.get(key) or 1) - 1 for key in ("max_length", "min_length"))
-    limits = {
-        "max_tokens": generation.get("max_new_tokens") or max(longest, 0),
-        "min_tokens": generation.get("min_new_tokens") or max(shortest, 0),
-    }
+    most = generation.get("max_new_tokens") or max(longest, 0)
+    fewest = generation.get("min_new_tokens") or max(shortest, 0)
+    limits = {"max_tokens": most, "min_tokens": min(fewest, most or fewest)}  # there the maximum wins
     return decode | {key: value for key, value in limits.items() if value}
 
 
