@@ -1,0 +1,102 @@
+"""What predictors of all tasks that generate text share: the generator, strategies and token rules."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..config.run import Run, family_of
+from ..config.schema import DecodeBase
+from ..decode import Ensemble, Filter, Generate, Generator, Handle, Hypothesis, Suppress, TokenRules, strategy_from
+from ..decode.constraints import ConstraintTokenizer
+from ..decode.strategies import DecodeStrategy
+from ..errors import UserError
+from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel
+from .decode_settings import number_of_texts
+from .finite import require_finite
+from .requests import LanguageRequest, LanguageResult, TranslateRequest, TranslateResult
+
+
+class TextGeneration:
+    """What predictors of all tasks that generate text share."""
+
+    run: Run
+    model: Seq2SeqModel | CausalModel | Ensemble
+    device: torch.device
+    filters: tuple[Filter, ...]
+    constraint_tokenizer: ConstraintTokenizer  # of the generated text
+
+    @property
+    def context(self) -> int | None:
+        raise NotImplementedError
+
+    def generator(self, rows: int, capacity: int | None = None) -> Generator:
+        """A generator on this model: `capacity` lets it run requests that join others, with so many tokens each."""
+        end = self.constraint_tokenizer.tokenizer.end
+        return Generator(self.model, end, self.filters, rows, capacity, self.context, self.constraint_tokenizer)
+
+    def strategy(self, settings: DecodeBase) -> DecodeStrategy:
+        """The strategy of decode.*; one that the family does not declare is refused."""
+        name = self.run.model.family
+        if settings.kind not in (known := family_of(name).SPEC.strategies):
+            problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
+            raise UserError(f"{problem}; use one of these")
+        return strategy_from(settings)
+
+    @property
+    def suppressed(self) -> list[int]:
+        """The tokens that are never generated, whatever decode.* says."""
+        return [token for each in self.filters if isinstance(each, Suppress) for token in each.tokens.tolist()]
+
+    def rules(self, settings: DecodeBase) -> TokenRules:
+        """The token rules of decode.*; one that names a token outside the vocabulary is refused."""
+        rules = TokenRules.of(settings)
+        self.refuse_unknown_ids(rules, "decode.")
+        return rules
+
+    def refuse_unknown_ids(self, rules: TokenRules, where: str) -> None:
+        model = self.run.model
+        vocab = getattr(model, "target_vocab", 0) or model.vocab or self.constraint_tokenizer.tokenizer.size
+        for name, number in rules.largest_ids().items():
+            if number >= vocab:
+                raise UserError(
+                    f"{where}{name} names token {number:,} and the vocabulary has {vocab:,}; use numbers below that"
+                )
+
+    def answer(
+        self, request: TranslateRequest | LanguageRequest, result: TranslateResult | LanguageResult
+    ) -> str | list[str]:
+        """The best text, or all of them where the strategy gives several."""
+        several = number_of_texts(request.strategy, self.run.decode) > 1
+        return [each.text for each in result.nbest] if several else result.text
+
+    def run_requests(self, requests: Sequence[Generate], rows: int) -> list[list[Hypothesis]]:
+        """The hypotheses of every request, best first, samples in their order."""
+        generator = self.generator(rows)
+        handles = [generator.submit(request) for request in requests]
+        generator.drain()
+        return [
+            self.explain_empty(*each) for each in zip(requests, (handle.result() for handle in handles), strict=True)
+        ]
+
+    @torch.no_grad()
+    def explain_empty(self, request: Generate, found: list[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses of a request. Without any, the prompt is read again to refuse outputs that are not finite."""
+        if not found:
+            source = None if request.source is None else request.source.to(self.device)
+            prompt = torch.tensor([request.prompt], device=self.device)
+            model = cast(TokenModel[object], self.model)
+            require_finite([float(model.step(prompt, model.start(source, 1)).sum())])
+        return found
+
+    def start_stream(self, request: Generate) -> Handle:
+        """The handle of a request that runs alone, token by token."""
+        capacity = len(request.prompt) + request.max_tokens
+        if self.context is not None:
+            capacity = min(capacity, max(self.context, len(request.prompt)) + 1)  # the last token is not read
+        return self.generator(request.width, capacity).submit(request)
+
+
+def refuse_several(nbest: int) -> None:
+    if nbest > 1:
+        raise UserError(f"decode.nbest is {nbest}; a stream has one text, use predict or decode.nbest=1")
