@@ -219,7 +219,7 @@ class Train(Base):
     schedule: Schedule = Noam()
     optimizer: Optimizer = Adam()
     tokens: Positive = 4096  # tokens per step over all micro-batches, without padding
-    batch: Count = 0  # examples per step; if not 0, overrides tokens
+    batch: Count = 0  # examples (windows of long sentences) per step; if not 0, overrides tokens
     accumulate: Positive = 1  # micro-batches per step
     precision: Literal["fp32", "bf16"] = "fp32"
     clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0: off
