@@ -1,7 +1,7 @@
 """The examples of a task as arrays, and batches of them. Steps, processes and workers are the loader's."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -60,6 +60,14 @@ class TaskDataset(ABC):
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
         """The size of both sides before augmentation: what the budget of a step counts."""
         return len(item[0]), len(item[1])
+
+    def partners(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """Other examples that an epoch joins to these; their sizes must be known, too."""
+        return examples[:0]
+
+    def epoch_sizes(self, epoch: int, examples: np.ndarray, sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The sizes of examples as an epoch uses them, from `sizes`, those of any examples."""
+        return sizes(examples)
 
     def rows(self, item: EncodedExample) -> int:
         """The rows that an example becomes. The steps may have some of them each."""

@@ -1,6 +1,6 @@
 """Masked tokens (BERT, 1810.04805): which tokens of a text are predicted, and what replaces them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,11 +142,15 @@ class MaskedDataset(TaskDataset):
     def augment(self, items: list[EncodedExample], draws: Draws) -> list[EncodedExample]:
         if not self.data.next_sentence:
             return self._rows([[item] for item in items], np.zeros(0, int), draws)
-        replaced = np.array([not len(item[2]) for item in items]) | (draws.branch(0).uniform() < 0.5)
-        others = iter(self.encoded(draws.branch(1).below(len(self.examples))[replaced]))
+        replaced, partners = self._random_partners(draws, np.array([not len(item[2]) for item in items]))
+        others = iter(self.encoded(partners[replaced]))
         seconds = [next(others)[:2] if other else item[2:] for item, other in zip(items, replaced, strict=True)]
         pairs = [[item[:2], second] for item, second in zip(items, seconds, strict=True)]
         return self._rows(pairs, np.where(replaced, NOT_NEXT, IS_NEXT), draws)
+
+    def _random_partners(self, draws: Draws, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which lines get a random one in place of the next, those without a next one always; and that line."""
+        return last | (draws.branch(0).uniform() < 0.5), draws.branch(1).below(len(self.examples))
 
     def _rows(self, rows: list[list[EncodedExample]], classes: np.ndarray, draws: Draws) -> list[EncodedExample]:
         """Each row as START, and its texts with END after each."""
@@ -184,12 +188,26 @@ class MaskedDataset(TaskDataset):
         return self.augment(self.encoded(indices), Draws.of(seed, 0, indices))
 
     def sizes(self, item: EncodedExample) -> tuple[int, int]:
-        """The row of a line and its next one. A random line in its place may be longer, up to data.max_tokens."""
-        texts = len(item[0])
-        if self.data.next_sentence:
-            texts += len(item[2]) or len(item[0])  # the last line of a document always gets a random one
-        size = min(texts, self.max_tokens) + self.control_tokens
-        return size, size
+        """Of a line the row; with data.next_sentence its own tokens, and the row with the next line, 1 without one."""
+        if not self.data.next_sentence:
+            return (size := min(len(item[0]), self.max_tokens) + self.control_tokens), size
+        both = min(len(item[0]) + len(item[2]), self.max_tokens) + self.control_tokens
+        return min(len(item[0]), self.max_tokens), both if len(item[2]) else 1
+
+    def partners(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        if not self.data.next_sentence:
+            return super().partners(epoch, examples)
+        return self._random_partners(Draws.of(self.train.seed, epoch, examples), np.zeros(len(examples), bool))[1]
+
+    def epoch_sizes(self, epoch: int, examples: np.ndarray, sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """With data.next_sentence, the rows with the random lines that this epoch draws."""
+        own = sizes(examples)
+        if not self.data.next_sentence:
+            return own
+        draws, last = Draws.of(self.train.seed, epoch, examples), own[:, 1] == 1
+        replaced, partners = self._random_partners(draws, last)
+        random = np.minimum(own[:, 0] + sizes(partners)[:, 0], self.max_tokens) + self.control_tokens
+        return np.repeat(np.where(replaced, random, own[:, 1])[:, None], 2, 1)
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
         tokens, labels, token_types, next_sentence = zip(*items, strict=True)

@@ -148,7 +148,8 @@ class BudgetSampler(StepSampler):
         return super().planned_steps(epochs) * max(len(self.examples) / self.pool_size, 1.0)
 
     def unmeasured(self, pool: Pool) -> np.ndarray:
-        return self.costs.unknown(pool.examples)
+        partners = self.dataset.partners(pool.epoch, pool.examples)
+        return self.costs.unknown(np.concatenate([pool.examples, partners]) if len(partners) else pool.examples)
 
     def add_costs(self, measured: Measured) -> None:
         self.costs.add(measured)
@@ -164,7 +165,7 @@ class BudgetSampler(StepSampler):
         The rows of an example are planned one by one. Where examples become several, the index of a step is the part
         of the rows that was read, as a number of examples; the pool's last step alone has that of its end.
         """
-        sizes = self.costs.of(pool.examples)
+        sizes = self.dataset.epoch_sizes(pool.epoch, pool.examples, self.costs.of)
         longer = sizes.max(1)
         order = alternate_sort(longer, sizes[:, 0] - sizes[:, 1]) if self.sorted else np.arange(len(longer))
         order = order[longer[order] <= self.costs.limit]

@@ -9,13 +9,14 @@ import pytest
 from helpers import reads
 
 import regard
-from regard.config.schema import TagData, TokenizerConfig, Train
+from regard.config.schema import MaskData, TagData, TokenizerConfig, Train
 from regard.data import sampler
 from regard.data.collate import IGNORED
 from regard.data.examples import InMemoryExamples
 from regard.data.loader import LoadedStep, Loader
+from regard.data.masking import MaskedDataset, Masker
 from regard.data.rows import LabelSet, TaggedDataset
-from regard.processors.tokenizers import train_tokenizer
+from regard.processors.tokenizers import MASK, train_tokenizer
 from regard.training import checkpoint, progress
 
 BYTES = train_tokenizer(TokenizerConfig(kind="byte"), [])
@@ -87,6 +88,34 @@ def test_processes_and_workers_share_the_rows() -> None:
         assert [content(step) for step in worked.steps(1)] == [content(step) for step in whole]
     finally:
         worked.close()
+
+
+# --- pairs of lines ---
+
+
+def pairs_of_lines(lines: int, **train: Any) -> Loader:
+    """A few lines are much longer than the rest; a pair has the next line or a random one."""
+    tokenizer = train_tokenizer(TokenizerConfig(kind="byte"), [], control=[MASK])
+    lengths = np.clip(np.random.default_rng(0).lognormal(2.5, 0.9, lines).astype(int), 1, 150)
+    examples = InMemoryExamples("made", [("a" * length,) for length in lengths.tolist()])
+    data, settings = MaskData(next_sentence=True, max_tokens=120), Train(**{"tokens": 900} | train)
+    return Loader.of(MaskedDataset(examples, Masker(tokenizer, data), data, settings, None))
+
+
+@pytest.mark.parametrize("pool", [300, 70])
+def test_pairs_count_with_the_line_that_the_epoch_draws(pool: int) -> None:
+    made = pairs_of_lines(300)
+    made.sampler.pool_size = pool  # type: ignore[attr-defined]
+    for epoch in (0, 1):
+        steps = list(made.steps(epoch))
+        rows = [batch["text"] for step in steps for batch in step.micro_batches]
+        assert [step.tokens for step in steps] == [int(each.valid.sum()) for each in rows]  # exact
+        assert max(step.tokens for step in steps) <= 900
+        assert np.mean([row.values.numel() for row in rows]) < (1000 if pool == 300 else 1300)
+        assert sorted(i for step in steps for i in step.examples) == list(range(300))
+        for number in (0, len(steps) // 2, len(steps) - 1):
+            rest = list(made.steps(epoch, steps[number].index))
+            assert [step.examples for step in rest] == [step.examples for step in steps[number + 1 :]]
 
 
 # --- runs ---
