@@ -18,8 +18,8 @@ BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # of compressed data that is read together
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
 
-REFUSED = dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save it as .csv there")
-REFUSED |= dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".rtf", ".epub"), "save it as plain text there")
+REFUSED = dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save it as .csv first")
+REFUSED |= dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".rtf", ".epub"), "save it as plain text first")
 REFUSED |= dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it")
 REFUSED |= dict.fromkeys((".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".h5"), "write it as .jsonl or .parquet")
 REFUSED |= dict.fromkeys((".db", ".sqlite", ".sqlite3", ".orc", ".avro"), "write it as .csv, .jsonl or .parquet")
