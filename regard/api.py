@@ -261,9 +261,10 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
 
 
 def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
+    from .adapt.outliers import smallest_vocab
     from .adapt.precision import apply
 
-    apply(predictor.model, predictor.run.precision)
+    apply(predictor.model, predictor.run.precision, vocab=smallest_vocab(predictor.run.model))
     return predictor
 
 

@@ -3,8 +3,8 @@
 On a CPU, fp32 and bf16 linear layers get a second copy of their weights in oneDNN's fastest layout. On a GPU, the
 query, key and value maps of self-attention get a fused copy, because one call costs less there than three.
 
-int8 has a weight scale per output and computes an input scale per row, so that the result is batch-invariant. Sums of
-products are integers: the same bits in every batch.
+int8 has a weight scale per output and computes an input scale per row, so that the result is batch-invariant; outlier
+columns have scales of their own. Sums of products are integers: the same bits in every batch.
 """
 
 from collections.abc import Collection
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..errors import UserError
 from ..parts import Attention
+from .outliers import outlier_columns
 
 INT8_MAX = 127
 MIN_INT8_SIZE = 32  # inputs or outputs: below, as in a head of two classes, int8 costs accuracy and saves nothing
@@ -27,20 +28,23 @@ MIN_PACKED_OUTPUTS = (
 ROW_PADDING = 64  # bytes between rows, so that rows of 2048 do not compete for the same cache lines
 
 
-def apply(model: nn.Module, precision: str, kept: Collection[str] = ()) -> nn.Module:
+def apply(model: nn.Module, precision: str, kept: Collection[str] = (), vocab: int = 0) -> nn.Module:
     """Change the precision of the model in place, for inference or as the frozen base of a tuning.
 
-    With int8, embedding tables and the weights named in `kept` do not change.
+    With int8, embedding tables and the weights named in `kept` do not change. `vocab` is the number of tokens that the
+    model reads, to find its outlier columns; with 0 it has none.
     """
     if precision == "bf16":
         model.to(torch.bfloat16)
     if precision == "int8":
         if (device := next(model.parameters()).device).type != "cpu":
             raise UserError(f"precision=int8 runs on the CPU and the model is on {device}; use bf16, or set device=cpu")
+        outliers = outlier_columns(model, vocab)
         for path, linear in [*model.named_modules()]:
             if type(linear) is nn.Linear and min(linear.weight.shape) >= MIN_INT8_SIZE and f"{path}.weight" not in kept:
                 parent, _, name = path.rpartition(".")
-                setattr(model.get_submodule(parent), name, Int8Linear(linear))
+                small = SplitInt8Linear(linear, outliers[path]) if path in outliers else Int8Linear(linear)
+                setattr(model.get_submodule(parent), name, small)
     elif torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         for linear in model.modules():
             if type(linear) is nn.Linear and linear.weight.numel() >= MIN_PREPACK_NUMEL:
@@ -164,6 +168,30 @@ class Int8Linear(nn.Module):
             shifted, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
         return product
+
+
+class SplitInt8Linear(Int8Linear):
+    """An int8 layer whose outlier columns are a second one: neither makes the scales of the other coarse."""
+
+    def __init__(self, linear: nn.Linear, outliers: Tensor) -> None:
+        weight = linear.weight.detach()
+        apart = nn.Linear(len(outliers), linear.out_features, bias=False, device="meta")
+        apart.weight = nn.Parameter(weight[:, outliers], requires_grad=False)
+        rest = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+        rest.weight, rest.bias = nn.Parameter(weight.index_fill(1, outliers, 0), requires_grad=False), linear.bias
+        super().__init__(rest)
+        self.outliers, self.parts = outliers, (Int8Linear(apart),)  # a tuple: passes over modules see one layer
+
+    @property
+    def weight(self) -> Tensor:
+        return super().weight.index_copy(1, self.outliers, self.parts[0].weight)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        own = x.float()
+        out = (
+            super().multiply(own.index_fill(-1, self.outliers, 0)).add_(self.parts[0].multiply(own[..., self.outliers]))
+        )
+        return out.to(x.dtype)
 
 
 class StraightThrough(torch.autograd.Function):

@@ -27,6 +27,7 @@ from ..tasks.predictor import Answer, AnyPredictor
 from ..tasks.requests import Request, Result
 from . import tune
 from .injection import Unsupported, injection_of
+from .outliers import smallest_vocab
 from .precision import apply
 
 WEIGHTS = "model.safetensors"
@@ -59,7 +60,7 @@ def restore(predictor: AnyPredictor, folder: Path, pretrained: Pretrained, force
 
 def _attach(model: nn.Module, run: Run, pretrained: Pretrained, processors: Mapping[str, Processor]) -> None:
     if run.precision == "int8":
-        apply(model, "int8", kept=pretrained.unfrozen)
+        apply(model, "int8", kept=pretrained.unfrozen, vocab=smallest_vocab(run.model))
     attach(model, run, pretrained.unfrozen, _initial_tokens(run, processors))
 
 

@@ -3,18 +3,17 @@
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..adapt.outliers import random_inputs, smallest_vocab
 from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
-from ..parts import Inputs
 from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
@@ -189,15 +188,10 @@ def merge_lora(predictor: "AnyPredictor") -> str:
 @torch.no_grad()
 def probe_logits(predictor: "AnyPredictor") -> Tensor:
     """The logits for a few random tokens, in as many texts as the model reads at once."""
-    c, model = predictor.run.model, predictor.module
-    vocabs = [size for size in (c.vocab, getattr(c, "target_vocab", 0)) if size]
-    required = [each for each in signature(model.forward).parameters.values() if each.default is each.empty]
-    generator = torch.Generator().manual_seed(1)
-    context = smallest_context(model)
+    model, context = predictor.module, smallest_context(predictor.module)
     room = PROBE_TOKENS if context is None else context - getattr(predictor.run.tune, "length", 0)
     tokens = max(1, min(PROBE_TOKENS, room))
-    ids = (torch.randint(min(vocabs), (4, tokens), generator=generator) for _ in required)
-    logits: Tensor = model(*(Inputs("tokens", each) for each in ids))
+    logits: Tensor = model(*random_inputs(model, smallest_vocab(predictor.run.model), 4, tokens))
     return logits
 
 

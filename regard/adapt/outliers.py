@@ -1,0 +1,63 @@
+"""Outlier columns: inputs of a linear layer that are far larger than its others, in every text.
+
+Large pretrained models have a few (LLM.int8(), 2208.07339). In int8, one scale for the whole row would round the other
+inputs to almost nothing, so these columns get a scale of their own. They depend on the weights alone: the model reads
+one fixed row of random tokens.
+"""
+
+from inspect import signature
+
+import torch
+from torch import Tensor, nn
+
+from ..parts import Inputs
+from ..parts.layer import smallest_context
+
+TOKENS = 32
+FACTOR = 8  # times the mean magnitude of the median column
+GAIN = 2  # times the largest value elsewhere: a scale of their own gains a bit for the others
+MAX_SHARE = 1 / 32  # of the columns of a layer: more are no exceptions
+
+
+@torch.no_grad()
+def outlier_columns(model: nn.Module, vocab: int) -> dict[str, Tensor]:
+    """The outlier columns of linear layers by their path, for a model that reads `vocab` tokens."""
+    found: dict[str, Tensor] = {}
+    texts = random_inputs(model, vocab, 1, min(TOKENS, smallest_context(model) or TOKENS)) if vocab else []
+    if not texts:
+        return found
+
+    def watch(path: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            rows = inputs[0].reshape(-1, inputs[0].size(-1)).abs()
+            mean, largest = rows.mean(0), rows.amax(0)
+            outlying = mean > FACTOR * mean.median()
+            if 0 < outlying.sum() <= MAX_SHARE * len(mean) and largest.max() > GAIN * largest[~outlying].max():
+                found[path] = outlying.nonzero().flatten()
+
+        return module.register_forward_pre_hook(note)
+
+    hooks = [watch(path, module) for path, module in model.named_modules() if isinstance(module, nn.Linear)]
+    training = model.training
+    try:
+        model.eval()(*texts)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def smallest_vocab(c: object) -> int:
+    """The number of tokens that all vocabularies of a model have; 0 if it reads none."""
+    return min((size for name in ("vocab", "target_vocab") if (size := getattr(c, name, 0))), default=0)
+
+
+def random_inputs(model: nn.Module, vocab: int, rows: int, tokens: int) -> list[Inputs]:
+    """Random tokens for every text that the model reads at once; none if its `forward` does not take Inputs."""
+    parameters = signature(model.forward).parameters.values()
+    required = [each for each in parameters if each.default is each.empty]
+    if not all(each.annotation in (Inputs, "Inputs") for each in required):
+        return []
+    generator = torch.Generator().manual_seed(1)
+    return [Inputs("tokens", torch.randint(vocab, (rows, tokens), generator=generator)) for _ in required]
