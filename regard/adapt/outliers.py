@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..parts import Inputs
 from ..parts.layer import smallest_context
 
-TOKENS = 32
+TOKENS = 16
 FACTOR = 8  # times the mean magnitude of the median column
 GAIN = 2  # times the largest value elsewhere: a scale of their own gains a bit for the others
 MAX_SHARE = 1 / 32  # of the columns of a layer: more are no exceptions

@@ -120,7 +120,7 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach().float()
         self.out_features, self.in_features = weight.shape
         scale = weight.abs().amax(1).clamp(min=1e-12) / INT8_MAX
-        table = (weight / scale[:, None]).round().to(torch.int8)  # (outputs, inputs)
+        table = (weight / scale[:, None]).round_().to(torch.int8)  # (outputs, inputs)
         bias = weight.new_zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         self.scale, self.bias = scale / INT8_MAX, bias  # includes the 127 of the input row
         self.biased = linear.bias is not None
