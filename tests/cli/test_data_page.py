@@ -18,7 +18,8 @@ REVIEWS = [("so good, really", "pos"), ('so "bad"', "neg"), ("fine\nand more", "
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    quoted = "".join('%d,"%s",%s\n' % (i, text.replace('"', '""'), label) for i, (text, label) in enumerate(REVIEWS))
+    texts = [(i, text.replace('"', '""'), label) for i, (text, label) in enumerate(REVIEWS)]
+    quoted = "".join(f'{i},"{text}",{label}\n' for i, text, label in texts)
     Path("reviews.csv").write_text("id,review,sentiment\n" + quoted)
     Path("ratings.csv").write_text("who,comment,stars\n" + quoted)
     Path("pairs.tsv").write_text("".join(f"{i}\tone {i}\teins {i}\n" for i in range(9)))
