@@ -108,8 +108,5 @@ def test_a_validator_counts_if_its_error_reaches_the_user(tmp_path, monkeypatch)
             regard.build("translate", settings)
     frames = user_errors.recorded_frames(tmp_path)
     found = [line for line in user_errors.error_lines() if line.kind == user_errors.CAUSE and line.executed(frames)]
-    assert [line.path for line in found] == [
-        "regard/config/merge.py",
-        "regard/config/run.py",
-        "regard/config/schema.py",
-    ]
+    words = ("decode.temperature is", "model.family is", "has nothing on one side of a comma")
+    assert len(found) == 3 and all(any(each in line.text for line in found) for each in words)
