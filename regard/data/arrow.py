@@ -4,15 +4,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import cache_folder, explain_os_error, remove, sync
+from .columns import is_missing
 from .examples import LazySequence
+from .tables import check_names
 
 if TYPE_CHECKING:
     import pyarrow
@@ -71,7 +73,8 @@ def arrow_columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Seq
         features = json.loads(metadata[b"huggingface"]).get("info", {}).get("features", {})
     labels = {name: names for name, feature in features.items() if (names := _label_names(feature))}
     data = data.flatten()
-    return {name: ArrowColumn(data.column(name)) for name in data.column_names}, labels
+    names = check_names(data.column_names)
+    return {name: ArrowColumn(column) for name, column in zip(names, data.columns, strict=True)}, labels
 
 
 def _label_names(feature: Any) -> list[str]:
@@ -89,49 +92,74 @@ def _label_names(feature: Any) -> list[str]:
 def spool(records: Iterable[Any], key: str) -> Path:
     """Write records that can be read only once to an Arrow file in the cache folder; its name depends on them."""
     pa = _import_arrow(f"{key} is an iterable, and")
-    rows = iter(records)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{key} is an iterable without records; give at least one")
+    features = getattr(records, "features", None)  # of a Hugging Face data set: they name integer labels
+    schema, count, digest = features.arrow_schema if features else None, 0, hashlib.blake2b(digest_size=16)
     folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".spool.{os.getpid()}.tmp"
-    try:
-        count, digest = _write_records(pa, draft, chain([first], rows), key)
-        path = folder / f"{digest}.arrow"
-        sync(draft)
-        draft.replace(path)
-    except pa.ArrowException as error:
-        raise UserError(f"{key}: the records differ in their fields ({error}); give the same ones to all") from error
-    except OSError as error:
-        raise explain_os_error(error, folder, draft) from error
-    finally:
-        remove(draft)
+    with ExitStack() as stack:
+        stack.callback(remove, draft)
+        writer = None
+        for chunk in _chunks(records, key):
+            table = _as_table(pa, chunk, schema, f"{key}, records {count + 1:,} to {count + len(chunk):,}")
+            with _explained(folder, draft):
+                folder.mkdir(parents=True, exist_ok=True)
+                writer = writer or stack.enter_context(pa.ipc.new_file(str(draft), table.schema))
+                writer.write_table(table)
+            digest.update(json.dumps([str(table.schema), *chunk], default=str).encode())
+            schema, count = table.schema, count + len(chunk)
+        if not writer:
+            raise UserError(f"{key} is an iterable without records; give at least one")
+        path = folder / f"{digest.hexdigest()}.arrow"
+        with _explained(folder, draft):
+            writer.close()
+            sync(draft)
+            draft.replace(path)
     print(f"regard: {key}: wrote {count:,} records to {path}, because an iterable is read only once", file=sys.stderr)
     return path
 
 
-def _write_records(pa: Any, path: Path, rows: Iterable[Any], key: str) -> tuple[int, str]:
-    """Write an Arrow file chunk by chunk; return the number of records and a hash of them."""
-    rows, digest, count, schema = iter(rows), hashlib.blake2b(digest_size=16), 0, None
-    with ExitStack() as stack:
-        while chunk := [_as_record(row, key) for row in islice(rows, SPOOLED_ROWS)]:
-            table = pa.Table.from_pylist(chunk, schema=schema)
-            if schema is None:
-                schema = table.schema
-                writer = stack.enter_context(pa.ipc.new_file(str(path), schema))
-            writer.write_table(table)
-            digest.update(json.dumps(chunk, default=str).encode())
-            count += len(chunk)
-    return count, digest.hexdigest()
+@contextmanager
+def _explained(folder: Path, draft: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, folder, draft) from error
 
 
-def _as_record(row: Any, key: str) -> dict[str, Any]:
-    """A record with named columns; those of tuples are numbers."""
+def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:
+    """Records with named columns; those of tuples are numbers. All have the shape of the first one."""
+    rows, first = enumerate(records, 1), None
+    while some := list(islice(rows, SPOOLED_ROWS)):
+        chunk = []
+        for number, row in some:
+            shape = _shape(row)
+            first = shape if first is None else first
+            if not shape or shape != first:
+                remedy = (
+                    "expected tuples, dicts or texts" if not shape else f"the first one is {first}; give equal ones"
+                )
+                raise UserError(f"{key}: record {number:,} is {shape or f'a {type(row).__name__}'}; {remedy}")
+            named = row if isinstance(row, Mapping) else dict(enumerate((row,) if isinstance(row, str) else row, 1))
+            chunk.append({str(name): None if is_missing(cell) else cell for name, cell in named.items()})
+        yield chunk
+
+
+def _shape(row: object) -> str:
+    """What a record is, in words; "" if it cannot be one."""
     if isinstance(row, Mapping):
-        return dict(row)
+        return "a dict"
     if isinstance(row, str):
-        return {"1": row}
-    if isinstance(row, tuple | list):
-        return {str(number): value for number, value in enumerate(row, 1)}
-    raise UserError(f"{key}: a record is a {type(row).__name__}; expected tuples, dicts or texts")
+        return "a text"
+    return f"a tuple of {len(row)}" if isinstance(row, tuple | list) else ""
+
+
+def _as_table(pa: Any, chunk: list[dict[str, Any]], schema: Any, where: str) -> Any:
+    """Records as an Arrow table. Integers among decimals are refused: they would become decimals, so other labels."""
+    try:
+        table = pa.Table.from_pylist(chunk, schema=schema)
+        for field in table.schema:
+            if pa.types.is_floating(field.type) and any(type(record.get(field.name)) is int for record in chunk):
+                raise ValueError(f"{field.name} has both integers and decimals")
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"{where}: no table holds them ({error}); give the same fields and types to all") from error
+    return table

@@ -1,15 +1,16 @@
 """Which columns of a table a task reads: headers, known names, and what the user names in data.columns."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 from ..errors import UserError
 
 MAX_NAME = 40  # characters of a column name; a longer cell is text
+TRANSLATION = "translation."  # as Hugging Face names the columns of a pair
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")  # en, pt-BR
 
 Convert = Callable[[object, Sequence[str]], Any]  # (cell, label names) -> value; a ValueError says what is there
@@ -37,9 +38,7 @@ class Role:
 
 def is_missing(cell: object) -> bool:
     """True for None and NaN, with which frames and JSON mark an empty cell."""
-    return (
-        cell is None or (isinstance(cell, float) and math.isnan(cell)) or type(cell).__name__ in ("NAType", "NaTType")
-    )
+    return cell is None or (isinstance(cell, Real) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def text_value(cell: object, names: Sequence[str] = ()) -> str:
@@ -97,8 +96,8 @@ def _index(number: int, names: Sequence[str]) -> int:
 def _shown(cell: object) -> str:
     try:
         return f"{json.dumps(cell, ensure_ascii=False):.40}"
-    except (TypeError, ValueError):
-        return f"{type(cell).__name__} {str(cell):.30}"
+    except (TypeError, ValueError, RecursionError):
+        return f"a {type(cell).__name__}"
 
 
 TEXT_NAMES = (
@@ -232,8 +231,11 @@ class ColumnRule:
         for place, column in enumerate(self._asked_sides()):
             if not column:
                 indices.append(replace(self, asked=(), roles=(self.roles[place],)).by_name(names).indices[0])
-            elif column in names:
-                indices.append(names.index(column))
+            elif found := _named(names, column):
+                if len(found) > 1:
+                    numbers = " and ".join(str(index + 1) for index in found)
+                    raise UserError(f"columns {numbers} are both {column!r} ({self.key}); give the number of one")
+                indices.append(found[0])
             elif column.isdecimal() and 1 <= int(column) <= len(names):
                 indices.append(int(column) - 1)
             elif place < self.needed:
@@ -264,8 +266,10 @@ class ColumnRule:
             indices.append(found[0] if found else None)
         free = [index for index in range(len(names)) if index not in indices]
         missing = [place for place, index in enumerate(indices) if index is None]
-        if SOURCE in self.roles and len(missing) == len(self.roles) == len(names):
-            return [*free]  # two columns, such as en and de
+        if SOURCE in self.roles and len(missing) == len(self.roles):
+            inner = [index for index in free if lower[index].startswith(TRANSLATION)]
+            if len(inner or free) == len(self.roles):
+                return [*(inner or free)]  # two columns, such as en and de, or translation.en and translation.de
         if len(missing) == 1 and len(free) == 1 and len(names) <= len(self.roles):
             indices[missing[0]] = free[0]
         for role, index in zip(self.roles[: self.needed], indices, strict=False):
@@ -275,7 +279,7 @@ class ColumnRule:
 
     def _unclear(self, names: Sequence[str], problem: str) -> UserError:
         shown = ", ".join(names) or "nothing"
-        example = ",".join((*names, *self.words)[: len(self.roles)])
+        example = ",".join((*dict.fromkeys(names), *self.words)[: len(self.roles)])
         return UserError(
             f"the columns are {shown}, and {problem}; name {self._expected()}, such as {self.key}={example}"
         )
@@ -304,6 +308,14 @@ class ColumnRule:
             return role.convert(cell, self.names)
         except ValueError as error:
             raise ValueError(f"no {role.kind} under {role.name!r} but {error}") from error
+
+
+def _named(names: Sequence[str], column: str) -> list[int]:
+    """The columns with this name; else those of an object inside, such as translation.en for en."""
+    found = [index for index, name in enumerate(names) if name == column]
+    if found or column.isdecimal():
+        return found
+    return [index for index, name in enumerate(names) if name.endswith(f".{column}")]
 
 
 def _number_word(count: int) -> str:

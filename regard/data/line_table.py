@@ -104,9 +104,6 @@ class LineParser(ABC):
             return ("",) * len(self.rule.roles)
         return self.rule.row(self.cells(self.choices[file], text))
 
-    def status(self, file: int, text: str) -> int:
-        return row_status(self.row(file, text), self.rule) if text.strip() else BLANK
-
     def parses(self, file: int, line: int, text: str) -> bool:
         """Whether a line is a whole record."""
         try:
@@ -132,9 +129,9 @@ class TsvParser(LineParser):
         return tuple(str(order.index(word) + 1) for word in rule.words)
 
     def check(self, file: int, line: int, text: str) -> int:
+        if not text or text.isspace():
+            return BLANK
         if file not in self.choices:
-            if not text.strip(" "):
-                return BLANK
             cells = text.split("\t")
             if header := self.rule.is_header(cells):
                 self.choices[file] = self.rule.by_name([cell.strip() for cell in cells])
@@ -142,7 +139,7 @@ class TsvParser(LineParser):
             self.choices[file] = self.rule.by_number(len(cells))
             if header is None and all(LANGUAGE.fullmatch(cell) for cell in cells):
                 self.doubtful = " | ".join(cells)
-        return self.status(file, text)
+        return row_status(self.row(file, text), self.rule)
 
     def cells(self, choice: Choice, text: str) -> list[object]:
         cells = text.split("\t")
@@ -169,10 +166,14 @@ class JsonParser(LineParser):
         return tuple(rule.words)
 
     def check(self, file: int, line: int, text: str) -> int:
-        if text.strip() and file not in self.choices:
-            self.choices[file] = self.rule.by_name(record_names(self.record(text)))
-        check_texts(self.row(file, text))
-        return self.status(file, text)
+        if not text or text.isspace():
+            return BLANK
+        record = self.record(text)
+        if file not in self.choices:
+            self.choices[file] = self.rule.by_name(record_names(record))
+        row = self.rule.row(record_cells(record, self.choices[file], self.rule))
+        check_texts(row)
+        return row_status(row, self.rule)
 
     def cells(self, choice: Choice, text: str) -> list[object]:
         return record_cells(self.record(text), choice, self.rule)

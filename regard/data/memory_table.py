@@ -2,31 +2,40 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from .columns import LABEL, TAGS, Choice, ColumnRule
 from .memory import is_frame, kind_of
-from .tables import ColumnTable, record_cells, record_names
+from .tables import ColumnTable, check_names, record_cells, record_names
 
 
 def memory_table(data: Any, name: str, rule: ColumnRule, invalid: str = "refuse") -> ColumnTable:
     """The table of data in memory."""
-    place = lambda index: f"{name}, record {index + 1}"  # noqa: E731
     try:
         if isinstance(data, Mapping) or is_frame(data):
-            columns, labels = _columns(data)
-            return _column_table(columns, labels, name, place, rule, invalid)
-        choice, cells = _row_cells(data, rule)
+            chosen = _choose_columns(*_columns(data), rule)
+        else:
+            chosen = _choose_cells(data, rule)
     except (UserError, ValueError) as error:
-        raise error if str(error).startswith(name) else UserError(f"{name}: {error}") from error
-    return ColumnTable(name, len(data), cells, place, rule, choice, invalid)
+        raise UserError(f"{name}: {error}") from error
+    place = lambda index: f"{name}, record {index + 1}"  # noqa: E731
+    return ColumnTable(name, chosen.size, chosen.cells, place, chosen.rule, chosen.choice, invalid)
 
 
-def _row_cells(rows: Sequence[Any], rule: ColumnRule) -> tuple[Choice | None, Callable[[int], Sequence[object]]]:
-    """The choice of columns for a sequence of records, and their cells."""
+class _Chosen(NamedTuple):
+    """The cells of the columns that are read."""
+
+    size: int
+    cells: Callable[[int], Sequence[object]]
+    rule: ColumnRule
+    choice: Choice | None
+
+
+def _choose_cells(rows: Sequence[Any], rule: ColumnRule) -> _Chosen:
+    """Of a sequence of records."""
     if not len(rows):
-        return None, lambda index: ()
+        return _Chosen(0, lambda index: (), rule, None)
     first = rows[0]
     if isinstance(first, Mapping):
         choice = rule.by_name(record_names(dict(first)))
@@ -37,7 +46,7 @@ def _row_cells(rows: Sequence[Any], rule: ColumnRule) -> tuple[Choice | None, Ca
                 raise ValueError(f"a {type(row).__name__}, and the first record is a dict")
             return record_cells(dict(row), choice, rule)
 
-        return choice, cells
+        return _Chosen(len(rows), cells, rule, choice)
     width = 1 if isinstance(first, str) else len(first) if isinstance(first, tuple | list) else 0
     if not width:
         raise ValueError(f"its first record is a {type(first).__name__}; expected tuples, dicts or texts")
@@ -50,21 +59,17 @@ def _row_cells(rows: Sequence[Any], rule: ColumnRule) -> tuple[Choice | None, Ca
             raise ValueError(f"{count} values, and the first record has {width}")
         return [None if number is None else row[number] for number in choice.indices]
 
-    return choice, row_cells
+    return _Chosen(len(rows), row_cells, rule, choice)
 
 
-def _column_table(
-    columns: dict[str, Sequence[Any]],
-    labels: Mapping[str, Sequence[str]],
-    name: str,
-    place: Callable[[int], str],
-    rule: ColumnRule,
-    invalid: str,
-) -> ColumnTable:
+def _choose_columns(
+    columns: dict[str, Sequence[Any]], labels: Mapping[str, Sequence[str]], rule: ColumnRule
+) -> _Chosen:
+    """Of columns by name; `labels` has the names of integer labels by column."""
     columns = _flatten(columns)
     sizes = {len(column) for column in columns.values()}
     if len(sizes) > 1:
-        raise UserError(f"{name}: the columns differ in length: {', '.join(map(str, sorted(sizes)))}; give equal ones")
+        raise UserError(f"the columns differ in length: {', '.join(map(str, sorted(sizes)))}; give equal ones")
     names = list(columns)
     numbered = names == [str(number) for number in range(1, len(names) + 1)]
     choice = replace(rule, header="no").by_number(len(names)) if numbered else rule.by_name(names)
@@ -73,7 +78,7 @@ def _column_table(
             rule = replace(rule, names=tuple(labels[names[index]]))
     chosen = [None if index is None else columns[names[index]] for index in choice.indices]
     cells = lambda index: [None if column is None else column[index] for column in chosen]  # noqa: E731
-    return ColumnTable(name, max(sizes, default=0), cells, place, rule, choice, invalid)
+    return _Chosen(max(sizes, default=0), cells, rule, choice)
 
 
 def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -99,8 +104,21 @@ def _columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Sequence
         return arrow_columns(data)
     if not hasattr(data, "columns"):
         raise ValueError(f"a {kind_of(data)} has no columns; give a frame")
-    names = [str(name) for name in data.columns]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two columns have the same name; the columns are {', '.join(names)}")
-    lists = [data[name].tolist() if module == "pandas" else data[name].to_list() for name in data.columns]
+    names = check_names([str(name) for name in _numbered(list(data.columns))])
+    lists = [_pandas_values(data[name]) if module == "pandas" else data[name].to_list() for name in data.columns]
     return dict(zip(names, lists, strict=True)), {}
+
+
+def _numbered(names: list[Any]) -> list[Any]:
+    """The names; numbers from 1 if pandas or polars numbered the columns, because they were given none."""
+    count = range(len(names))
+    return [*range(1, len(names) + 1)] if names in ([*count], [f"column_{number}" for number in count]) else names
+
+
+def _pandas_values(column: Any) -> list[Any]:
+    """The values of a column. Integers with a missing one, which pandas keeps as decimals, are integers again."""
+    values: list[Any] = column.tolist()
+    decimals = column.dtype.kind == "f" and column.hasnans
+    if decimals and all(value.is_integer() for value in values if value == value):
+        return [int(value) if value == value else None for value in values]
+    return values

@@ -15,6 +15,7 @@ from ..errors import UserError
 from .memory import IN_MEMORY
 
 BOM = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLOCK_BYTES = 1 << 20  # of compressed data that is read together
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
 
@@ -67,7 +68,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, path: Path, start: Callable[[], Any], errors: type[Exception]) -> None:
         self.file, self.start, self.errors = open(path, "rb"), start, errors  # noqa: SIM115 (closed with this object)
-        self.stream, self.waiting = start(), b""
+        self.stream, self.waiting = start(), memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -83,7 +84,7 @@ class _Unpacked(io.RawIOBase):
             if not data:
                 raise EOFError("it ends too early")
             try:
-                self.waiting = self.stream.decompress(data)
+                self.waiting = memoryview(self.stream.decompress(data))
             except self.errors as error:
                 raise EOFError(str(error)) from error
         count = min(len(buffer), len(self.waiting))
@@ -149,7 +150,7 @@ def archive_error(path: Path, error: Exception) -> UserError:
 
 def text_error(data: bytes, before: int = 0) -> str:
     """Why bytes of a line are not valid text, or "". `before` is the number of bytes of the line before them."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if data.startswith(UTF_16):
         return "this is UTF-16, expected UTF-8"
     if b"\0" in data:
         return "a NUL byte, so this looks like a binary file, not text"

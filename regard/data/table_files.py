@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,19 +17,22 @@ from .columns import Choice, ColumnRule, Role
 from .line_table import JsonParser, LineTable, TsvParser
 from .memory import InMemory
 from .memory_table import memory_table
-from .open_file import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed, plain_suffix, text_error
-from .tables import (
-    SKIP_HINT,
-    ColumnTable,
-    Concatenated,
-    Table,
-    record_cells,
-    record_names,
+from .open_file import (
+    ARCHIVE_ERRORS,
+    UTF_16,
+    archive_error,
+    matching_files,
+    open_decompressed,
+    plain_suffix,
+    text_error,
 )
+from .tables import ColumnTable, Concatenated, Table, record_cells, record_names
 
 SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 SUFFIXES |= {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 DELIMITERS = ",;\t|"
+NEWLINE = re.compile(r"[\r\n]")
+HEAD = 1 << 20  # characters in which the first row of a CSV file ends
 
 csv.field_size_limit(sys.maxsize)  # a text may be long
 
@@ -50,10 +55,8 @@ def open_table(patterns: Sequence[str], rule: ColumnRule, format: str, invalid: 
     """The table in these files, one after the other. `format` is data.format; `default` is for unknown suffixes."""
     names = [path for pattern in patterns for path in _matches(pattern)]
     tables: list[Table] = []
-    for kind, group in groupby(names, lambda name: file_format(name, format, default)):
+    for kind, group in groupby(names, lambda name: _content(name, file_format(name, format, default))):
         some = list(group)
-        if kind == "json" and not all(_is_array(Path(name)) for name in some):
-            kind = "jsonl"
         if kind in ("tsv", "jsonl"):
             parser = TsvParser(rule) if kind == "tsv" else JsonParser(rule)
             tables.append(LineTable(some, parser, invalid))
@@ -62,6 +65,11 @@ def open_table(patterns: Sequence[str], rule: ColumnRule, format: str, invalid: 
         else:
             tables += [READERS[kind](Path(name), rule, invalid) for name in some]
     return tables[0] if len(tables) == 1 else Concatenated(tables)
+
+
+def _content(name: str, format: str) -> str:
+    """The format; a JSON file that holds no array has an object on every line."""
+    return "jsonl" if format == "json" and not _is_array(Path(name)) else format
 
 
 def _matches(pattern: str) -> list[str]:
@@ -73,57 +81,54 @@ def _matches(pattern: str) -> list[str]:
 
 def read_csv(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
     """A CSV file. Quoted cells may contain newlines, so it is parsed whole, not line by line."""
-    text = _read_text(path)
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    rows = _csv_rows(path, text, _delimiter(first))
-    names = next((cells for _, cells in rows), [])
-    header = rule.is_header(names) if names else True
+    rows = list(_csv_rows(path, _read_text(path, invalid)))
+    first = next((number for number, (_, cells) in enumerate(rows) if any(map(str.strip, cells))), len(rows))
+    line, cells = rows[first] if first < len(rows) else (1, [])
+    choice = _csv_choice(f"{path}:{line}", cells, rule)
+    rows = rows[first + 1 :] if choice.header else rows
+    width = len(choice.names)
+    rows = [(line, cells) for line, cells in rows if width == 1 or len(cells) > 1 or cells[0].strip()]
+
+    def row(index: int) -> list[object]:
+        cells = rows[index][1]
+        if len(cells) != width:
+            raise ValueError(f"{len(cells)} cells, and the {'header' if choice.header else 'first line'} has {width}")
+        return [None if index is None else cells[index] for index in choice.indices]
+
+    return ColumnTable(str(path), len(rows), row, lambda index: f"{path}:{rows[index][0]}", rule, choice, invalid)
+
+
+def _csv_choice(where: str, cells: list[str], rule: ColumnRule) -> Choice:
+    """The columns that are read, from the first row."""
+    header = rule.is_header(cells) if cells else True
     if header is None:
         raise UserError(
-            f"{path}:1: the first line, {', '.join(names):.80}, has no known column name; set data.columns to the "
+            f"{where}: the first line, {', '.join(cells):.80}, has no known column name; set data.columns to the "
             f"names or numbers of {' and '.join(rule.words[: rule.needed])}, and data.header=no if it is no header"
         )
-    choice = _located(path, lambda: rule.by_name([name.strip() for name in names])) if header else None
-    kept: list[list[object] | None] = []
-    lines: list[int] = []
-    for line, cells in rows if header else _csv_rows(path, text, _delimiter(first)):
-        if choice is None:
-            choice = _located(path, lambda: rule.by_number(len(cells)))  # noqa: B023 (called at once)
-        cut = _csv_cells(cells, choice)
-        if cut is None and invalid != "skip":
-            raise UserError(f"{path}:{line}: {len(cells)} cells, and the header has {len(choice.names)}; {SKIP_HINT}")
-        kept.append(cut)
-        lines.append(line)
-    return ColumnTable(
-        str(path), len(kept), _checked(kept), lambda index: f"{path}:{lines[index]}", rule, choice, invalid
-    )
+    try:
+        return rule.by_name([cell.strip() for cell in cells]) if header else rule.by_number(len(cells))
+    except (UserError, ValueError) as error:
+        raise UserError(f"{where}: {error}") from error
 
 
-def _checked(kept: Sequence[list[object] | None]) -> Callable[[int], list[object]]:
-    def cells(index: int) -> list[object]:
-        row = kept[index]
-        if row is None:
-            raise ValueError("another number of cells than the header has")
-        return row
-
-    return cells
-
-
-def _csv_cells(cells: list[str], choice: Choice) -> list[object] | None:
-    if len(cells) != len(choice.names):
-        return None
-    return [None if index is None else cells[index] for index in choice.indices]
+def _delimiter(text: str) -> str:
+    """The character that separates the cells of the first row: a comma, unless there are more of another."""
+    head = text[:HEAD].lstrip("\r\n ")
+    counts = Counter[str]()
+    for outside in head.split('"')[::2]:  # of quotes
+        line, *rest = NEWLINE.split(outside, maxsplit=1)
+        counts.update(line)
+        if rest:
+            break
+    if not any(counts[each] for each in DELIMITERS):
+        counts.update(NEWLINE.split(head, maxsplit=1)[0])  # the quotes belong to the text
+    return max(DELIMITERS, key=lambda each: counts[each])
 
 
-def _delimiter(line: str) -> str:
-    """The character that separates the cells of the first line: a comma, unless there are more of another."""
-    outside = "".join(line.split('"')[::2])
-    return max(DELIMITERS, key=outside.count)
-
-
-def _csv_rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The first line of each row, with its cells; blank lines are no rows."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(text))
     line = 1
     try:
         for cells in reader:
@@ -134,32 +139,25 @@ def _csv_rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list
         raise UserError(f"{path}:{line}: this is not CSV ({error}); check its quotes") from error
 
 
-def _located(path: Path, choose: Callable[[], Choice]) -> Choice:
-    """What `choose` returns; its errors name the file."""
-    try:
-        return choose()
-    except (UserError, ValueError) as error:
-        raise UserError(f"{path}:1: {error}") from error
-
-
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, invalid: str) -> str:
+    """The text of a file. With data.invalid=skip, bytes that are no text stay in their records, which are left out."""
     try:
         with open_decompressed(path) as file:
             data = file.read()
     except ARCHIVE_ERRORS as error:
         raise archive_error(path, error) from error
-    if text_error(data):
+    if text_error(data) and (invalid != "skip" or data.startswith(UTF_16)):
         errors = ((number, text_error(line)) for number, line in enumerate(data.split(b"\n"), 1))
         number, problem = next((number, problem) for number, problem in errors if problem)
         raise UserError(f"{path}:{number}: {problem}; convert the file, for instance with iconv")
-    return data.decode("utf-8-sig")
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 # --- JSON arrays -----------------------------------------------------------------------------------------------------
 
 
 def _is_array(path: Path) -> bool:
-    """True if a JSON file holds one array; else it has an object on every line."""
+    """True if a JSON file holds one array."""
     with open_decompressed(path) as file:
         try:
             return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
@@ -169,10 +167,10 @@ def _is_array(path: Path) -> bool:
 
 def read_json_array(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
     """A JSON file with one array of objects."""
-    text = _read_text(path)
+    text = _read_text(path, invalid)
     records, lines = _json_items(path, text)
     first = next((record for record in records if isinstance(record, dict)), {})
-    choice = _located(path, lambda: rule.by_name(record_names(first))) if records else None
+    choice = _record_choice(f"{path}:{lines[0]}", first, rule) if records else None
 
     def cells(index: int) -> list[object]:
         record = records[index]
@@ -183,6 +181,13 @@ def read_json_array(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
     return ColumnTable(str(path), len(records), cells, lambda index: f"{path}:{lines[index]}", rule, choice, invalid)
 
 
+def _record_choice(where: str, record: dict[str, object], rule: ColumnRule) -> Choice:
+    try:
+        return rule.by_name(record_names(record))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
 def _json_items(path: Path, text: str) -> tuple[list[Any], list[int]]:
     """The items of the array and the lines where they begin."""
     decoder, items, lines = json.JSONDecoder(), list[Any](), list[int]()
@@ -191,6 +196,7 @@ def _json_items(path: Path, text: str) -> tuple[list[Any], list[int]]:
         while True:
             place = _skip_spaces(text, place)
             if not items and text[place : place + 1] == "]":
+                place += 1
                 break
             line, seen = line + text.count("\n", seen, place), place
             item, place = decoder.raw_decode(text, place)
@@ -201,9 +207,9 @@ def _json_items(path: Path, text: str) -> tuple[list[Any], list[int]]:
                 break
             if text[place - 1 : place] != ",":
                 raise json.JSONDecodeError("expected a comma or ]", text, place - 1)
-        if text[place:].strip("]\n\r\t "):
+        if text[_skip_spaces(text, place) :]:
             raise json.JSONDecodeError("text after the array", text, place)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         number = text.count("\n", 0, getattr(error, "pos", seen)) + 1
         raise UserError(f"{path}:{number}: not valid JSON ({error}); correct it, or create the file again") from error
     return items, lines

@@ -145,6 +145,13 @@ def record_cells(record: dict[str, object], choice: Choice, rule: ColumnRule) ->
     return cells
 
 
+def check_names(names: list[str]) -> list[str]:
+    """The names of the columns of a table in memory; two that are equal are a ValueError."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"two columns have the same name; rename one of {', '.join(names)}")
+    return names
+
+
 class ColumnTable(Table):
     """Records whose cells are in memory: `cells(i)` gives those of the chosen columns, `place(i)` its location."""
 
