@@ -108,8 +108,10 @@ def _csv_choice(where: str, cells: list[str], rule: ColumnRule) -> Choice:
         )
     try:
         return rule.by_name([cell.strip() for cell in cells]) if header else rule.by_number(len(cells))
-    except (UserError, ValueError) as error:
+    except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; separate the cells by commas, semicolons, tabs or bars") from error
 
 
 def _delimiter(text: str) -> str:
