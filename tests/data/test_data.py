@@ -836,7 +836,7 @@ def test_small_data_are_cached_in_memory(monkeypatch):
 
 def test_group_by_budget():
     assert group_by_budget(np.array([5, 5, 5, 5, 11, 3]), 10) == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)]
-    assert group_by_budget(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 4)]
+    assert group_by_budget(np.array([9, 9, 9]), 1, batch=2) == [slice(0, 2), slice(2, 3)]
 
 
 def test_split_evenly():

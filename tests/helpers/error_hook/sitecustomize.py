@@ -8,6 +8,7 @@ import os
 import sys
 
 FOLDER = "REGARD_USER_ERRORS"
+OPEN = open  # a test may replace it
 FRAMES = 4  # a helper may make the error that its caller raises
 CAUSE = -1  # in the place of a depth: the line raised what a UserError is made of
 RECORDED: set[str] = set()
@@ -38,7 +39,7 @@ def record(package: str, depth: int, number: int, name: str) -> None:
     line, folder = f"{depth} {number} {name}\n", os.environ.get(FOLDER)
     if folder and name.startswith(package) and line not in RECORDED:
         RECORDED.add(line)
-        with open(os.path.join(folder, str(os.getpid())), "a", encoding="utf-8") as file:
+        with OPEN(os.path.join(folder, str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(line)
 
 
