@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ..config.schema import NEUTRAL_SAMPLING
 from ..data.batch import Batch
-from ..decode import Hypothesis
+from ..decode import Hypothesis, TokenRules
 from ..errors import UserError
 from ..files import JsonMapping, JsonObject
 
@@ -43,6 +44,7 @@ def sample_texts(predictor: "TranslatePredictor") -> list[str]:
 
 # Decode settings of the run that the comparison leaves out.
 NEUTRAL: JsonObject = {"nbest": 1, "prefix": "", "include": (), "exclude": (), "split": False, **NEUTRAL_SAMPLING}
+NEUTRAL |= {"min_tokens": 0, "repetition_penalty": 1.0, **asdict(TokenRules())}
 
 
 def greedy(max_tokens: int) -> JsonObject:
@@ -166,15 +168,22 @@ def _compare_transformers(sample: Seq2SeqSample, draft: Path, hf: Any, count: Ma
     logits = model(**inputs, decoder_input_ids=batch["target"].values).logits.flatten(0, 1)[batch["labels"].positions]
     difference = sample.compare_logits("transformers", logits)
     penalty = {"length_penalty": predictor.run.decode.length_penalty}
+    model.generation_config = plain_generation(model.generation_config, predictor.target.end, predictor.suppressed, hf)
     for theirs, ours in (
         ({"num_beams": 1}, greedy(sample.max_tokens)),
         ({"num_beams": BEAM, "early_stopping": False, **penalty}, beam(sample.max_tokens, "heuristic")),
     ):
-        limit = {"max_new_tokens": sample.max_tokens, "max_length": None}
-        outputs = model.generate(**inputs, do_sample=False, num_return_sequences=1, **limit, **theirs)
+        outputs = model.generate(**inputs, max_new_tokens=sample.max_tokens, **theirs)
         texts = target.batch_decode(outputs, skip_special_tokens=True)
         count.add("transformers", texts, whole_texts(predictor, sample.texts, ours))
     return difference
+
+
+def plain_generation(own: Any, end: int, suppressed: list[int], hf: Any) -> Any:
+    """The generation settings of a folder as far as they are compared: its control tokens."""
+    ids = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
+    kept = {name: getattr(own, name) for name in ids} | {"eos_token_id": end}
+    return hf.GenerationConfig(**kept, suppress_tokens=suppressed or None)
 
 
 def whole_texts(predictor: "TranslatePredictor", texts: list[str], decode: JsonMapping) -> list[str]:

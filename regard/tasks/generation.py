@@ -11,7 +11,7 @@ from ..config.run import change_settings
 from ..config.schema import LanguageDecode, Seq2SeqDecode
 from ..data.batch import Batch
 from ..data.collate import collate_pairs
-from ..decode import Ensemble, Generate, Hypothesis
+from ..decode import DecodeStrategy, Ensemble, Generate, Hypothesis, TokenRules
 from ..decode.constraints import MAX_SEARCHES, ConstraintRequest, Constraints
 from ..decode.detokenizer import IncrementalDetokenizer
 from ..decode.stop_strings import cut_at_stop
@@ -234,7 +234,8 @@ class PromptGeneration(TextGeneration):
         self, prompts: Sequence[str], ids: list[list[int]], settings: LanguageDecode
     ) -> list[list[Continuation]]:
         """The continuations of every prompt, best first; samples in the order of sampling."""
-        requests = [self._request(*pair, settings) for pair in zip(prompts, ids, strict=True)]
+        shared = self.strategy(settings), self.rules(settings)
+        requests = [self._request(*pair, settings, *shared) for pair in zip(prompts, ids, strict=True)]
         found = self.run_requests(requests, settings.batch)
         return [
             [self._continuation(row, each, settings) for each in best] for row, best in zip(ids, found, strict=True)
@@ -253,7 +254,7 @@ class PromptGeneration(TextGeneration):
 
     def _stream(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Iterator[str]:
         detokenizer = IncrementalDetokenizer(self.tokenizer.decode, ids, settings.stop)
-        request = self._request(prompt, ids, settings)
+        request = self._request(prompt, ids, settings, self.strategy(settings), self.rules(settings))
         handle = self.start_stream(request)
         for token in handle:
             if settings.kind != "beam" and (text := detokenizer.add(token)):
@@ -304,15 +305,17 @@ class PromptGeneration(TextGeneration):
         settings: LanguageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return settings
 
-    def _request(self, prompt: str, ids: list[int], settings: LanguageDecode) -> Generate:
+    def _request(
+        self, prompt: str, ids: list[int], settings: LanguageDecode, strategy: DecodeStrategy, rules: TokenRules
+    ) -> Generate:
         return Generate(
             tuple(ids),
-            strategy=self.strategy(settings),
+            strategy=strategy,
             max_tokens=self._limit(ids, settings),
             repetition_penalty=settings.repetition_penalty,
             stop=settings.stop,
             key=prompt,
-            rules=self.rules(settings),
+            rules=rules,
             min_tokens=max(settings.min_tokens, settings.min_length - len(ids)),
         )
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from regard.adapt import tune
 from regard.config.tuning import Prefix, Prompt
-from regard.decode import Beam, Ensemble, Forbid, Generate, Generator, Greedy, Hypothesis, Sample, Suppress
+from regard.decode import Beam, Ensemble, Forbid, Generate, Generator, Greedy, Hypothesis, Sample, Suppress, TokenRules
 from regard.decode.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl
 from regard.parts.inputs import Inputs
@@ -104,6 +104,8 @@ def random_request(dice: random.Random, sourced: bool, number: int) -> Generate:
         stop=dice.choice([(), (), tuple("aektuMPR"), ("Ab", *"cxyLQ")]),
         key=dice.choice([None, f"text {number}"]),
     )
+    if dice.random() < 0.4:
+        request = replace(request, rules=random_rules(dice, sourced), min_tokens=dice.choice([0, 2, 5]))
     if sourced and dice.random() < 0.3:
         words = tuple("".join(dice.choices("abcdefgh", k=dice.randint(1, 3))) for _ in range(2))
         phrases = TOKENIZER.encode("", words if isinstance(request.strategy, Beam) else (), ("xyz", dice.choice("ijk")))
@@ -112,12 +114,27 @@ def random_request(dice: random.Random, sourced: bool, number: int) -> Generate:
     return request
 
 
+def random_rules(dice: random.Random, sourced: bool) -> TokenRules:
+    """Some rules of each kind. Requests share their values, so that some of them share a search."""
+    some = {
+        "no_repeat_ngram_size": dice.choice([0, 2, 3]),
+        "encoder_no_repeat_ngram_size": dice.choice([0, 2]) if sourced else 0,
+        "bad_words_ids": dice.choice([(), ((8,), (9, 10), (START, 11))]),
+        "forced_bos_token_id": dice.choice([(), (14,)]),
+        "forced_eos_token_id": dice.choice([(), (END,)]),
+        "suppress_tokens": dice.choice([(), (12, 13)]),
+        "begin_suppress_tokens": dice.choice([(), tuple(range(20, 40))]),
+        "eos_token_id": dice.choice([(), (END, 15, 16), (17,)]),
+    }
+    return TokenRules(**some if dice.random() < 0.5 else {"no_repeat_ngram_size": 2})
+
+
 def random_strategy(dice: random.Random) -> Greedy | Sample | Beam:
     kind = dice.choice(["greedy", "sample", "sample", "beam", "beam"])
     if kind == "greedy":
         return Greedy(dice.choice([1.0, 0.5]))
     if kind == "beam":
-        size, early = dice.choice([1, 2, 4]), dice.choice(["exact", "first", "heuristic"])
+        size, early = dice.choice([1, 2, 4]), dice.choice(["exact", "first", "heuristic", "never"])
         return Beam(size, dice.choice([1, size]), dice.choice([1.0, 0.6]), early)
     shape = dice.choice([0.7, 1.0, 1.3]), dice.choice([0, 5]), dice.choice([1.0, 0.9]), dice.choice([0.0, 0.05])
     return Sample(*shape, dice.choice([1, 1, 3]), dice.choice([1, 7]))

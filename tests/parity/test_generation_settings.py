@@ -13,7 +13,9 @@ import transformers as hf
 from helpers import causal, marian
 
 import regard
+from regard.errors import UserError
 from regard.formats.huggingface import generation as generation_files
+from regard.formats.huggingface import gpt2_export, t5_export
 from regard.formats.huggingface.causal import decode_from_generation
 
 FAMILIES = ("gpt2", "llama", "marian", "t5")
@@ -133,3 +135,109 @@ def test_combinations(family: str, folders: dict[str, Folder]) -> None:
         assert folder.ours(chosen) == wanted, settings
         different.add(str(wanted))
     assert len(different) > 5
+
+
+RULES = {
+    "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "bad_words_ids": [[8], [9, 10]], "forced_bos_token_id": 9,
+    "suppress_tokens": [12], "begin_suppress_tokens": [13],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_folder(family: str, folders: dict[str, Folder]) -> None:
+    """End to end: the predictor's texts; decode.* of the user wins over the folder."""
+    folder = folders[family]
+    settings = RULES | LIMIT | {"num_beams": 2, "min_new_tokens": 4, "eos_token_id": [folder.ids["eos_token_id"], 11]}
+    predictor = folder.load(settings)
+    decode = predictor.run.decode
+    assert (decode.kind, decode.beam, decode.max_tokens, decode.min_tokens) == ("beam", 2, 9, 4)
+    assert decode.eos_token_id == (folder.ids["eos_token_id"], 11) and decode.bad_words_ids == ((8,), (9, 10))
+    wanted = folder.theirs(settings)
+    if folder.sourced:
+        assert predictor.predict(folder.texts) == predictor.target.decode(wanted)
+    changed = folder.load(settings, kind="greedy", no_repeat_ngram_size=0, max_tokens=5, min_tokens=0).run.decode
+    assert (changed.kind, changed.no_repeat_ngram_size, changed.max_tokens, changed.min_tokens) == ("greedy", 0, 5, 0)
+    text = folder.texts[0]
+    free = predictor.predict(text, forced_bos_token_id=[], bad_words_ids=[], repetition_penalty=1.0, min_tokens=0)
+    assert free == folder.load(settings | {"forced_bos_token_id": None, "bad_words_ids": None, "repetition_penalty": 1.0,
+                                           "min_new_tokens": None}).predict(text)  # fmt: skip
+    assert free != predictor.predict(text) or not folder.sourced
+    with pytest.raises(
+        UserError, match=r"decode.suppress_tokens names token 4,000 and the vocabulary has \d+; use numb"
+    ):
+        predictor.predict(text, suppress_tokens=[4000])
+
+
+def test_lengths_that_count_the_prompt(folders: dict[str, Folder]) -> None:
+    """As in transformers: max_new_tokens wins over max_length, and so does decode.max_tokens of the user."""
+    folder = folders["gpt2"]
+    predictor = folder.load({"max_length": 12, "min_length": 10})
+    decode = predictor.run.decode
+    assert (decode.max_length, decode.min_length) == (12, 10)
+    short, long = "the", "the old cat sees"
+    tokens = [len(row) for row in predictor.tokenizer.encode([short, long])]
+    found = predictor.predict([short, long], details=True)
+    assert [len(each["pieces"]) for each in found] == [12 - count for count in tokens]
+    assert {each["ended"] for each in found} == {"max"}
+    assert len(predictor.predict(short, max_tokens=30, details=True)["pieces"]) == 30  # replaces max_length
+    assert len(predictor.predict(short, max_length=5, details=True)["pieces"]) == 5 - tokens[0]
+    assert "".join(predictor.stream(short)) == predictor.predict(short)
+    with pytest.raises(UserError, match="prompt 2 has 15 tokens and decode.max_length is 12, which counts them; raise"):
+        predictor.predict([short, "x" * 15])
+    both = folder.load({"max_length": 12, "max_new_tokens": 20, "min_new_tokens": 20, "min_length": 3}).run.decode
+    assert (both.max_tokens, both.max_length, both.min_tokens, both.min_length) == (20, 0, 20, 0)
+    assert folder.load({"max_length": 12}, max_tokens=3).run.decode.max_length == 0
+    assert folder.load({"min_length": 12}, min_tokens=3).run.decode.min_length == 0
+
+
+def test_unused_keys_are_named_once(folders: dict[str, Folder]) -> None:
+    neutral = {"typical_p": 1.0, "num_beam_groups": 1, "diversity_penalty": 0.0, "remove_invalid_values": False,
+               "guidance_scale": None, "use_cache": True, "epsilon_cutoff": 0.0, "length_penalty": 1.0}  # fmt: skip
+    odd = {"guidance_scale": 1.5, "sequence_bias": [[[5], -1.0]], "typical_p": 0.9}
+    for family, more in (("llama", "encoder_no_repeat_ngram_size"), ("t5", "stop_strings")):
+        with warnings.catch_warnings(action="error"):
+            folders[family].load(neutral | {"typical_p": 0.9, "temperature": 0.3, "top_k": 5})  # it does not sample
+        extra = {"encoder_no_repeat_ngram_size": 2, "stop_strings": ["the"]}
+        with pytest.warns(UserWarning) as found:
+            folders[family].load(odd | extra | {"do_sample": True})
+        (message,) = [str(each.message) for each in found]
+        assert f"settings of the folder: sequence_bias, guidance_scale, typical_p, {more}; its texts may" in message
+
+
+def test_sampling_and_stop_strings(folders: dict[str, Folder]) -> None:
+    for folder in folders.values():
+        decode = folder.load({"do_sample": True, "temperature": 0.6, "num_return_sequences": 2}).run.decode
+        assert (decode.kind, decode.temperature, decode.top_k, decode.nbest) == ("sample", 0.6, 50, 2)
+    assert folders["llama"].load({"stop_strings": "the"}).run.decode.stop == ("the",)
+
+
+def test_keys_of_an_old_config(folders: dict[str, Folder]) -> None:
+    """Without generation_config.json those of config.json hold; with it they do not."""
+    folder = folders["t5"]
+    own = json.loads((folder.path / "config.json").read_text())
+    try:
+        (folder.path / "config.json").write_text(json.dumps(own | {"num_beams": 3, "no_repeat_ngram_size": 3}))
+        assert folder.load({"max_length": 9}).run.decode.beam != 3
+        folder.file.unlink()
+        decode = regard.load(folder.path).run.decode
+        assert (decode.kind, decode.beam, decode.no_repeat_ngram_size) == ("beam", 3, 3)
+    finally:
+        (folder.path / "config.json").write_text(json.dumps(own))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_exported_again(family: str, folders: dict[str, Folder], tmp_path: Path) -> None:
+    folder = folders[family]
+    settings = RULES | {"num_beams": 2, "early_stopping": "never", "length_penalty": 0.5, "max_length": 20}
+    settings |= {"min_length": 4, "renormalize_logits": True, "eos_token_id": [folder.ids["eos_token_id"], 11]}
+    settings |= {"encoder_no_repeat_ngram_size": 3} if folder.sourced else {}
+    predictor = folder.load(settings)
+    (gpt2_export if family == "gpt2" else t5_export).write(predictor, tmp_path / "again", "fp32")
+    written = json.loads((tmp_path / "again" / "generation_config.json").read_text())
+    if folder.sourced:
+        settings = settings | {"min_new_tokens": settings.pop("min_length") - 1}
+    assert {key: written.get(key) for key in settings} == settings
+    assert regard.load(tmp_path / "again").run.decode == predictor.run.decode
+    changed = written | {"no_repeat_ngram_size": 5}
+    (tmp_path / "again" / "generation_config.json").write_text(json.dumps(changed))
+    assert regard.load(tmp_path / "again").run.decode.no_repeat_ngram_size == 5
