@@ -26,11 +26,11 @@ from ..errors import UserError
 from ..files import JsonMapping, JsonObject, read_json, write_json
 from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
-from ..processors.saved import export_processors, imported_labels
 from ..tasks.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
+from .peft_labels import adapter_labels, write_processors
 
 CONFIG, WEIGHTS, BINARY = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 TOP = "base_model.model."  # prefix of all their names
@@ -98,7 +98,7 @@ def load_adapter(predictor: AnyPredictor, folder: Path, base: str) -> AnyPredict
         settings = _load_virtual_tokens(predictor.module, kind, folder, tensors, config.get("num_virtual_tokens"))
     predictor.run = predictor.run.model_copy(update={"tune": settings, "start": base})
     if isinstance(predictor, LabelPredictor):  # those of the exported run, which may differ from those of the base
-        predictor.labels = imported_labels(folder, predictor.labels)
+        predictor.labels = adapter_labels(folder, predictor.labels)
     predictor.module.eval()
     return predictor
 
@@ -284,7 +284,7 @@ def write(predictor: AnyPredictor, draft: Path, precision: str) -> None:
         settings |= {"num_virtual_tokens": run.tune.length, "num_transformer_submodules": 1}
     kinds = {ours: theirs for theirs, ours in KINDS.items()}
     draft.mkdir()
-    export_processors(draft, predictor.processors)
+    write_processors(predictor, draft)
     write_json(draft / CONFIG, config | {"peft_type": kinds[kind]} | settings)
     contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     (draft / WEIGHTS).write_bytes(save(contiguous, {"format": "pt"}))

@@ -1,6 +1,6 @@
 """The files of processors in a run folder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -71,10 +71,15 @@ def export_processors(folder: Path, processors: Mapping[str, Processor]) -> None
     write_json(folder / LIST, save_processors(folder, processors))
 
 
-def imported_labels(folder: Path, labels: LabelSet) -> LabelSet:
-    """The labels that `export_processors` saved; `labels` where there are none, or another number."""
+def imported_labels(folder: Path) -> LabelSet | None:
+    """The labels that `export_processors` saved; None if there are none."""
     entries = check_entries(read_optional_json(folder / LIST), folder / LIST).values()
     kinds = (LabelProcessor.kind, TagProcessor.kind)
-    found = [load_processor(folder / entry["file"], entry["kind"]) for entry in entries if entry["kind"] in kinds]
-    own = [each.labels for each in found if isinstance(each, LabelProcessor | TagProcessor)]
-    return own[0] if own and len(own[0]) == len(labels) else labels
+    return saved_labels(
+        load_processor(folder / each["file"], each["kind"]) for each in entries if each["kind"] in kinds
+    )
+
+
+def saved_labels(processors: Iterable[Processor]) -> LabelSet | None:
+    """The label set among these processors."""
+    return next((each.labels for each in processors if isinstance(each, LabelProcessor | TagProcessor)), None)

@@ -10,6 +10,7 @@ import transformers as hf
 from helpers import bert as folders
 from helpers import causal
 from helpers.inputs import inputs
+from helpers.parity import change_config
 from safetensors.torch import load_file, save_file
 from test_t5 import folder as t5_folder
 
@@ -173,6 +174,43 @@ def test_run_converts_to_peft(home, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.formats.peft._load_heads", lambda *words: [])  # as if no head were in the folder
     with pytest.raises(RuntimeError, match="the folder gives logits that are apart by"):
         regard.convert(tmp_path / "run", out=tmp_path / "headless", to="peft")
+
+
+def test_labels_that_the_base_renames_are_never_undone(tmp_path):
+    from helpers import reads
+
+    data = reads.write_texts(tmp_path / "train.txt", reads.labeled_examples(60, 0))
+    fine = {"train.steps": 1, "train.tensorboard": False, "device": "cpu", "tune.kind": "lora", "data.train": str(data)}
+
+    def exported(name, labels):
+        """A base with these labels, and the PEFT folder of a run that learned glad and sad over it."""
+        maps = {"id2label": dict(enumerate(labels)), "label2id": {each: i for i, each in enumerate(labels)}}
+        base = folders.folder(tmp_path / name, "BertForSequenceClassification", **maps)
+        regard.train("classify", {**fine, "start": str(base)}, out=tmp_path / f"{name} run")
+        regard.convert(tmp_path / f"{name} run", out=tmp_path / f"{name} peft", to="peft")
+        return base, tmp_path / f"{name} peft"
+
+    def rename(base, *labels):
+        change_config(base, id2label={str(i): each for i, each in enumerate(labels)})
+
+    base, folder = exported("same", ["glad", "sad"])
+    assert regard.load(base, tune=folder).labels.names == ["glad", "sad"]
+    rename(base, "happy", "unhappy")
+    assert regard.load(base, tune=folder).labels.names == ["happy", "unhappy"]
+    assert regard.load(base, tune=folder).predict("so good") in ("happy", "unhappy")
+
+    base, folder = exported("other", ["yes", "no"])  # the adapter has labels of its own
+    assert regard.load(base, tune=folder).labels.names == ["glad", "sad"]
+    rename(base, "happy", "unhappy")
+    with pytest.raises(
+        UserError, match=r"the base names its labels happy, unhappy \(before: yes, no\) and .* glad, sad"
+    ):
+        regard.load(base, tune=folder)
+    rename(base, "glad", "sad")
+    assert regard.load(base, tune=folder).labels.names == ["glad", "sad"]
+    (folder / "base_labels.json").unlink()  # as in folders that were exported before
+    rename(base, "a", "b")
+    assert regard.load(base, tune=folder).labels.names == ["glad", "sad"]
 
 
 def test_heads_stay_exact_over_a_base_in_8_bits(bases, tmp_path):

@@ -1,0 +1,51 @@
+"""The labels of a PEFT folder. It keeps those of its adapter, and those that its base had when it was exported.
+
+So a label that was renamed in the base since then (id2label in config.json) is known, and never silently undone.
+"""
+
+from pathlib import Path
+
+from ..errors import UserError
+from ..files import read_json, write_json
+from ..processors.labels import LabelSet
+from ..processors.saved import export_processors, imported_labels, load_processors, saved_labels
+from ..run_folder import is_run
+from ..tasks.encoder import LabelPredictor
+from ..tasks.predictor import AnyPredictor
+
+BASE_LABELS = "base_labels.json"
+
+
+def write_processors(predictor: AnyPredictor, folder: Path) -> None:
+    """Write the processors of a run, and the labels of its base if it has any and is still there."""
+    export_processors(folder, predictor.processors)
+    if isinstance(predictor, LabelPredictor) and (names := base_labels(Path(predictor.run.start))):
+        write_json(folder / BASE_LABELS, names)
+
+
+def base_labels(base: Path) -> list[str]:
+    from .huggingface.bert import LABELED, label_names
+    from .huggingface.folder import folder_config
+
+    if is_run(base):
+        labels = saved_labels(load_processors(base).values())
+        return labels.names if labels else []
+    if not (base / "config.json").is_file() or getattr(folder_config(base), "head", "none") not in LABELED:
+        return []
+    return label_names(read_json(base / "config.json"))
+
+
+def adapter_labels(folder: Path, base: LabelSet) -> LabelSet:
+    """The labels of an adapter over a base that has these. Labels that the base renamed keep their new names."""
+    own = imported_labels(folder)
+    if own is None or len(own) != len(base):
+        return base
+    former = read_json(folder / BASE_LABELS, list) if (folder / BASE_LABELS).is_file() else base.names
+    if base.names in (own.names, former):
+        return own
+    if own.names == former:
+        return base
+    raise UserError(
+        f"the base names its labels {', '.join(base.names)} (before: {', '.join(map(str, former))}) and {folder} names "
+        f"them {', '.join(own.names)}; use the same names in both, or remove {folder / BASE_LABELS}"
+    )
