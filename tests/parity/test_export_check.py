@@ -34,7 +34,7 @@ def language_model(scale: float) -> SimpleNamespace:
     model = gpt.Model(c).eval()
     model.head.weight.data *= scale
     run = resolve("language", {"model.family": "gpt"}).run.model_copy(update={"model": c})
-    return SimpleNamespace(run=run, model=model, tokenizer=text)
+    return SimpleNamespace(run=run, model=model, tokenizer=text, suppressed=[text.pad, text.start])
 
 
 @pytest.mark.parametrize("scale", [1.0, 3e4])

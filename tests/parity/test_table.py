@@ -233,7 +233,7 @@ def exported(row: Row, settings: Settings) -> SimpleNamespace:
     run = resolve(TASK.get(row.family, "classify"), {"model.family": row.family}).run
     return SimpleNamespace(
         run=run.model_copy(update={"model": config}), model=model.eval(), tokenizer=text, source=text, target=text,
-        labels=[f"label {i}" for i in range(getattr(config, "labels", 0))],
+        labels=[f"label {i}" for i in range(getattr(config, "labels", 0))], suppressed=[text.pad, text.start],
     )  # fmt: skip
 
 
