@@ -13,6 +13,7 @@ from .config.schema import Sides
 from .data.memory import evaluation_sides, with_data
 from .errors import UserError
 from .files import JsonObject
+from .formats.hub import local_folder
 from .formats.model_source import find_model
 from .pretrained import Pretrained, read_settings
 
@@ -247,14 +248,15 @@ def _load_tuned(base: str, tunes: "Tunes", changes: Settings, force: bool) -> "A
         raise UserError(f"--tune needs one base, and {base} are several; give one of them")
     pretrained = cache(lambda: _pretrained(base))
 
-    def read(folder: Path) -> "AnyPredictor":
+    def read(name: Path) -> "AnyPredictor":
+        folder = local_folder(name)
         if peft.is_peft_folder(folder):
             return peft.load_adapter(load(base, changes), folder, base)
         if not run_folder.is_run(folder):
-            raise UserError(f"{folder} is not a tuned run: it has no run.json; give the folder of a tuned run")
+            raise UserError(f"{name} is not a tuned run: it has no run.json; give the folder of a tuned run")
         run = change_settings(_read_config(folder), changes)
         if run.tune.kind == "none":
-            raise UserError(f"{folder} is not tuned but a whole model; load it without a base")
+            raise UserError(f"{name} is not tuned but a whole model; load it without a base")
         return tuned_run.restore(restore(run, folder, resolve_device(run.device)), folder, pretrained(), force)
 
     return tuned_run.load_over(tunes, read)

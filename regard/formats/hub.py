@@ -18,6 +18,7 @@ from .model_files import GGUF, GGUF_PART, WEIGHTS, first_module, weight_files
 SCHEME = "hf://"  # asks for the hub whatever is here
 NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([^@]+\.gguf))?(?:@([\w./-]+))?", re.ASCII)
 SMALL_FILES = ["*.json", "*.txt", "*.model", "*.spm"]  # settings and vocabularies
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of PEFT
 OTHER_FORMATS = ["onnx/*", "openvino/*", "coreml/*", "original/*"]
 
 
@@ -39,6 +40,20 @@ def parse_hub_name(name: str) -> HubName | None:
     if match is None or not name.startswith(SCHEME) and Path(name).parts[0:1] and Path(Path(name).parts[0]).exists():
         return None
     return HubName(match[1], match[2] or "", match[3] or "")
+
+
+def local_folder(name: str | Path) -> Path:
+    """The folder of a name: itself, or the model or adapter of the hub that has it."""
+    hub = None if Path(name).exists() else parse_hub_name(str(name))
+    return Path(name) if hub is None else fetch_model(hub)[0]
+
+
+def peft_base(start: str) -> dict[str, str]:
+    """How a PEFT folder names its base: a path, or a model of the hub with its revision."""
+    hub = None if Path(start).exists() else parse_hub_name(start)
+    if hub is None:
+        return {"base_model_name_or_path": start}
+    return {"base_model_name_or_path": hub.repo} | ({"revision": hub.revision} if hub.revision else {})
 
 
 def fetch_model(name: HubName) -> tuple[Path, str]:
@@ -64,11 +79,13 @@ def _with_all_parts(file: str) -> str:
 
 def _weights(name: HubName, folder: Path) -> list[str]:
     """The weights that a snapshot's settings ask for, relative to it."""
-    if not any((folder / file).is_file() for file in ("run.json", "config.json", "modules.json")):
+    if not any((folder / file).is_file() for file in ("run.json", "config.json", "modules.json", ADAPTER)):
         problem = f"{name.repo} is no model that regard reads: it has neither config.json nor run.json"
         raise UserError(f"{problem}; {_gguf_remedy(name, _files(name, folder))}")
     if is_run(folder):
         return [WEIGHTS]
+    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
+        return [ADAPTER_WEIGHTS]
     home = folder if (folder / "config.json").is_file() else first_module(folder)
     return [str((home / file).relative_to(folder).as_posix()) for file in weight_files(home)]
 

@@ -78,6 +78,8 @@ def _local(path: Path, label: str) -> tuple[Path, Kind]:
         return file, "gguf"
     if described:
         return path, "huggingface"
+    if (path / "adapter_config.json").is_file():
+        raise UserError(f"{label} is an adapter of PEFT; name its base first: BASE --tune {label}")
     if path.is_file():
         raise UserError(f"{label} is a file but not a GGUF file, and not a run; {EXPECTED}")
     raise UserError(f"{label} is not a run: it has neither run.json nor config.json (Hugging Face); {EXPECTED}")

@@ -28,6 +28,7 @@ from ..parts.finite import nonfinite_name
 from ..parts.layer import smallest_context
 from ..tasks.encoder import LabelPredictor
 from ..tasks.predictor import AnyPredictor
+from .hub import peft_base
 from .huggingface import bert, gpt2_export, t5
 from .huggingface.weight_names import Names, WeightRule, find_rule
 from .peft_labels import adapter_labels, write_processors
@@ -271,7 +272,7 @@ def _split_heads(part: Tensor, like: Tensor) -> Tensor:
 def write(predictor: AnyPredictor, draft: Path, precision: str) -> None:
     """Write every file of the folder except README.md."""
     run, c, kind = predictor.run, predictor.run.model, predictor.run.tune.kind
-    config: JsonObject = {"base_model_name_or_path": run.start, "task_type": PEFT_LAYOUTS[c.family].task(c)}
+    config: JsonObject = {**peft_base(run.start), "task_type": PEFT_LAYOUTS[c.family].task(c)}
     config |= {"inference_mode": True, "modules_to_save": None}
     if isinstance(run.tune, Lora):
         tensors, settings = _lora_tensors(predictor.module, c, run.tune)

@@ -14,7 +14,7 @@ from huggingface_hub import errors
 import regard
 from regard.cli import main
 from regard.errors import UserError
-from regard.formats.hub import HubName, fetch_model, parse_hub_name
+from regard.formats.hub import HubName, fetch_model, parse_hub_name, peft_base
 from regard.formats.model_source import find_model
 from regard.run_folder import read_run
 
@@ -165,6 +165,28 @@ def test_a_run_records_the_commit_and_keeps_to_it(cache, llama, other, tmp_path)
     assert regard.load(f"org/name@{FIRST}", tune=tmp_path / "lora").predict("the cat", max_tokens=5) == expected
     with pytest.raises(UserError, match="was tuned over org/name .* has other weights"):
         regard.load("org/name", tune=tmp_path / "lora")
+
+
+def test_adapters_of_the_hub(cache, llama, tmp_path):
+    """Tuned runs and PEFT folders by name, and the name of the base in a PEFT folder."""
+    cache.add("org/name", FIRST, llama)
+    plain = {"max_tokens": 5, "kind": "greedy", "add_start": False}  # else the base and the run have other settings
+    settings = {"start": "hf://org/name@main", "tune.kind": "lora", **data(tmp_path), **FAST}
+    expected = regard.train("language", settings, out=tmp_path / "lora").predict("the cat", **plain)
+    regard.convert(tmp_path / "lora", to="peft", out=tmp_path / "peft")
+    about = json.loads((tmp_path / "peft/adapter_config.json").read_text())
+    assert (about["base_model_name_or_path"], about["revision"]) == ("org/name", "main")
+    for name in ("lora", "peft"):
+        cache.add(f"org/{name}", SECOND, tmp_path / name)
+        assert regard.load("org/name", tune=f"org/{name}").predict("the cat", **plain) == expected
+    both = regard.load("org/name", tune=["org/lora", "org/peft"])
+    assert both["lora"].predict("the cat", **plain) == both["peft"].predict("the cat", **plain) == expected
+    with pytest.raises(UserError, match="org/peft is an adapter of PEFT; name its base first: BASE --tune org/peft"):
+        regard.load("org/peft")
+    assert peft_base(str(llama)) == peft_base("here") | {"base_model_name_or_path": str(llama)}
+    assert peft_base("org/name") == {"base_model_name_or_path": "org/name"}
+    with pytest.raises(UserError, match="org/name is not a tuned run: it has no run.json"):
+        regard.load("org/name", tune="org/name")
 
 
 # --- downloads -------------------------------------------------------------------------------------------------------
