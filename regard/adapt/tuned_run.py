@@ -13,6 +13,7 @@ from torch import nn
 from ..config.merge import one_of
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.columns import ColumnRule
 from ..errors import UserError
 from ..files import JsonObject
 from ..formats.hub import SCHEME
@@ -203,7 +204,8 @@ class AdapterSwitch(AnyPredictor):
         """Select a predictor by name."""
         selected = self[name]
         self.name = name
-        self.sides, self.field, self.multiline = selected.sides, selected.field, selected.multiline
+        for attribute in ("sides", "roles", "table_formats", "field", "output", "multiline"):
+            setattr(self, attribute, getattr(selected, attribute))
         return self
 
     @property
@@ -241,6 +243,12 @@ class AdapterSwitch(AnyPredictor):
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         return self.selected.items(lines)
+
+    def column_rule(self, required: int = 1) -> ColumnRule:
+        return self.selected.column_rule(required)
+
+    def input_rule(self) -> ColumnRule:
+        return self.selected.input_rule()
 
     @property
     def processors(self) -> dict[str, Processor]:

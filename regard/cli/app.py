@@ -9,19 +9,18 @@ import typer
 from ..errors import UserError
 from ..files import check_picture_path, json_line
 from .arguments import parse_settings, split_arguments
+from .inputs import InputReader, check_files, chunks
 from .io import (
     check_exclusive,
     check_test_data,
-    chunks,
     load_predictor,
     load_with_top,
-    open_inputs,
     print_comparison,
     print_continuation,
     print_metrics,
     print_predictions,
     print_records,
-    read_examples,
+    printed_facts,
 )
 from .runner import run_app
 
@@ -144,9 +143,13 @@ def evaluate(
     if out is not None:
         check_picture_path(out)
     if others:
-        print_comparison(api.compare([run, *others], changes, chosen), as_json)
+        with printed_facts():
+            comparison = api.compare([run, *others], changes, chosen)
+        print_comparison(comparison, as_json)
         return
-    metrics = load_predictor(run, changes, tune, force).evaluate(chosen)
+    predictor = load_predictor(run, changes, tune, force)
+    with printed_facts():
+        metrics = predictor.evaluate(chosen)
     if as_json:
         print(json_line(metrics))
     else:
@@ -187,13 +190,15 @@ def predict(
             raise UserError(f"--prompt and the file {files[0]} are both given; give one of the two")
         print_continuation(load_with_top(run, changes, top, tune, force), prompt, details)
         return
-    sources, others = open_inputs(files), [] if similar is None else open_inputs([similar])
+    check_files(files)
+    check_files([] if similar is None else [similar])
     predictor = load_with_top(run, changes, top, tune, force)
-    lines = (line for source in sources for line in source)
+    reader = InputReader(predictor, changes, whole=details or predictor.output is not None)
     if embed or similar is not None:
-        print_embeddings(predictor, lines, None if similar is None else [line for other in others for line in other])
+        ranked = None if similar is None else [each.item for other in reader.texts([similar]) for each in other.entries]
+        print_embeddings(predictor, reader.texts(files), ranked)
     else:
-        print_predictions(predictor, lines, details)
+        print_predictions(predictor, reader.texts(files), details)
 
 
 @app.command()
@@ -213,10 +218,10 @@ def score(
 ) -> None:
     """Print the natural-log probability of each target given its source, or of each line for a language model."""
     changes, files = split_arguments(arguments or [])
-    sources = open_inputs(files)
+    check_files(files)
     predictor = load_predictor(run, changes, tune, force)
-    for chunk in chunks(read_examples(files, sources, predictor.sides)):
-        columns = [[*column] for column in zip(*chunk, strict=True)]
+    for chunk in chunks(InputReader(predictor, changes).examples(files)):
+        columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
         values = predictor.score(columns[0], columns[1] if len(columns) > 1 else None, details)
         if details:
             print_records(values)

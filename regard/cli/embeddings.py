@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .io import chunks, one_line
+from .inputs import Source, chunks
+from .io import one_line
 from .records import Record
 
 if TYPE_CHECKING:
@@ -16,15 +17,16 @@ if TYPE_CHECKING:
     from ..tasks.predictor import Embedding
 
 
-def print_embeddings(predictor: object, lines: Iterable[str], others: list[str] | None) -> None:
-    """Print the vector of each line; with `others`, these by cosine similarity to the line, most similar first."""
+def print_embeddings(predictor: object, sources: Iterable[Source], others: list[str] | None) -> None:
+    """Print the vector of each text; with `others`, these by cosine similarity to the text, most similar first."""
     from ..tasks.predictor import Embedding
 
     if not isinstance(predictor, Embedding):
         raise UserError("this model has no embeddings; --embed and --similar are for BERT runs and folders")
     vectors: Tensor | list[str] = predictor.embed(others, normalize=True) if others else []
-    for chunk in chunks(lines):
-        rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
+    for chunk in chunks(sources):
+        texts = [entry.item for entry in chunk]
+        rows = _vectors(predictor, texts) if others is None else _ranking(predictor, texts, others, vectors)
         sys.stdout.writelines(one_line(row) + "\n" for row in rows)
         sys.stdout.flush()
 

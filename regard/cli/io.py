@@ -1,23 +1,23 @@
-"""Input and output of the verbs: read lines, print records and metrics."""
+"""Predictors and output of the verbs: load models, print predictions, records and metrics."""
 
 import dataclasses
+import logging
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import islice, zip_longest
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import UserError
 from ..files import json_line
-from .records import Record, parse_records
+from .inputs import Source, chunks
+from .records import Record, merge_record
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
 
-T = TypeVar("T")
 Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, float]] | None  # a prediction
-CHUNK = 1000  # lines that are read, processed and printed at a time
 
 
 # --- arguments and models --------------------------------------------------------------------------------------------
@@ -68,73 +68,29 @@ def check_exclusive(**given: bool) -> None:
         raise UserError(f"{' and '.join(names)} cannot be combined; give one of them")
 
 
-# --- input -----------------------------------------------------------------------------------------------------------
-
-
-def open_inputs(names: list[str]) -> list[Iterator[str]]:
-    """The lines of each file; `-` or no name is stdin. All files are opened first: a missing one stops before work."""
-    if not names and sys.stdin.isatty():
-        print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
-    return [decode_lines(open_binary(name), "stdin" if name == "-" else name) for name in names or ["-"]]
-
-
-def open_binary(name: str) -> IO[bytes]:
-    """Open a file, compressed or not; `-` is stdin."""
-    if name == "-":
-        return sys.stdin.buffer
-    from ..data.open_file import open_decompressed
-
-    return open_decompressed(Path(name))
-
-
-def decode_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends; `name` is for error messages."""
-    from ..data.open_file import ARCHIVE_ERRORS
-
-    number = 0
+@contextmanager
+def printed_facts() -> Iterator[None]:
+    """In this context, facts about the data that is read go to stderr, each once."""
+    log, handler = logging.getLogger("regard"), FactPrinter()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     try:
-        for number, line in enumerate(file, 1):
-            if b"\0" in line:
-                raise UserError(f"{name}:{number} has a NUL byte; expected lines of text")
-            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}:{number} is not UTF-8; convert the file, for instance with iconv") from error
-    except ARCHIVE_ERRORS as error:
-        raise UserError(f"{name} cannot be decompressed after line {number}: {error}; get the file again") from error
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
-def read_examples(files: list[str], sources: list[Iterator[str]], sides: int) -> Iterator[tuple[str, ...]]:
-    """(text,) for every line; with two sides (source, target) from two files, or from stdin with a tab between."""
-    if sides == 1:
-        return ((line,) for source in sources for line in source)
-    if len(files) not in (0, 2):
-        raise UserError(f"score takes two files, SOURCE and TARGET, or none (stdin then has both), not {len(files)}")
-    return zip_lines(files, *sources) if files else split_at_tabs(*sources)
+class FactPrinter(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = set[str]()
 
-
-def zip_lines(names: list[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for number, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
-            counts = (number, number + more) if source is None else (number + more, number)
-            raise UserError(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
-        yield source, target
-
-
-def split_at_tabs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines, 1):
-        cells = line.split("\t")
-        if len(cells) != 2:
-            raise UserError(f"stdin:{number} has {len(cells) - 1} tabs; expected the source, one tab and the target")
-        yield cells[0], cells[1]
-
-
-def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of CHUNK items; of one item if a person types, who waits for each answer."""
-    size = 1 if sys.stdin.isatty() else CHUNK
-    items = iter(items)
-    while chunk := list(islice(items, size)):
-        yield chunk
+    def emit(self, record: logging.LogRecord) -> None:
+        if (message := record.getMessage()) not in self.seen:
+            self.seen.add(message)
+            print(f"regard: {message}", file=sys.stderr)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------
@@ -154,26 +110,38 @@ def one_line(text: Line) -> str:
 def print_records(records: Iterable[object]) -> None:
     """Print each record (a dict or a dataclass) as JSON on one line."""
     for record in records:
-        plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
-        print(json_line(plain))
+        print(json_line(plain_fields(record)))
 
 
-def print_predictions(predictor: "AnyPredictor", lines: Iterable[str], details: bool) -> None:
-    """Print the prediction of every item: as JSON if `details` or if the input has JSON records, else as a line."""
-    for chunk in chunks(parse_records(predictor.items(lines), predictor.field)):
-        predictions = predictor.predict([text for text, _ in chunk], details)
-        if details or chunk[0][1] is not None:
-            print_records(merge_record(record, each) for (_, record), each in zip(chunk, predictions, strict=True))
-        else:
-            sys.stdout.writelines((text if predictor.multiline else one_line(text)) + "\n" for text in predictions)
+def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], details: bool) -> None:
+    """Print the answer to every record: as JSON if `details` or if the predictor answers records so, else as a line."""
+    for chunk in chunks(sources):
+        predictions = predictor.predict([entry.item for entry in chunk], details)
+        for entry, prediction in zip(chunk, predictions, strict=True):
+            if details and entry.record is not None:
+                print(json_line(merge_record(entry.record, plain_fields(prediction))))
+            elif details:
+                print(json_line(plain_fields(prediction)))
+            elif entry.record is not None and predictor.output is not None:
+                print(json_line(answer_record(predictor, entry.record, prediction)))
+            else:
+                sys.stdout.write((prediction if predictor.multiline else one_line(prediction)) + "\n")
         sys.stdout.flush()
 
 
-def merge_record(record: Record | None, prediction: "str | list[str] | Record") -> "str | list[str] | Record":
-    """The prediction, after the fields of the input record if there was one."""
-    if record is None:
-        return prediction
-    return record | (prediction if isinstance(prediction, dict) else {"text": prediction})
+def answer_record(predictor: "AnyPredictor", record: Record, prediction: Line) -> Record:
+    """The record with its answer: in the column of the target if it has one, such as `tags`, else in a new field."""
+    assert predictor.output is not None
+    lower = [name.lower() for name in record]
+    found = [place for role in predictor.roles[1:] for place in role.find(lower, ())]
+    if found:
+        return record | {list(record)[found[0]]: prediction}
+    return merge_record(record, {predictor.output: prediction})
+
+
+def plain_fields(record: object) -> Record:
+    """A record (a dict or a dataclass) as a dict."""
+    return dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type, return-value]
 
 
 def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) -> None:

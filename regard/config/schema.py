@@ -51,7 +51,6 @@ class Data(Base):
     workers: Count = 0  # processes that load batches ahead
 
 
-TableFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl", "json", "parquet", "arrow"]
 TextFormat: TypeAlias = Literal["auto", "text", "tsv", "csv", "jsonl", "json", "parquet", "arrow"]
 
 
@@ -79,7 +78,6 @@ class PairData(PackedData):
 class MixData(PackedData):
     """Pairs of several tasks: data.train=a.tsv,b.tsv names a file for each task."""
 
-    format: TableFormat = "auto"
     prefixes: Strings = ()  # prepended to the sources of each task, such as "translate: ,summarize: "
     weights: tuple[
         Annotated[float, Field(gt=0)], ...
@@ -101,7 +99,6 @@ class SpanData(PackedData):
 class LabelData(TableData):
     """Labeled texts. Texts longer than max_tokens or the positions of the model are truncated."""
 
-    format: TableFormat = "auto"
     columns: Strings = ()  # of text and label, by number or name; or the words text and label in column order
     names: Strings = ()  # of labels that are given by their index
     embedded: Literal["language_id", "matching"] = "language_id"  # the synthetic data set

@@ -121,6 +121,7 @@ LABEL = Role("label", "label", (("label",), LABEL_NAMES), label_value)
 SOURCE = Role("source", "text", (("source",), SOURCE_NAMES), text_value)
 TARGET = Role("target", "text", (("target",), TARGET_NAMES), text_value)
 WORDS = Role("tokens", "list of texts", (("tokens",), ("words",)), words_value)
+PROMPT = Role("prompt", "text", (("prompt",), ("text",), TEXT_NAMES), text_value)
 TAGS = Role(
     "tags", "list of tags", (("tags",), ("ner_tags", "pos_tags", "upos_tags", "chunk_tags", "labels")), tags_value
 )
@@ -156,6 +157,11 @@ class ColumnRule:
     @property
     def words(self) -> list[str]:
         return [role.name for role in self.roles]
+
+    @property
+    def blank(self) -> tuple[Any, ...]:
+        """The sides of an example without content."""
+        return tuple(role.convert(None, ()) for role in self.roles)
 
     @property
     def ordered(self) -> bool:
@@ -201,10 +207,14 @@ class ColumnRule:
         if not plausible:
             return False
         found = [bool(role.find(names, ())) for role in self.roles]
-        if all(found[: self.needed]) and (all(found) or len(cells) == 1 or self.needed < len(self.roles)):
+        if all(found[: self.needed]) and (all(found) or len(cells) == 1 or len(cells) > len(self.roles) > self.needed):
             return True
         if LABEL in self.roles and any(found) and len(cells) > 1:
             return True
+        if self.needed < len(self.roles) == len(cells) and found[0]:  # training reads it as an example
+            raise UserError(
+                f"the first line, {' | '.join(cells)}, may name the columns or be an example; set data.header=yes or no"
+            )
         return None
 
     # The names or numbers that the user gives
@@ -292,7 +302,7 @@ class ColumnRule:
     def describe(self, choice: Choice) -> str:
         """Which columns were chosen, for people."""
         words = [*self.words, *["reference"] * (len(choice.indices) - len(self.roles))]
-        chosen = zip(words, choice.indices, strict=True)
+        chosen = [*zip(words, choice.indices, strict=True)][: self.required or None]
         sides = ", ".join(f"{word} is column {choice.names[index]}" for word, index in chosen if index is not None)
         return f"{sides} (of {', '.join(choice.names)})" if choice.header else f"{sides} (no header)"
 

@@ -19,6 +19,8 @@ def labeled_texts(sides: Sequence[Sequence[str]], data: LabelData) -> TableExamp
             f"texts and labels are in one file, but {len(sides)} were given, separated by commas; "
             "join several files by a glob or a TOML list"
         )
+    if data.format == "text":
+        raise UserError("data.format=text has no labels for training or evaluation; use a table, such as tsv")
     rule = column_rule(data, (TEXT, LABEL))
     examples = TableExamples(open_table(sides[0], rule, data.format, data.invalid))
     if data.header == "auto" and len(examples):

@@ -69,6 +69,11 @@ class LineTable(ParallelLines):
     def digest(self) -> bytes:
         return b"\0".join([self.parser.name.encode(), self.lines[0].digest()])
 
+    def record(self, index: int) -> dict[str, object]:
+        file, _ = self.lines[0].locate(index)
+        text = self.lines[0][index]
+        return self.parser.record(self.parser.choices[file], text) if text.strip() else {}
+
     def facts(self) -> list[str]:
         return self.parser.facts()
 
@@ -99,9 +104,13 @@ class LineParser(ABC):
     def cells(self, choice: Choice, text: str) -> list[object]:
         """The cells of the chosen columns."""
 
+    @abstractmethod
+    def record(self, choice: Choice, text: str) -> dict[str, object]:
+        """All cells by the names of their columns."""
+
     def row(self, file: int, text: str) -> tuple[Any, ...]:
         if file not in self.choices or not text.strip():
-            return ("",) * len(self.rule.roles)
+            return self.rule.blank
         return self.rule.row(self.cells(self.choices[file], text))
 
     def parses(self, file: int, line: int, text: str) -> bool:
@@ -152,6 +161,9 @@ class TsvParser(LineParser):
             raise ValueError(f"{len(cells)} columns, expected at least {self.rule.needed} ({self.rule.key})")
         return [*found]
 
+    def record(self, choice: Choice, text: str) -> dict[str, object]:
+        return dict(zip(choice.names, text.split("\t"), strict=False))
+
     def facts(self) -> list[str]:
         more = f"the first line, {self.doubtful}, is read as an example; if it names the columns, set data.header=yes"
         return super().facts() + [more] * bool(self.doubtful)
@@ -168,7 +180,7 @@ class JsonParser(LineParser):
     def check(self, file: int, line: int, text: str) -> int:
         if not text or text.isspace():
             return BLANK
-        record = self.record(text)
+        record = self.parse(text)
         if file not in self.choices:
             self.choices[file] = self.rule.by_name(record_names(record))
         row = self.rule.row(record_cells(record, self.choices[file], self.rule))
@@ -176,7 +188,10 @@ class JsonParser(LineParser):
         return row_status(row, self.rule)
 
     def cells(self, choice: Choice, text: str) -> list[object]:
-        return record_cells(self.record(text), choice, self.rule)
+        return record_cells(self.parse(text), choice, self.rule)
 
-    def record(self, text: str) -> dict[str, object]:
+    def record(self, choice: Choice, text: str) -> dict[str, object]:
+        return self.parse(text)
+
+    def parse(self, text: str) -> dict[str, object]:
         return parse_object(text, "{" + ", ".join(f'"{word}": …' for word in self.rule.words) + "}")

@@ -20,7 +20,7 @@ def memory_table(data: Any, name: str, rule: ColumnRule, invalid: str = "refuse"
     except (UserError, ValueError) as error:
         raise UserError(f"{name}: {error}") from error
     place = lambda index: f"{name}, record {index + 1}"  # noqa: E731
-    return ColumnTable(name, chosen.size, chosen.cells, place, chosen.rule, chosen.choice, invalid)
+    return ColumnTable(name, chosen.size, chosen.cells, place, chosen.rule, chosen.choice, invalid, chosen.record)
 
 
 class _Chosen(NamedTuple):
@@ -30,6 +30,7 @@ class _Chosen(NamedTuple):
     cells: Callable[[int], Sequence[object]]
     rule: ColumnRule
     choice: Choice | None
+    record: Callable[[int], dict[str, object]] = lambda index: {}  # all columns
 
 
 def _choose_cells(rows: Sequence[Any], rule: ColumnRule) -> _Chosen:
@@ -78,7 +79,8 @@ def _choose_columns(
             rule = replace(rule, names=tuple(labels[names[index]]))
     chosen = [None if index is None else columns[names[index]] for index in choice.indices]
     cells = lambda index: [None if column is None else column[index] for column in chosen]  # noqa: E731
-    return _Chosen(max(sizes, default=0), cells, rule, choice)
+    record = lambda index: {name: column[index] for name, column in columns.items()}  # noqa: E731
+    return _Chosen(max(sizes, default=0), cells, rule, choice, record)
 
 
 def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

@@ -95,12 +95,17 @@ def read_csv(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
             raise ValueError(f"{len(cells)} cells, and the {'header' if choice.header else 'first line'} has {width}")
         return [None if index is None else cells[index] for index in choice.indices]
 
-    return ColumnTable(str(path), len(rows), row, lambda index: f"{path}:{rows[index][0]}", rule, choice, invalid)
+    place = lambda index: f"{path}:{rows[index][0]}"  # noqa: E731
+    record = lambda index: dict(zip(choice.names, rows[index][1], strict=False))  # noqa: E731
+    return ColumnTable(str(path), len(rows), row, place, rule, choice, invalid, record)
 
 
 def _csv_choice(where: str, cells: list[str], rule: ColumnRule) -> Choice:
     """The columns that are read, from the first row."""
-    header = rule.is_header(cells) if cells else True
+    try:
+        header = rule.is_header(cells) if cells else True
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     if header is None:
         raise UserError(
             f"{where}: the first line, {', '.join(cells):.80}, has no known column name; set data.columns to the "
@@ -180,7 +185,9 @@ def read_json_array(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
             raise ValueError(f"not a JSON object but {json.dumps(record):.40}")
         return record_cells(record, choice, rule)
 
-    return ColumnTable(str(path), len(records), cells, lambda index: f"{path}:{lines[index]}", rule, choice, invalid)
+    place = lambda index: f"{path}:{lines[index]}"  # noqa: E731
+    record = lambda index: records[index] if isinstance(records[index], dict) else {}  # noqa: E731
+    return ColumnTable(str(path), len(records), cells, place, rule, choice, invalid, record)
 
 
 def _record_choice(where: str, record: dict[str, object], rule: ColumnRule) -> Choice:

@@ -38,6 +38,10 @@ class Table(LazySequence[tuple[Any, ...]]):
     def digest(self) -> bytes:
         """Identifies the content and the columns that are read; it does not depend on file names."""
 
+    def record(self, index: int) -> dict[str, object]:
+        """All columns of a record by name, also those that are not read."""
+        return {}
+
     def facts(self) -> list[str]:
         """Sentences about the columns that are read."""
         return []
@@ -164,9 +168,10 @@ class ColumnTable(Table):
         rule: ColumnRule,
         choice: Choice | None,
         invalid: str = "refuse",
+        whole: Callable[[int], dict[str, object]] = lambda index: {},
     ) -> None:
         self.name, self.size, self.cells, self.place, self.rule = name, count, cells, place, rule
-        self.choice, self.counts = choice, dict[str, int]()
+        self.choice, self.counts, self.whole = choice, dict[str, int](), whole
         self._digest = hashlib.blake2b(digest_size=16)
         self._statuses = np.fromiter((self._check(index, invalid) for index in range(count)), np.uint8, count)
 
@@ -184,6 +189,9 @@ class ColumnTable(Table):
 
     def digest(self) -> bytes:
         return self._digest.digest()
+
+    def record(self, index: int) -> dict[str, object]:
+        return self.whole(index)
 
     def facts(self) -> list[str]:
         return [self.rule.describe(self.choice)] if self.choice else []
@@ -239,6 +247,10 @@ class Concatenated(Table):
 
     def digest(self) -> bytes:
         return b"\0".join(table.digest() for table in self.tables)
+
+    def record(self, index: int) -> dict[str, object]:
+        table, inner = self._find(index)
+        return table.record(inner)
 
     def facts(self) -> list[str]:
         return list(dict.fromkeys(fact for table in self.tables for fact in table.facts()))

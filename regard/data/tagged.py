@@ -262,9 +262,13 @@ def tagged_sentences(sides: Sequence[Sequence[str]], data: TagData) -> Examples:
         raise UserError("data.format=text has no tags for training or evaluation; use conllu, columns or jsonl")
     if name in ("conllu", "columns"):
         return TaggedSentences(sides[0], data, FORMATS[name](data.column))
+    return TableExamples(open_table(sides[0], tag_columns(data), data.format, data.invalid))
+
+
+def tag_columns(data: TagData, required: int = 0) -> ColumnRule:
+    """The rule for the columns of tables: the words by known names, the tags in data.column or by known names."""
     asked = ("", data.column) if data.column else ()
-    rule = ColumnRule((WORDS, TAGS), asked, names=data.names, key="data.column")
-    return TableExamples(open_table(sides[0], rule, data.format, data.invalid))
+    return ColumnRule((WORDS, TAGS), asked, names=data.names, required=required, key="data.column")
 
 
 class TaggedSentences(Examples):

@@ -1,7 +1,9 @@
 """Helpers shared by all tasks: open splits, report data facts, build the model."""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]  # by name: numbers, names and tables
 Record = dict[str, Any]  # JSON values
+log = logging.getLogger("regard")  # facts about data that is read; the command line prints them
+SHOWN_COUNTS = 10  # labels whose counts are reported
 
 
 class Split(Protocol):
@@ -117,10 +121,26 @@ def open_split(
         return hold_out(read(data.train), data.holdout, split, tail)
     sides = getattr(run.data, split) if sides is None else sides
     if sides:
-        return read(sides)
+        examples = read(sides)
+        if split == "test":
+            log_facts(examples.name, examples.report())
+        return examples
     if run.data.train:
         raise UserError(f"this run has no {split} data; name some, such as --data {example} (data.{split})")
     return embedded()
+
+
+def log_facts(name: str, facts: Sequence[str]) -> None:
+    """Log facts about the data `name`: which columns are read, what is left out."""
+    for fact in facts:
+        log.info("%s: %s", name, fact)
+
+
+def describe_labels(counts: Mapping[str, int]) -> str:
+    """The most frequent labels with their counts, for people."""
+    shown = [f"{label} {count:,}" for label, count in Counter(counts).most_common(SHOWN_COUNTS)]
+    more = f" and {len(counts) - SHOWN_COUNTS:,} more" if len(counts) > SHOWN_COUNTS else ""
+    return f"labels: {', '.join(shown)}{more}"
 
 
 def open_lines(run: Run, split: str, sides: Sides | None = None) -> Examples:

@@ -1,6 +1,6 @@
 """Classification: one label for a text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data import columns
 from ..data.examples import Examples
 from ..data.labeled import labeled_texts
 from ..data.loader import Loader
@@ -21,8 +22,8 @@ from ..processors.labels import LabelProcessor, collect_labels
 from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
-from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .base import Metrics, Processors, Record, build_model, open_split, open_splits
+from .encoder import LabelJob, LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
 from .finite import require_finite
 from .notices import empty_text
 from .objectives import LabelObjective
@@ -40,7 +41,7 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
     An empty text has no label.
     """
 
-    sides = 2  # a text and its label
+    sides, roles = 2, (columns.TEXT, columns.LABEL)
     label_field = "label"
 
     @property
@@ -87,6 +88,7 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         texts, references = [each[0] for each in examples], [each[1] for each in examples]
+        self.report_labels(examples, references)
         logprobs = torch.stack(self._logprobs(texts))
         require_finite([float(logprobs.sum())])
         found = self.best_labels(logprobs)
@@ -112,11 +114,10 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         return ClassifyResult(ranked[0].label, ranked[0].probability, ranked, notices=notices)
 
 
-class ClassifyJob(TrainingJob):
+class ClassifyJob(LabelJob):
     """Texts with one label each."""
 
     predictor: ClassifyPredictor
-    splits: Mapping[str, Examples]
 
     def __init__(self, predictor: ClassifyPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits

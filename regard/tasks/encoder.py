@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -30,9 +31,12 @@ from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tok
 from .base import (
     Metrics,
     Processors,
+    TrainingJob,
     build_model,
+    describe_labels,
     kept_labels,
     kept_tokenizer,
+    log_facts,
     max_vocab,
     restored_tokenizer,
     vocab_size,
@@ -200,6 +204,10 @@ class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
         names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
         return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
 
+    def report_labels(self, examples: Examples, references: Sequence[str]) -> None:
+        """Log the labels of evaluation data."""
+        log_facts(examples.name, [describe_labels(Counter(references))])
+
     def majority_baseline(self, references: Sequence[str]) -> Metrics:
         """The accuracy of the most frequent training label; empty if the label counts are unknown."""
         if not any(self.labels.counts.values()):
@@ -212,6 +220,24 @@ class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
         counts = Counter(label for label in references if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
         return {"unseen labels": listed} if listed else {}
+
+
+class LabelJob(TrainingJob):
+    """Examples with labels; the facts about the data include their counts."""
+
+    predictor: LabelPredictor[Any, Any, Any]
+    splits: Mapping[str, Examples]
+
+    def describe_data(self) -> list[str]:
+        return super().describe_data() + self._label_facts
+
+    @cached_property
+    def _label_facts(self) -> list[str]:
+        counts = {"train": self.predictor.labels.counts}
+        for name in self.splits.keys() - counts:
+            targets = (each[1] for each in self.splits[name])
+            counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
+        return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------

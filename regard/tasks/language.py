@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import LanguageDecode, Sides, TextData
+from ..data.columns import PROMPT, ColumnRule
 from ..data.corpus import ContiguousSampler, Corpus, WindowSampler
 from ..data.documents import Documents, open_documents
 from ..data.loader import Loader
@@ -64,7 +66,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
     Batch-invariant: a result never depends on the rest of its batch.
     """
 
-    sides, field = 1, "prompt"  # an example is one text; a JSON record has it in this field
+    field, output = "prompt", "text"  # of a JSON record
 
     def __init__(
         self,
@@ -106,6 +108,12 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def record(self, request: LanguageRequest, result: LanguageResult) -> Record:
         return completion_record(result)
+
+    def input_rule(self) -> ColumnRule:
+        """A column `prompt`, else the one that training reads."""
+        trained = tuple(name.lower() for name in self.run.data.columns)
+        role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
+        return replace(self.column_rule(), roles=(role,), asked=())
 
     def score(self, texts: str | Sequence[str], targets: None = None, details: bool = False) -> Answer:
         """ln P(text) from its start to END; with details also per token."""

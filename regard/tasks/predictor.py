@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.columns import TEXT, ColumnRule, Role
 from ..data.memory import evaluation_sides
+from ..data.table_files import SUFFIXES
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..look import CrossAttentionView, SelfAttentionView
@@ -35,7 +37,10 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     model: Any  # an nn.Module with the methods that its task calls; Python cannot type both at once
     device: torch.device
     sides = 1  # of an example to score: a text, or a text and its target
+    roles: tuple[Role, ...] = (TEXT,)  # the columns of its examples in a table
+    table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
     field: str | None = None  # of a JSON record, in which the command line finds the text
+    output: str | None = None  # the field of a record that gets the answer; None: the answer is a line of its own
     multiline = False  # True: an item may have several lines, and so may its prediction
 
     # --- requests and results ------------------------------------------------------------------------------------
@@ -94,6 +99,16 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     ) -> tuple[dict[str, str], list[BootstrapResult]]:
         """Compare the outputs of several predictors with those of the first: signatures, and a result for each."""
         raise UserError("these runs predict no texts or labels, so there is nothing to compare; compare their metrics")
+
+    def column_rule(self, required: int = 1) -> ColumnRule:
+        """How the columns of a table are chosen; the first `required` roles must be there."""
+        data = self.run.data
+        asked, header = getattr(data, "columns", ()), getattr(data, "header", "auto")
+        return ColumnRule(self.roles, asked, header, getattr(data, "names", ()), required)
+
+    def input_rule(self) -> ColumnRule:
+        """How the column of a table that `predict` reads is chosen."""
+        return self.column_rule()
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """The items to predict from in a stream of lines."""

@@ -8,6 +8,7 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.columns import LABEL, TEXT
 from ..data.examples import Examples
 from ..errors import UserError
 from ..families.protocols import LabelModel
@@ -26,6 +27,7 @@ class RegressionPredictor(EncoderPredictor[str, RegressionRequest, RegressionRes
     """The number of every text: the output of the head itself, not a probability. An empty text has none."""
 
     model: LabelModel
+    roles = (TEXT, LABEL)
 
     def __init__(
         self, run: Run, model: LabelModel, tokenizer: Tokenizer, labels: Sequence[str], device: torch.device

@@ -7,6 +7,8 @@ import torch
 
 from ..config.run import Run
 from ..config.schema import Sides
+from ..data.columns import TEXT as TEXT_COLUMN
+from ..data.columns import Role
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.spans import SpanCorruptor, SpanDataset
@@ -29,6 +31,7 @@ class SpanPredictor(TranslatePredictor):
     """`predict` takes a text with <extra_id_0>, <extra_id_1> … and generates the span of each."""
 
     source: TrainedTokenizer
+    roles: tuple[Role, ...] = (TEXT_COLUMN,)
 
     data_split = staticmethod(open_lines)
 

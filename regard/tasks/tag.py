@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,10 +13,11 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import Sides
 from ..data.collate import IGNORED
+from ..data.columns import TAGS, WORDS, ColumnRule
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.rows import TaggedDataset, encode_sentence
-from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tagged_sentences
+from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
 from ..errors import UserError
 from ..families.protocols import as_module
 from ..metrics.labels import label_metrics, span_metrics
@@ -25,8 +26,8 @@ from ..processors.labels import TagProcessor, collect_tags
 from ..processors.text import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
-from .base import Metrics, Processors, Record, TrainingJob, build_model, open_split, open_splits
-from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .base import Metrics, Processors, Record, build_model, open_split, open_splits
+from .encoder import LabelJob, LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
 from .finite import require_finite
 from .objectives import TagObjective
 from .records import tag_record
@@ -45,7 +46,8 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     of words gives the list of their tags.
     """
 
-    multiline = True
+    roles, table_formats = (WORDS, TAGS), frozenset({"jsonl", "json", "parquet", "arrow"})
+    multiline, output = True, "tags"
     label_field = "tags"
 
     @property
@@ -75,6 +77,9 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     def answer(self, request: TagRequest, result: TagResult) -> str | list[str]:
         return list(result.tags) if result.text is None else result.text
 
+    def column_rule(self, required: int = 1) -> ColumnRule:
+        return tag_columns(self.run.data, required)
+
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""
         lines = iter(lines)
@@ -86,6 +91,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         references = [tags for _, tags in examples]
+        self.report_labels(examples, [*chain(*references)])
         logprobs = self._logprobs([words for words, _ in examples])
         require_finite(float(rows.sum()) for rows in logprobs)
         found = [self.best_labels(rows) for rows in logprobs]
@@ -186,11 +192,10 @@ class MostFrequentTag:
         return self.known.get(word, self.unknown)
 
 
-class TagJob(TrainingJob):
+class TagJob(LabelJob):
     """Sentences with one tag per word."""
 
     predictor: TagPredictor
-    splits: Mapping[str, Examples]
 
     def __init__(self, predictor: TagPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits

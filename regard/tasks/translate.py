@@ -12,6 +12,7 @@ from torch import Tensor
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
 from ..data.batch import Batch
+from ..data.columns import SOURCE, TARGET, Role
 from ..data.dataset import PairDataset
 from ..data.examples import Examples
 from ..data.loader import Loader
@@ -77,7 +78,8 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
     Batch-invariant: a translation never depends on the rest of its batch.
     """
 
-    sides = 2  # of an example: source and target
+    sides = 2
+    roles: tuple[Role, ...] = (SOURCE, TARGET)
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ import typer
 
 import regard
 from regard.cli import app as cli
+from regard.data.columns import SOURCE, TARGET, TEXT, ColumnRule
 from regard.errors import UserError
 
 SURFACE = {
@@ -49,8 +50,15 @@ class Record:
 class FakePredictor:
     """A fake translator: it returns upper case."""
 
-    sides, field, multiline = 2, None, False
+    sides, field, output, multiline = 2, None, None, False
+    roles, table_formats = (SOURCE, TARGET), frozenset({"tsv"})
+    run = types.SimpleNamespace(data=types.SimpleNamespace(format="auto", train=()))
     items = staticmethod(iter)
+
+    def column_rule(self, required=1):
+        return ColumnRule(self.roles, required=required)
+
+    input_rule = column_rule
 
     def __init__(self, calls):
         self.calls = calls
@@ -348,12 +356,19 @@ def test_score(api, feed, capsys, tmp_path, monkeypatch):
 class FakeLanguagePredictor:
     """A fake language model."""
 
-    sides, field, multiline = 1, "prompt", False
+    sides, field, output, multiline = 1, "prompt", "text", False
+    roles, table_formats = (TEXT,), frozenset({"tsv"})
     items = staticmethod(iter)
+
+    def column_rule(self, required=1):
+        return ColumnRule(self.roles, required=required)
+
+    input_rule = column_rule
 
     def __init__(self, calls):
         self.calls = calls
-        self.run = types.SimpleNamespace(decode=types.SimpleNamespace(nbest=1))
+        data = types.SimpleNamespace(format="auto", train=())
+        self.run = types.SimpleNamespace(decode=types.SimpleNamespace(nbest=1), data=data)
 
     def predict(self, texts, details=False):
         self.calls.append(("predict", texts))
@@ -400,8 +415,11 @@ def test_look_and_list(api, capsys):
 # Real streams of a real process.
 FAKE = """
 import sys, types, regard
+from regard.data.columns import TEXT, ColumnRule
 api = types.ModuleType("regard.api")
-fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, multiline=False)
+data = types.SimpleNamespace(format="auto", train=())
+fake = types.SimpleNamespace(predict=lambda texts, details: texts, items=iter, field=None, output=None, multiline=False)
+fake.table_formats, fake.run, fake.input_rule = (), types.SimpleNamespace(data=data), lambda: ColumnRule((TEXT,))
 api.load = lambda *_, **__: fake
 sys.modules["regard.api"] = regard.api = api
 from regard.cli import main

@@ -1,0 +1,245 @@
+"""What the verbs read: tables by their columns, as training does; other files and stdin as lines."""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import UserError
+from .lines import decode_lines, open_lines
+from .records import Record, parse_records, parse_rows, plain_record
+
+if TYPE_CHECKING:
+    from ..data.columns import ColumnRule
+    from ..data.tables import Table
+    from ..tasks.predictor import AnyPredictor
+
+CHUNK = 1000  # records that are read, processed and printed at a time
+
+
+class Entry(NamedTuple):
+    """One record to answer."""
+
+    item: Any  # what `predict` takes; for `score` the sides
+    record: Record | None = None  # all its fields; None for a plain line
+
+
+@dataclass(frozen=True)
+class Source:
+    """The records of a file, or of stdin."""
+
+    entries: Iterable[Entry]
+    ready: Callable[[float], bool] = lambda since: True  # as in `Lines`
+
+
+def chunks(sources: Iterable[Source]) -> Iterator[list[Entry]]:
+    """Lists of CHUNK records; of fewer where the next one is not there yet, such as from a slow pipe."""
+    chunk: list[Entry] = []
+    since = time.monotonic()
+    for source in sources:
+        if chunk and not source.ready(since):
+            yield chunk
+            chunk = []
+        for entry in source.entries:
+            since = since if chunk else time.monotonic()
+            chunk.append(entry)
+            if len(chunk) == CHUNK or not source.ready(since):
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def check_files(names: Sequence[str]) -> None:
+    """Refuse files that are missing or cannot be read, before any work."""
+    from ..data.open_file import open_text, refuse_suffix
+
+    if not names and sys.stdin.isatty():
+        print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
+    for path in (Path(name) for name in names if name != "-"):
+        refuse_suffix(path)
+        if path.is_file() or not path.exists() or path.is_dir():  # a pipe can be opened only once
+            open_text(path).close()
+
+
+class InputReader:
+    """Opens the inputs of a predictor. Settings of the command line win over those of its run."""
+
+    def __init__(self, predictor: "AnyPredictor", changes: dict[str, str], whole: bool = False) -> None:
+        """`whole` asks for all fields of every record."""
+        self.predictor, self.changes, self.whole = predictor, changes, whole
+        self.invalid = changes.get("data.invalid", "refuse")
+        self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
+
+    def texts(self, names: Sequence[str]) -> list[Source]:
+        """The texts of files, or of stdin."""
+        rule = self.predictor.input_rule()
+        if "data.columns" in self.changes:
+            rule = replace(rule, asked=self.predictor.run.data.columns)
+        names = names or ["-"]
+        prefixes = self._prefixes(names)
+        return [self._texts(name, rule, prefix) for name, prefix in zip(names, prefixes, strict=True)]
+
+    def examples(self, names: Sequence[str]) -> list[Source]:
+        """The examples to score: texts, or texts with their targets."""
+        sides, names = self.predictor.sides, names or ["-"]
+        rule, tables = self.predictor.column_rule(sides), [self._is_table(name) for name in names]
+        if sides == 1 or tables == [True] or names == ["-"]:
+            each = zip(names, tables, self._prefixes(names), strict=True)
+            return [
+                self._rows(name, rule, prefix) if table else self._lines(name, rule) for name, table, prefix in each
+            ]
+        if any(tables):
+            table = names[tables.index(True)]
+            raise UserError(f"{table} is a table, which holds both sides; give it alone, or two files of lines")
+        if len(names) != 2:
+            raise UserError(
+                f"score takes two files, SOURCE and TARGET, or none (stdin then has both), or one table such as .tsv, "
+                f"not {len(names)} files of lines"
+            )
+        sources, targets = (open_lines(name) for name in names)
+        pairs_of_lines = zip_lines(names, decode_lines(sources, names[0]), decode_lines(targets, names[1]))
+        return [Source(map(Entry, pairs_of_lines), lambda since: sources.ready(since) and targets.ready(since))]
+
+    # Tables
+
+    def _is_table(self, name: str) -> bool:
+        return self._format(name) in self.predictor.table_formats
+
+    def _format(self, name: str) -> str:
+        """The format of an input: that of the command line, else by its suffix, else that of the run for files."""
+        from ..data.open_file import plain_suffix
+        from ..data.table_files import SUFFIXES
+
+        own = str(getattr(self.predictor.run.data, "format", "auto"))
+        if "data.format" in self.changes and own != "auto":
+            return own
+        return "text" if name == "-" else SUFFIXES.get(plain_suffix(name), own)
+
+    def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
+        if self._is_table(name):
+            rows = self._records(self._open_table(name, rule), rule)
+            return Source(Entry(prefix + row[0] if prefix else row[0], record) for row, record in rows)
+        lines, whole = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
+        items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
+        if self.predictor.multiline or whole:
+            return Source(map(Entry, items), lines.ready)
+        if self.predictor.field is not None:
+            return Source((Entry(*each) for each in parse_records(items, self.predictor.field)), lines.ready)
+        parsed = parse_rows(items, _shown(name), self._by_name(rule, "jsonl"))
+        return Source((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
+
+    def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
+        rows = self._records(self._open_table(name, rule), rule)
+        sides = self.predictor.sides
+        return Source(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
+
+    def _lines(self, name: str, rule: "ColumnRule") -> Source:
+        """Lines to score: a text each, or a source, a tab and a target, or JSON records."""
+        lines, sides = open_lines(name), self.predictor.sides
+        rows = parse_rows(decode_lines(lines, _shown(name)), _shown(name), self._by_name(rule, "jsonl"))
+        split = split_at_tab if sides == 2 else lambda line, place: (line,)
+        numbered = enumerate(rows, 1)
+        items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)
+        return Source(map(Entry, items), lines.ready)
+
+    def _open_table(self, name: str, rule: "ColumnRule") -> "Table":
+        """Open and check a table, and print which columns are read."""
+        from ..data.line_index import INVALID
+        from ..data.table_files import open_table
+
+        path = self._save_stdin() if name == "-" else name
+        try:
+            table = open_table([path], self._by_name(rule, self._format(name)), self._format(name), self.invalid)
+        except UserError as error:
+            raise UserError(str(error).replace(path, _shown(name))) from error
+        facts = table.facts()
+        if count := int((table.statuses() == INVALID).sum()):
+            facts.append(f"{count:,} records are not valid and get an empty answer (data.invalid=skip)")
+        for fact in facts:
+            print(f"regard: {_shown(name)}: {fact}", file=sys.stderr)
+        return table
+
+    def _by_name(self, rule: "ColumnRule", format: str) -> "ColumnRule":
+        """The rule for a table whose columns always have names: numbers from the run belong to a table without."""
+        numbers = format not in ("tsv", "csv") and all(each.isdecimal() for each in rule.asked)
+        return replace(rule, asked=()) if numbers and "data.columns" not in self.changes else rule
+
+    def _records(self, table: "Table", rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
+        """The sides of every record of a table; those of an invalid record are empty."""
+        from ..data.line_index import HEADER, INVALID
+
+        statuses = table.statuses().tolist()
+        first = statuses.index(HEADER) + 1 if HEADER in statuses else 0  # blank lines may stand before the header
+        for index in range(first, len(statuses)):
+            row = rule.blank if statuses[index] == INVALID else table.item(index)
+            yield row, plain_record(table.record(index)) if self.whole else None
+
+    def _save_stdin(self) -> str:
+        """A file with what stdin has."""
+        self.folders.append(tempfile.TemporaryDirectory())
+        place = Path(self.folders[-1].name) / "stdin"
+        with open(place, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return str(place)
+
+    def _prefixes(self, names: Sequence[str]) -> Sequence[str]:
+        """What goes before the texts of each table, as in evaluation; lines have it already."""
+        prefixes = getattr(self.predictor.run.data, "prefixes", ())
+        tables = sum(map(self._is_table, names))
+        if not prefixes or not tables:
+            return [""] * len(names)
+        if len(prefixes) != len(names):
+            raise UserError(
+                f"data.prefixes has {len(prefixes)} entries and there are {len(names)} files; give one for each"
+            )
+        return list(prefixes)
+
+    def _watch_tabs(self, lines: Iterable[str], name: str) -> Iterator[str]:
+        """The lines; the first with a tab prints how to read columns, if the run was trained on a table."""
+        watching = not self.predictor.multiline
+        for line in lines:
+            if watching and "\t" in line:
+                watching = False
+                if trained_on_table(self.predictor):
+                    notice = "the lines contain tabs and are read whole; data.format=tsv reads columns"
+                    print(f"regard: {_shown(name)}: {notice}", file=sys.stderr)
+            yield line
+
+
+def trained_on_table(predictor: "AnyPredictor") -> bool:
+    """True if the training data of the run are a table."""
+    from ..data.memory import IN_MEMORY
+    from ..data.table_files import file_format
+
+    train = predictor.run.data.train
+    if not train:
+        return False
+    default = "tsv" if len(train) == 1 and len(predictor.roles) > 1 else "text"
+    name = str(train[0][0])
+    return name.endswith(IN_MEMORY) or file_format(name, predictor.run.data.format, default) != "text"
+
+
+def zip_lines(names: Sequence[str], sources: Iterator[str], targets: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for number, (source, target) in enumerate(zip_longest(sources, targets)):
+        if source is None or target is None:
+            more = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
+            counts = (number, number + more) if source is None else (number + more, number)
+            raise UserError(f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}; expected equally many")
+        yield source, target
+
+
+def split_at_tab(line: str, place: str) -> tuple[str, str]:
+    cells = line.split("\t")
+    if len(cells) != 2:
+        raise UserError(f"{place} has {len(cells) - 1} tabs; expected the source, one tab and the target")
+    return cells[0], cells[1]
+
+
+def _shown(name: str) -> str:
+    return "stdin" if name == "-" else name
