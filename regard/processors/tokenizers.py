@@ -34,6 +34,8 @@ SENTINEL = re.compile(r"<extra_id_\d+>")
 MAX_LETTERS = 1000  # of a wordpiece vocabulary
 SAMPLE = 1_000_000  # texts that a tokenizer is trained on, at most
 BYTES = 256
+MAX_WORD = 1000  # characters of a word that subwords are trained on, because the time grows with their square
+LONG_RUN = re.compile(rf"\w{{{MAX_WORD}}}|(?:[^\w\s]|_){{{MAX_WORD}}}|\s{{{MAX_WORD}}}")  # of letters, of signs, of spaces
 
 
 class Tokenizer(Protocol):
@@ -177,7 +179,8 @@ def train_tokenizer(settings: TokenizerConfig, texts: Iterable[str], control: Se
     if settings.kind == "wordpiece":
         backend = _train_wordpiece(backend, texts, symbols, vocab)
     elif settings.kind != "byte":
-        backend.train_from_iterator(_sample(texts, symbols), _trainer(settings.kind, vocab))
+        cut = _word_cutter(backend) if settings.kind in ("bpe", "unigram") else lambda text: [text]
+        backend.train_from_iterator(_sample(texts, symbols, cut), _trainer(settings.kind, vocab))
     if settings.kind == "unigram":
         backend = _round_scores(backend)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
@@ -272,7 +275,7 @@ def _train_wordpiece(backend: Backend, texts: Iterable[str], symbols: Sequence[s
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
     )
-    backend.train_from_iterator(_sample(texts, symbols), trainer)
+    backend.train_from_iterator(_sample(texts, symbols, _word_cutter(backend)), trainer)
     whole = json.loads(backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in SPECIALS]
     return Backend.from_str(json.dumps(whole))
@@ -287,16 +290,44 @@ def _frequent_letters(backend: Backend, texts: Iterable[str], symbols: Sequence[
     return sorted((each for each in counts if not each.isspace()), key=lambda letter: (-counts[letter], letter))
 
 
-def _sample(texts: Iterable[str], symbols: Sequence[str]) -> Iterator[list[str]]:
-    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on."""
+def _word_cutter(backend: Backend) -> Callable[[str], list[str]]:
+    """A function that cuts the words of a text which are longer than MAX_WORD; some up to twice as long stay."""
+    assert backend.pre_tokenizer is not None
+    split = backend.pre_tokenizer.pre_tokenize_str
+    byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)  # words of letters, of digits or of signs
+
+    def cut(text: str) -> list[str]:
+        if not _may_have_long_words(text) or (byte_level and not LONG_RUN.search(text)):
+            return [text]
+        borders = [0, *(place for _, span in split(text) for place in range(*span, MAX_WORD)[1:]), len(text)]
+        return [text[begin:end] for begin, end in itertools.pairwise(borders)]
+
+    return cut
+
+
+def _may_have_long_words(text: str) -> bool:
+    """False if no word is longer than 2 · MAX_WORD: a word that is covers one of these windows, and one look finds a
+    space in most of them."""
+    for place in range(0, len(text) - MAX_WORD + 1, MAX_WORD):
+        words = text[place : place + MAX_WORD].split(None, 1)
+        if not words or len(words[0]) == MAX_WORD:
+            return True
+    return False
+
+
+def _sample(
+    texts: Iterable[str], symbols: Sequence[str], cut: Callable[[str], list[str]] = lambda text: [text]
+) -> Iterator[list[str]]:
+    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on. `cut` cuts long words."""
     separators = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
     if not isinstance(texts, Sequence):
-        yield from (separators.split(text) for text in texts)
+        yield from ([each for part in separators.split(text) for each in cut(part)] for text in texts)
         return
     count = min(len(texts), SAMPLE)
     for first in range(0, count, 1000):
         places = range(first, min(first + 1000, count))
-        yield [part for place in places for part in separators.split(texts[place * len(texts) // count])]
+        some = (part for place in places for part in separators.split(texts[place * len(texts) // count]))
+        yield [each for part in some for each in cut(part)]
 
 
 def _round_scores(backend: Backend) -> Backend:
