@@ -123,7 +123,7 @@ class InputReader:
 
     def _texts(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
         if self._is_table(name):
-            rows = self._records(self._open_table(name, rule), rule)
+            rows = self._records(name, rule)
             return Source(Entry(prefix + row[0] if prefix else row[0], record) for row, record in rows)
         lines, whole = open_lines(name), self._format(name) == "text" and "data.format" in self.changes
         items = self.predictor.items(self._watch_tabs(decode_lines(lines, _shown(name)), name))
@@ -135,7 +135,7 @@ class InputReader:
         return Source((Entry(line if row is None else row[0], record) for line, row, record in parsed), lines.ready)
 
     def _rows(self, name: str, rule: "ColumnRule", prefix: str) -> Source:
-        rows = self._records(self._open_table(name, rule), rule)
+        rows = self._records(name, rule)
         sides = self.predictor.sides
         return Source(Entry((prefix + row[0], *row[1:sides])) for row, _ in rows)
 
@@ -148,37 +148,44 @@ class InputReader:
         items = (split(line, f"{_shown(name)}:{n}") if row is None else row[:sides] for n, (line, row, _) in numbered)
         return Source(map(Entry, items), lines.ready)
 
-    def _open_table(self, name: str, rule: "ColumnRule") -> "Table":
-        """Open and check a table, and print which columns are read."""
+    def _open_table(self, name: str, rule: "ColumnRule") -> "tuple[Table, list[int]]":
+        """Open and check a table, and print which columns are read; with the statuses of its records."""
+        from ..data.columns import LABEL
+        from ..data.labeled import refuse_likely_header
         from ..data.line_index import INVALID
         from ..data.table_files import open_table
+        from ..data.tables import TableExamples
 
         path = self._save_stdin() if name == "-" else name
         try:
             table = open_table([path], self._by_name(rule, self._format(name)), self._format(name), self.invalid)
         except UserError as error:
             raise UserError(str(error).replace(path, _shown(name))) from error
-        facts = table.facts()
-        if count := int((table.statuses() == INVALID).sum()):
+        facts, statuses = table.facts(), table.statuses()
+        if LABEL in rule.roles and rule.header == "auto" and len(examples := TableExamples(table)):
+            refuse_likely_header(examples, rule)
+        if count := int((statuses == INVALID).sum()):
             facts.append(f"{count:,} records are not valid and get an empty answer (data.invalid=skip)")
         for fact in facts:
             print(f"regard: {_shown(name)}: {fact}", file=sys.stderr)
-        return table
+        return table, statuses.tolist()
 
     def _by_name(self, rule: "ColumnRule", format: str) -> "ColumnRule":
         """The rule for a table whose columns always have names: numbers from the run belong to a table without."""
         numbers = format not in ("tsv", "csv") and all(each.isdecimal() for each in rule.asked)
         return replace(rule, asked=()) if numbers and "data.columns" not in self.changes else rule
 
-    def _records(self, table: "Table", rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
-        """The sides of every record of a table; those of an invalid record are empty."""
+    def _records(self, name: str, rule: "ColumnRule") -> Iterator[tuple[tuple[Any, ...], Record | None]]:
+        """The sides of every record of a table; those of an invalid record are empty. It is opened and checked now."""
         from ..data.line_index import HEADER, INVALID
 
-        statuses = table.statuses().tolist()
+        table, statuses = self._open_table(name, rule)
         first = statuses.index(HEADER) + 1 if HEADER in statuses else 0  # blank lines may stand before the header
-        for index in range(first, len(statuses)):
-            row = rule.blank if statuses[index] == INVALID else table.item(index)
-            yield row, plain_record(table.record(index)) if self.whole else None
+        rows = (
+            (rule.blank if statuses[index] == INVALID else table.item(index), index)
+            for index in range(first, len(statuses))
+        )
+        return ((row, plain_record(table.record(index)) if self.whole else None) for row, index in rows)
 
     def _save_stdin(self) -> str:
         """A file with what stdin has."""

@@ -68,7 +68,7 @@ class Seq2SeqSample:
 
     @torch.no_grad()
     def logits_of(self, predictor: "TranslatePredictor") -> Tensor:
-        from ..tasks.translate import logits
+        from ..tasks.seq2seq_scoring import logits
 
         return logits(predictor.model, self.batch)
 

@@ -35,7 +35,9 @@ MAX_LETTERS = 1000  # of a wordpiece vocabulary
 SAMPLE = 1_000_000  # texts that a tokenizer is trained on, at most
 BYTES = 256
 MAX_WORD = 1000  # characters of a word that subwords are trained on, because the time grows with their square
-LONG_RUN = re.compile(rf"\w{{{MAX_WORD}}}|(?:[^\w\s]|_){{{MAX_WORD}}}|\s{{{MAX_WORD}}}")  # of letters, of signs, of spaces
+LONG_RUN = re.compile(
+    rf"\w{{{MAX_WORD}}}|(?:[^\w\s]|_){{{MAX_WORD}}}|\s{{{MAX_WORD}}}"
+)  # of letters, of signs, of spaces
 
 
 class Tokenizer(Protocol):
@@ -299,7 +301,11 @@ def _word_cutter(backend: Backend) -> Callable[[str], list[str]]:
     def cut(text: str) -> list[str]:
         if not _may_have_long_words(text) or (byte_level and not LONG_RUN.search(text)):
             return [text]
-        borders = [0, *(place for _, span in split(text) for place in range(*span, MAX_WORD)[1:]), len(text)]
+        borders = [
+            0,
+            *(place for _, (begin, end) in split(text) for place in range(begin, end, MAX_WORD)[1:]),
+            len(text),
+        ]
         return [text[begin:end] for begin, end in itertools.pairwise(borders)]
 
     return cut
@@ -318,7 +324,10 @@ def _may_have_long_words(text: str) -> bool:
 def _sample(
     texts: Iterable[str], symbols: Sequence[str], cut: Callable[[str], list[str]] = lambda text: [text]
 ) -> Iterator[list[str]]:
-    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on. `cut` cuts long words."""
+    """At most SAMPLE of the texts, evenly spaced, without the symbols, which are not trained on.
+
+    `cut` divides a text with long words.
+    """
     separators = re.compile("|".join(re.escape(symbol) for symbol in sorted(symbols, key=len, reverse=True)) or r"(?!)")
     if not isinstance(texts, Sequence):
         yield from ([each for part in separators.split(text) for each in cut(part)] for text in texts)

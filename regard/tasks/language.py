@@ -35,6 +35,7 @@ from .base import (
     TrainingJob,
     build_model,
     kept_tokenizer,
+    log_facts,
     max_vocab,
     restored_tokenizer,
     vocab_size,
@@ -150,6 +151,7 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         texts = data_split(self.run, "test", self.tokenizer, self.folder, sides)
         size = {"bytes": texts.bytes, "characters": texts.characters, "words": texts.words}
         self.refuse_long(self.run.data.max_tokens, "a window (data.max_tokens)")
+        log_facts(texts.name, texts.facts)
         for fact in texts.report():
             warnings.warn(f"{texts.name}: {fact}", stacklevel=3)
         nll = corpus_nll(self.model, texts, self.run.data, self.tokenizer.size, self.device)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
-from ..data.batch import Batch
 from ..data.columns import SOURCE, TARGET, Role
 from ..data.dataset import PairDataset
 from ..data.examples import Examples
@@ -20,7 +19,6 @@ from ..data.pairs import open_pairs, split_references
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
-from ..decode.ensemble import mean_logprobs
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
@@ -55,6 +53,7 @@ from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
+from .seq2seq_scoring import decoder_states, logits
 from .task import TEXT, Task
 from .translations import (
     OWN_SETTINGS,
@@ -281,19 +280,6 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
                     )
         model = Ensemble([as_module(predictor.model) for predictor in predictors.values()])
         return TranslatePredictor(first.run, model, first.source, first.target, first.device, first.filters)
-
-
-def logits(model: Seq2SeqModel | Ensemble, batch: Batch) -> Tensor:
-    """For a known target: (tokens, vocab) of the valid tokens of padded rows, (rows, width, vocab) of packed rows."""
-    if isinstance(model, Ensemble):
-        return mean_logprobs([logits(member, batch) for member in model.members])
-    states, kept = decoder_states(model, batch), batch["labels"].positions
-    return model.logits(states if kept is None else states.flatten(0, 1)[kept])
-
-
-def decoder_states(model: Seq2SeqModel, batch: Batch) -> Tensor:
-    """The decoder's output for a known target: (batch, tokens, width)."""
-    return model.decode(batch["target"], model.encode(batch["source"]))
 
 
 # Validation decodes greedily, whatever decode.* the run has.

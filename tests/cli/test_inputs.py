@@ -262,6 +262,10 @@ def test_a_first_line_that_may_be_a_header(folder, tmp_path, capsys):
     check_error(
         capsys, "predict", folder / "translate", tmp_path / "test.csv", words="test.csv:1: the first line, question"
     )
+    labeled = tmp_path / "labeled.tsv"
+    labeled.write_text("foo\tbar\n" + "so good\tpos\nso bad\tneg\n" * 5)
+    words = f"{labeled}:1: the line foo | bar may name the columns, because no other line has the label 'bar'"
+    check_error(capsys, "predict", folder / "classify", labeled, words=words)
     path.write_text("id\tsource\tdate\n1\ta\t2\n")
     out, err = run_cli(capsys, "predict", folder / "translate", path)
     assert len(out.splitlines()) == 1 and "source is column source (of id, source, date)" in err

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import time
 import wave
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 from regard.errors import UserError
+from regard.processors import tokenizers
 from regard.processors.audio import AudioProcessor, Sound, read_sound
 from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
 from regard.processors.boxes import Boxes, BoxProcessor
@@ -63,6 +65,31 @@ def test_text(tokenizer, tmp_path):
     assert (tmp_path / "tokenizer.json").read_bytes() == (tmp_path / "same.json").read_bytes()
     again = load_processor(tmp_path / "tokenizer.json")
     assert isinstance(again, TextProcessor) and again.encode(TEXTS[0]).tolist() == encoded[0].tolist()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_a_word_of_any_length_is_trained_on_quickly(kind):
+    """Training took 30 s and more for a word of 300,000 letters; ordinary texts give the vocabulary that they gave."""
+    ordinary = ["the quick brown fox jumps over the lazy dog", "x" * 999, "字" * 400 + "，" + "字" * 900] * 4
+    settings = TokenizerConfig(kind=kind, vocab=300)
+    long, began = "ab" * 150_000, time.process_time()
+    tokenizer = train_tokenizer(settings, [*ordinary, long])
+    (ids,) = tokenizer.encode([long])
+    if kind != "wordpiece":
+        assert tokenizer.decode([ids]) == [long]
+    assert time.process_time() - began < 12
+    with pytest.MonkeyPatch.context() as patch:
+        whole = train_tokenizer(settings, ordinary)
+        patch.setattr(tokenizers, "_word_cutter", lambda backend: lambda text: [text])
+        assert whole.backend.to_str() == train_tokenizer(settings, ordinary).backend.to_str()
+
+
+def test_only_long_words_are_cut():
+    split = tokenizers._word_cutter(train_tokenizer(TokenizerConfig(vocab=300), ["a"]).backend)
+    for text in ("", "a " * 5000, "1a" * 5000, "字，" * 5000, "a" * 1000):
+        assert split(text) == [text]
+    for text in ("a" * 5000, "b " + "é" * 3456 + " c", " " * 3000, "-_" * 2000):
+        assert "".join(split(text)) == text and max(map(len, split(text))) <= tokenizers.MAX_WORD + 3
 
 
 def test_text_of_a_folder_keeps_its_control_tokens(tokenizer, tmp_path):

@@ -15,7 +15,7 @@ from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, sear
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks.objectives import Seq2SeqObjective
-from regard.tasks.translate import decoder_states
+from regard.tasks.seq2seq_scoring import decoder_states
 from regard.training.checkpoint import load_model, save_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

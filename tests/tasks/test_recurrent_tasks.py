@@ -15,7 +15,7 @@ from regard.errors import UserError
 from regard.parts.losses import smoothed_cross_entropy
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks import translate
-from regard.tasks.translate import logits
+from regard.tasks.seq2seq_scoring import logits
 
 FAMILIES = pytest.mark.parametrize("family", ["rnn", "cnn"])
 TINY = {
