@@ -96,7 +96,7 @@ def read_csv(path: Path, rule: ColumnRule, invalid: str) -> ColumnTable:
         return [None if index is None else cells[index] for index in choice.indices]
 
     place = lambda index: f"{path}:{rows[index][0]}"  # noqa: E731
-    record = lambda index: dict(zip(choice.names, rows[index][1], strict=False))  # noqa: E731
+    record = lambda index: dict[str, object](zip(choice.names, rows[index][1], strict=False))  # noqa: E731
     return ColumnTable(str(path), len(rows), row, place, rule, choice, invalid, record)
 
 
