@@ -321,7 +321,7 @@ def _add_start(
     own = {key for key in settings if key.endswith(".dropout") and draft.origin.get(key, "").startswith("recipe")}
     draft.add_layer(f"start {start}", {key: value for key, value in settings.items() if key not in own})
     if (task := str(draft.values.get("task"))) in TASKS:
-        draft.add_layer(f"task {task}", family_of(family).SPEC.start_settings(TASKS[task].head, settings))
+        draft.add_layer(f"start {start} for {task}", family_of(family).SPEC.start_settings(TASKS[task].head, settings))
     return settings
 
 

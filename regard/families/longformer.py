@@ -35,8 +35,8 @@ class Config(bert.EncoderConfig):
 
 def global_class_token(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
     """Classes are read from the first token: it becomes global, though a start for masked words has no global token."""
-    added = head == "class" != start["model.head"] and start["model.attention.named"]
-    return {"model.attention.globals": 1} if added and not start["model.attention.globals"] else {}
+    added = head == "class" != start.get("model.head") and start.get("model.attention.named")
+    return {"model.attention.globals": 1} if added and not start.get("model.attention.globals") else {}
 
 
 SPEC = replace(bert.SPEC, start_settings=global_class_token)

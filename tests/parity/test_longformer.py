@@ -203,7 +203,7 @@ def test_a_classifier_from_a_start_without_classes_has_a_global_token(tmp_path: 
     base = {"model.family": "longformer", "train.steps": 1, "start": str(start)}
     resolved = regard.resolve("classify", base)
     assert resolved.run.model.attention.globals == 1
-    assert resolved.origin["model.attention.globals"] == "task classify"
+    assert resolved.origin["model.attention.globals"] == f"start {start} for classify"
     assert regard.resolve("classify", base | {"model.attention.globals": 0}).run.model.attention.globals == 0
     for task in ("tag", "masked"):  # as in transformers
         assert regard.resolve(task, base).run.model.attention.globals == 0
@@ -217,6 +217,19 @@ def test_a_classifier_from_a_start_without_classes_has_a_global_token(tmp_path: 
         wanted = theirs(torch.tensor([ids])).logits.log_softmax(-1)[0].tolist()
     assert len(ids) > 40  # several windows
     assert ours.score([text] * 2, ours.labels.names) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_starts_that_need_no_other_global_token() -> None:
+    """One with classes decides itself; one without projections for global tokens cannot have any; old ones name none."""
+    adapt = longformer.SPEC.start_settings
+    start = {"model.head": "words", "model.attention.named": True, "model.attention.globals": 0}
+    assert adapt("class", start) == {"model.attention.globals": 1}
+    for head, changes in (
+        ("tag", {}), ("class", {"model.head": "class"}), ("class", {"model.attention.named": False}),
+        ("class", {"model.attention.globals": 2}),
+    ):  # fmt: skip
+        assert adapt(head, start | changes) == {}
+    assert adapt("class", {"model.head": "words"}) == {}
 
 
 def test_the_class_head_has_its_global_token_whatever_a_folder_says(tmp_path: Path) -> None:
