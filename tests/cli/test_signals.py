@@ -158,6 +158,30 @@ def test_a_lock_excludes_other_threads_too(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("process 7 on mars" if sys.argv[2] else "", end="", file=file, flush=True)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_signals
+@pytest.mark.parametrize("known", [True, False])
+def test_a_lock_of_another_process_is_refused_until_it_ends(tmp_path: Path, known: bool) -> None:
+    command = [sys.executable, "-S", "-c", HOLDER, str(tmp_path / ".lock"), "x" * known]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"locked\n"
+        holder_name = "process 7 on mars" if known else "another process"
+        with pytest.raises(UserError, match=f"is being trained by {holder_name}; wait until it ends, stop it, or"):
+            RunLock(tmp_path).__enter__()
+        holder.kill()
+    with RunLock(tmp_path):
+        assert (tmp_path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+
+
 def test_a_file_that_its_holder_removed_is_locked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening and locking, the holder may end and remove the file."""
     original, opened = os.open, []

@@ -25,7 +25,7 @@ from regard.device import resolve_device
 from regard.errors import UserError
 from regard.parts.inputs import Inputs
 from regard.parts.losses import smoothed_cross_entropy
-from regard.training import curves, fit, loop, progress
+from regard.training import checkpoint, curves, fit, loop, progress
 from regard.training import optim as optim
 from regard.training.objective import LossSum, Objective
 from regard.training.schedules import learning_rate
@@ -663,6 +663,41 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
         fit(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
     assert signal.getsignal(signal.SIGINT) == before
     assert checkpoints(tmp_path) == [5]
+
+
+def test_a_second_interrupt_while_saving_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends at once; the half-written checkpoint is removed and the one before is resumed."""
+    write, struck = checkpoint._write, []
+
+    def strike(record: dict[str, Any]) -> None:
+        if record["step"] == 7 and record["event"] == "train" and not struck:
+            struck.append(7)
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted_write(path: Path, *given: Any) -> None:
+        write(path, *given)
+        if struck and path.name == "optimizer.safetensors":
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write", interrupted_write)
+        with pytest.raises(KeyboardInterrupt):
+            fit(Task(log_every=1).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    assert checkpoints(tmp_path) == [5] and not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+    assert trained(tmp_path, resume=True, log_every=1).status == "finished"
+    trained(tmp_path / "whole", log_every=1)
+    for name in ("model.safetensors", "checkpoints/step-20/optimizer.safetensors"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_outcome_names_the_signal(tmp_path: Path) -> None:
+    def strike(record: dict[str, Any]) -> None:
+        if record["event"] == "train":
+            signal.raise_signal(signal.SIGHUP)
+
+    outcome = fit(Task(log_every=3).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    assert (outcome.status, outcome.signal) == ("stopped", signal.SIGHUP)
+    assert trained(tmp_path, resume=True).signal == 0
 
 
 def test_stopping_before_any_evaluation_still_saves_weights(tmp_path: Path) -> None:
