@@ -1,21 +1,40 @@
 """Sentences for mistakes that no end-to-end test makes."""
 
+import errno
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import regard
+from regard import recipes
 from regard.adapt.injection import Injection
 from regard.adapt.tuned_run import base_folder
+from regard.adapt.virtual_tokens import initial_tokens
+from regard.cli.embeddings import print_embeddings
 from regard.config.tuning import Lora, Untuned
+from regard.data import arrow
+from regard.data.open_file import open_decompressed
 from regard.errors import UserError
-from regard.formats.peft import load_adapter
-from regard.processors.audio import read_sound
+from regard.families import gpt
+from regard.families.spec import ModelSpec
+from regard.files import atomic_write
+from regard.formats import model_card
+from regard.formats.ctranslate2 import import_ctranslate2
+from regard.formats.peft import VECTORS, _load_virtual_tokens, load_adapter
+from regard.parts.layer import smallest_context
+from regard.processors.audio import read_sound, resample
+from regard.processors.external import sentencepiece_processor
+from regard.processors.image import open_picture
+from regard.synthetic.matching import MatchingExamples
+from regard.tasks.predictor import Predictor
 from regard.tasks.translate import TranslatePredictor
+from regard.testing import outputs_of
 
 
 def test_a_module_is_tuned_once():
@@ -53,3 +72,122 @@ def test_other_sounds_need_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"the bytes is no plain WAV; for other formats: pip install 'regard\[audio\]'"):
         read_sound(b"OggS")
+
+
+def missing(monkeypatch, *modules: str) -> None:
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(
+    "module, call, words",
+    [
+        (
+            "pyarrow",
+            lambda: arrow._import_arrow("a.parquet"),
+            r"a.parquet needs pyarrow, .* pip install 'regard\[tables\]'",
+        ),
+        (
+            "zstandard",
+            lambda: open_decompressed(Path("a.zst")),
+            r"a.zst needs zstandard, .* pip install 'regard\[tables\]'",
+        ),
+        ("ctranslate2", import_ctranslate2, r"--to ctranslate2 needs ctranslate2; .* pip install 'regard\[export\]'"),
+        (
+            "scipy.signal",
+            lambda: resample(np.zeros(9), 8000, 16000),
+            r"resampled to 16000; pip install 'regard\[audio\]'",
+        ),
+        (
+            "sentencepiece",
+            sentencepiece_processor,
+            r"Marian folders need sentencepiece; .* pip install 'regard\[marian\]'",
+        ),
+        ("PIL", lambda: open_picture(b""), r"pictures need Pillow; .* pip install 'regard\[vision\]'"),
+    ],
+)
+def test_a_package_that_is_missing(monkeypatch, module, call, words):
+    missing(monkeypatch, module)
+    with pytest.raises(UserError, match=words):
+        call()
+
+
+def test_virtual_tokens_need_an_embedding():
+    with pytest.raises(UserError, match="has no token embedding to put virtual tokens before; use tune.kind=lora"):
+        initial_tokens(nn.Sequential(nn.Linear(2, 2)), 3, ())
+
+
+def test_only_some_models_have_embeddings():
+    with pytest.raises(UserError, match="this model has no embeddings; --embed and --similar are for BERT runs"):
+        print_embeddings(object(), [], None)
+
+
+def test_a_recipe_that_cannot_be_read(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory; give a readable .toml file"):
+        recipes.load(tmp_path)
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    with (
+        pytest.raises(UserError, match="a.json cannot be written .Permission denied.; choose another path"),
+        atomic_write(tmp_path / "a.json"),
+    ):
+        raise refused
+
+
+@pytest.mark.parametrize(("sources", "targets"), [("a", ["b"]), (["a"], "b"), ("a", None)])
+def test_score_takes_two_of_a_kind(sources, targets):
+    with pytest.raises(UserError, match="score takes two texts or two lists of texts, not one of each"):
+        TranslatePredictor.score(SimpleNamespace(), sources, targets)
+
+
+def test_an_empty_text_has_no_attention():
+    with pytest.raises(UserError, match="the text is empty and has no attention to show; give a sentence"):
+        TranslatePredictor.look(SimpleNamespace(), " ")
+
+
+def test_some_runs_cannot_be_compared():
+    with pytest.raises(UserError, match="these runs predict no texts or labels, so there is nothing to compare"):
+        Predictor.paired_test(SimpleNamespace(), [], [])
+
+
+def test_marks_need_room():
+    with pytest.raises(UserError, match="data.max_tokens=4 leaves 2 words for the marks; use at least"):
+        MatchingExamples("train", 2, 10, seed=1)
+
+
+def test_there_are_laws_for_some_outputs_only():
+    for spec, words in (
+        (ModelSpec(frozenset({"smells"}), frozenset({"next"})), "reads smells"),
+        (ModelSpec(frozenset({"tokens"}), frozenset()), "writes nothing"),
+    ):
+        with pytest.raises(UserError, match=f"odd {words}; there are laws for "):
+            outputs_of(SimpleNamespace(__name__="odd", SPEC=spec))
+
+
+def test_a_damaged_log(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1')
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged .*; restore it, or move it away"):
+        model_card.events(tmp_path)
+
+
+def test_a_prompt_of_another_shape():
+    for count, words in (
+        (9, r"is \(4, 8\); expected num_virtual_tokens \(9\) rows"),
+        ("4", r"expected num_virtual_tokens \('4'\) rows"),
+    ):
+        with pytest.raises(UserError, match=words):
+            _load_virtual_tokens(nn.Module(), "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, count)
+    settings = {
+        "vocab": 9,
+        "width": 8,
+        "heads": 2,
+        "layers": 1,
+        "inner": 8,
+        "positions": {"kind": "learned", "tokens": 4},
+    }
+    short = gpt.Model(gpt.Config.model_validate(settings))
+    assert smallest_context(short) == 4
+    with pytest.raises(UserError, match="folder has 4 virtual tokens, and this base has 4 positions in all"):
+        _load_virtual_tokens(short, "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, 4)
