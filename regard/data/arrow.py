@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..files import cache_folder, explain_os_error, remove, sync
+from ..files import cache_folder, remove, sync
 from .columns import is_missing
 from .examples import LazySequence
 from .tables import check_names
@@ -96,13 +96,14 @@ def spool(records: Iterable[Any], key: str) -> Path:
     schema, count, digest = features.arrow_schema if features else None, 0, hashlib.blake2b(digest_size=16)
     folder = cache_folder()
     draft = folder / f".spool.{os.getpid()}.tmp"
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.callback(remove, draft)
         writer = None
         for chunk in _chunks(records, key):
             table = _as_table(pa, chunk, schema, f"{key}, records {count + 1:,} to {count + len(chunk):,}")
-            with _explained(folder, draft):
-                folder.mkdir(parents=True, exist_ok=True)
+            with _writing(folder):
                 writer = writer or stack.enter_context(pa.ipc.new_file(str(draft), table.schema))
                 writer.write_table(table)
             digest.update(json.dumps([str(table.schema), *chunk], default=str).encode())
@@ -110,7 +111,7 @@ def spool(records: Iterable[Any], key: str) -> Path:
         if not writer:
             raise UserError(f"{key} is an iterable without records; give at least one")
         path = folder / f"{digest.hexdigest()}.arrow"
-        with _explained(folder, draft):
+        with _writing(folder):
             writer.close()
             sync(draft)
             draft.replace(path)
@@ -119,11 +120,12 @@ def spool(records: Iterable[Any], key: str) -> Path:
 
 
 @contextmanager
-def _explained(folder: Path, draft: Path) -> Iterator[None]:
+def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise explain_os_error(error, folder, draft) from error
+        remedy = "free space there, or set XDG_CACHE_HOME to another folder"
+        raise UserError(f"{folder} cannot be written ({error.strerror or error}); {remedy}") from error
 
 
 def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:

@@ -51,7 +51,7 @@ def _choose_cells(rows: Sequence[Any], rule: ColumnRule) -> _Chosen:
     width = 1 if isinstance(first, str) else len(first) if isinstance(first, tuple | list) else 0
     if not width:
         raise ValueError(f"its first record is a {type(first).__name__}; expected tuples, dicts or texts")
-    choice = replace(rule, header="no").by_number(width)
+    choice = _by_number(rule, width)
 
     def row_cells(index: int) -> Sequence[object]:
         row = (rows[index],) if isinstance(rows[index], str) else rows[index]
@@ -73,7 +73,7 @@ def _choose_columns(
         raise UserError(f"the columns differ in length: {', '.join(map(str, sorted(sizes)))}; give equal ones")
     names = list(columns)
     numbered = names == [str(number) for number in range(1, len(names) + 1)]
-    choice = replace(rule, header="no").by_number(len(names)) if numbered else rule.by_name(names)
+    choice = _by_number(rule, len(names)) if numbered else rule.by_name(names)
     for role, index in zip(rule.roles, choice.indices, strict=False):
         if role in (LABEL, TAGS) and index is not None and names[index] in labels and not rule.names:
             rule = replace(rule, names=tuple(labels[names[index]]))
@@ -81,6 +81,13 @@ def _choose_columns(
     cells = lambda index: [None if column is None else column[index] for column in chosen]  # noqa: E731
     record = lambda index: {name: column[index] for name, column in columns.items()}  # noqa: E731
     return _Chosen(max(sizes, default=0), cells, rule, choice, record)
+
+
+def _by_number(rule: ColumnRule, count: int) -> Choice:
+    try:
+        return replace(rule, header="no").by_number(count)
+    except ValueError as error:
+        raise UserError(f"{error}; give a value for each of {', '.join(rule.words[: rule.needed])}") from error
 
 
 def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

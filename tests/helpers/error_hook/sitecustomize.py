@@ -44,10 +44,11 @@ def record(package: str, depth: int, number: int, name: str) -> None:
 
 
 def causes(error):
-    """The exception that is being handled; of pydantic's, those of its validators."""
+    """The exception that is being handled, and those it is made of; of pydantic's, those of its validators."""
     if error is None:
         return
     yield error
+    yield from causes(error.__cause__)
     if type(error).__name__ == "ValidationError":
         for each in error.errors(include_url=False):
             yield from causes(each.get("ctx", {}).get("error"))
