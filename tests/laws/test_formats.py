@@ -1,5 +1,6 @@
 """One law over all formats: the same records give the same examples, weights, metrics and answers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from helpers.containers import CONTAINERS, FILES, Columns, holds_line_breaks, ho
 from helpers.reads import TINY, labeled_examples
 
 import regard
+from regard.cli import app as cli
 from regard.config.schema import LabelData, MaskData, MixData, PairData, SpanData, TagData, TextData
 from regard.data.documents import open_documents
 from regard.data.labeled import labeled_texts
@@ -222,14 +224,16 @@ def as_columns(examples: list[tuple[str, str]]) -> Columns:
     return {"text": [text for text, _ in examples], "label": [label for _, label in examples]}
 
 
+SETTINGS = {**TINY, "train.steps": 2, "train.warmup": 1, "train.save_every": 2, "train.eval_every": 2}
+
+
 def test_every_container_trains_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.training.curves.draw", lambda folder: None)
-    settings = {**TINY, "train.steps": 2, "train.warmup": 1, "train.save_every": 2, "train.eval_every": 2}
     weights, metrics, answers = set(), [], []
     for name in TRAINED:
         (folder := tmp_path / name).mkdir()
         data = {"train": CONTAINERS[name](as_columns(TRAIN), folder), "holdout": 0.1}
-        predictor = regard.train("classify", settings, out=folder / "run", data=data)
+        predictor = regard.train("classify", SETTINGS, out=folder / "run", data=data)
         assert predictor is not None
         weights.add((folder / "run" / "model.safetensors").read_bytes())
         (other := folder / "test").mkdir()
@@ -238,3 +242,29 @@ def test_every_container_trains_the_same_weights(tmp_path: Path, monkeypatch: py
     assert len(weights) == 1
     assert all(each == metrics[0] for each in metrics) and metrics[0]["examples"] == len(TEST)
     assert all(each == answers[0] for each in answers)
+
+
+ANSWERED = [name for name in FILES if not name.endswith((".gz", ".bz2", ".xz"))]
+
+
+def test_the_command_line_answers_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One answer per record, in order; a record without text has an empty one."""
+    monkeypatch.setattr("regard.training.curves.draw", lambda folder: None)
+    predictor = regard.train("classify", SETTINGS, out=tmp_path / "run", data={"train": TRAIN})
+    assert predictor is not None
+    columns = as_columns(TEST)
+    columns["text"][3] = None
+    texts = [text for text in columns["text"] if text]
+    expected = predictor.predict(texts)
+    expected.insert(3, "")
+    metrics = predictor.evaluate(rows_of(columns))
+    for name in ANSWERED:
+        (folder := tmp_path / name).mkdir()
+        path = CONTAINERS[name](columns, folder)
+        capsys.readouterr()
+        assert cli.main(["predict", str(tmp_path / "run"), path]) == 0, name
+        assert capsys.readouterr().out.split("\n")[:-1] == expected, name
+        assert cli.main(["eval", str(tmp_path / "run"), "--data", path, "--json"]) == 0, name
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(metrics)), name
