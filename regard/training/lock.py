@@ -61,13 +61,12 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _held.discard(self.path)
-        with suppress(OSError):
-            if sys.platform == "win32":  # an open file cannot be removed there
-                os.close(self.handle)
-                os.unlink(self.path)
-            else:
-                os.unlink(self.path)
-                os.close(self.handle)
+        if sys.platform == "win32":  # an open file cannot be removed there
+            os.close(self.handle)
+        with suppress(OSError):  # a training that failed at its first step has removed the folder
+            os.unlink(self.path)
+        if sys.platform != "win32":  # removed while it is locked, so that it is not taken from another process
+            os.close(self.handle)
 
 
 if sys.platform == "win32":
