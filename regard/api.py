@@ -1,7 +1,8 @@
 """The Python interface: train, load, build, convert, compare. The command line calls these functions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +13,7 @@ from .config.run import ResolvedRun, Run, change_settings, family_of, load_confi
 from .config.schema import Sides
 from .data.memory import evaluation_sides, with_data
 from .errors import UserError
-from .files import JsonObject
+from .files import JsonObject, path_name
 from .formats.hub import local_folder
 from .formats.model_source import find_model
 from .pretrained import Pretrained, read_settings
@@ -35,10 +36,10 @@ def resolve(recipe: str, overrides: Settings | None = None) -> ResolvedRun:
 
 
 def train(
-    recipe: str | None = None,
+    recipe: str | PathLike[str] | None = None,
     overrides: Settings | None = None,
     *,
-    out: str | Path,
+    out: str | PathLike[str],
     resume: bool = False,
     progress: bool = False,
     on_event: Callable[[JsonObject], None] | None = None,
@@ -49,7 +50,8 @@ def train(
     `overrides` has dotted keys, `sections` are groups: `train("translate", out="runs/x", model={"size": "tiny"})`.
     `train(out="runs/x", resume=True)` continues a run.
     """
-    out, changes = Path(out), _merge(overrides, sections)
+    out, changes = Path(path_name(out, "out")), _merge(overrides, sections)
+    recipe = None if recipe is None else path_name(recipe, "recipe")
     launched = run_training(recipe, changes, out=out, resume=resume, progress=progress, on_event=on_event)
     if launched.outcome.status == "stopped":
         return None
@@ -64,7 +66,7 @@ def run_training(recipe: str | None, changes: Settings, *, out: Path, resume: bo
 
 
 def load(
-    path: str | Path,
+    path: str | PathLike[str],
     overrides: Settings | None = None,
     *,
     tune: "Tunes | None" = None,
@@ -80,9 +82,9 @@ def load(
     """
     if force and tune is None:
         raise UserError("--force applies only to --tune; give --tune, or leave --force out")
-    changes = _merge(overrides, sections)
+    path, changes = path_name(path, "path"), _merge(overrides, sections)
     if tune is not None:
-        return _load_tuned(str(path), tune, changes, force)
+        return _load_tuned(path, tune, changes, force)
     if len(names := _split_paths(path)) > 1:
         return _load_ensemble(names, changes)
     source = find_model(names[0])
@@ -91,9 +93,9 @@ def load(
     return _apply_precision(source.load(changes))
 
 
-def build(recipe: str, overrides: Settings | None = None, **sections: Any) -> "nn.Module":
+def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sections: Any) -> "nn.Module":
     """The untrained model of a recipe. Set model.vocab, else it is tokenizer.vocab."""
-    return _build(resolve(recipe, {"train.steps": 1, **_merge(overrides, sections)}).run)
+    return _build(resolve(path_name(recipe, "recipe"), {"train.steps": 1, **_merge(overrides, sections)}).run)
 
 
 def _build(run: Run) -> "nn.Module":
@@ -160,9 +162,9 @@ def recipes() -> list[tuple[str, str]]:
 
 
 def convert(
-    path: str | Path,
+    path: str | PathLike[str],
     *,
-    out: str | Path,
+    out: str | PathLike[str],
     to: str | None = None,
     average: int = 0,
     precision: str = "fp32",
@@ -176,37 +178,44 @@ def convert(
     """
     from .formats.convert import convert as write
 
+    path, out = path_name(path, "path"), path_name(out, "out")
     folder = Path(path) if Path(path).exists() else find_model(path).path
     return write(folder, Path(out), lambda each: load(each, CPU_FP32), to, average, precision, data, merge)
 
 
-def compare(paths: Sequence[str | Path], overrides: Settings | None = None, data: Any = None) -> JsonObject:
+def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = None, data: Any = None) -> JsonObject:
     """Metrics of several runs on the same data; for runs that write text, also a paired bootstrap against the first."""
     from .tasks.comparison import compare_predictors
 
-    for name in (name for path in paths for name in _split_paths(path)):
+    if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable):
+        raise UserError(f"paths is a {type(paths).__name__}; expected a list of runs to compare")
+    runs = [path_name(path, "a path") for path in paths]
+    for name in (name for run in runs for name in _split_paths(run)):
         find_model(name)  # report a wrong path before any work
-    return compare_predictors(((str(path), load(path, overrides)) for path in paths), evaluation_sides(data))
+    return compare_predictors(((run, load(run, overrides)) for run in runs), evaluation_sides(data))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
 def _merge(overrides: Settings | None, sections: Settings) -> dict[str, Any]:
-    """Settings by dotted key; overrides win over sections. Data in memory get a name."""
-    return {**dict(flatten(with_data(sections))), **dict(flatten(with_data(overrides or {})))}
+    """Settings by dotted key; overrides win over sections. Data in memory get a name, paths become text."""
+    if not isinstance(overrides or {}, Mapping):
+        raise UserError(f"overrides is a {type(overrides).__name__}; expected a dict of settings by dotted key")
+    merged = {**dict(flatten(with_data(sections))), **dict(flatten(with_data(overrides or {})))}
+    return {key: fspath(value) if isinstance(value, PathLike) else value for key, value in merged.items()}
 
 
 def _pretrained(folder: str) -> Pretrained:
     return Pretrained(folder, lambda path: load(path, CPU_FP32))
 
 
-def _split_paths(path: str | Path) -> list[str]:
+def _split_paths(path: str) -> list[str]:
     """One folder, or the folders of a comma-separated list."""
     if Path(path).exists():
-        return [str(path)]
+        return [path]
     try:
-        return [str(name) for name in split_commas(str(path))]
+        return [str(name) for name in split_commas(path)]
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -88,6 +88,15 @@ def explain_os_error(error: OSError, path: Path, draft: Path | None = None) -> E
     return error
 
 
+def path_name(value: object, name: str) -> str:
+    """A path or name that a program gives, as a str; `name` is that of the argument."""
+    found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(found, str):
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{name} is {kind}; expected a path: a str or an os.PathLike")
+    return found
+
+
 def json_line(value: Any) -> str:
     """A value as one line of JSON. JSON has no NaN and no infinity: they become null, with a warning."""
     try:

@@ -15,7 +15,7 @@ from ..config.run import Run
 from ..config.schema import Sides
 from ..data.columns import ColumnRule
 from ..errors import UserError
-from ..files import JsonObject
+from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
 from ..look import CrossAttentionView, SelfAttentionView
 from ..parts.layer import smallest_context
@@ -159,22 +159,24 @@ def base_folder(run: Run, folder: Path) -> str:
 # --- several tuned runs over one base --------------------------------------------------------------------------------
 
 
-Tunes: TypeAlias = str | Path | Mapping[str, str | Path] | Sequence[str | Path]
+AnyPath: TypeAlias = str | os.PathLike[str]
+Tunes: TypeAlias = AnyPath | Mapping[str, AnyPath] | Iterable[AnyPath]
 """The folder of a tuned run, or several: by name, or in a list, where the last part of the path is the name."""
 
 
 def load_over(tunes: Tunes, read: Callable[[Path], AnyPredictor]) -> AnyPredictor:
     """The predictor that `read` makes of one folder; of several an AdapterSwitch."""
-    if isinstance(tunes, str | Path):
-        return read(Path(tunes))
-    named = tunes if isinstance(tunes, Mapping) else _by_name(tunes)
+    if isinstance(tunes, str | os.PathLike) or not isinstance(tunes, Iterable):
+        return read(Path(path_name(tunes, "tune")))
+    named = tunes if isinstance(tunes, Mapping) else _by_name(list(tunes))
     if not named:
         raise UserError("tune is empty; give the folder of a tuned run, or several by name")
-    return AdapterSwitch({name: read(Path(folder)) for name, folder in named.items()})
+    return AdapterSwitch({name: read(Path(path_name(folder, "a path of tune"))) for name, folder in named.items()})
 
 
-def _by_name(folders: Sequence[str | Path]) -> dict[str, Path]:
-    named = {Path(folder).resolve().name: Path(folder) for folder in folders}
+def _by_name(folders: Sequence[AnyPath]) -> dict[str, Path]:
+    paths = [Path(path_name(folder, "a path of tune")) for folder in folders]
+    named = {path.resolve().name: path for path in paths}
     if len(named) < len(folders):
         raise UserError("two folders in tune have the same name; give them names: tune={'a': …, 'b': …}")
     return named
@@ -212,7 +214,7 @@ class AdapterSwitch(AnyPredictor):
     def selected(self) -> AnyPredictor:
         return self.predictors[self.name]
 
-    def requests(self, items: Sequence[Any], details: bool = False, **decode: object) -> list[Request]:
+    def requests(self, items: Iterable[Any], details: bool = False, **decode: object) -> list[Request]:
         """`adapter` may stand beside the names of decode.*."""
         name = str(decode.pop("adapter", None) or self.name)
         return [replace(each, adapter=name) for each in self[name].requests(items, details, **decode)]

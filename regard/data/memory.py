@@ -1,7 +1,7 @@
 """Data that a program hands over instead of file names: lists, frames, Arrow tables, data sets, iterables."""
 
 from collections.abc import Iterable, Mapping
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,10 +30,14 @@ class InMemory(str):
 
 def as_sides(data: Any, key: str) -> Any:
     """`data` as the value of data.train, data.valid or data.test: file names stay, anything else is `InMemory`."""
-    if isinstance(data, str | PathLike | tuple) or data is None:
+    if isinstance(data, PathLike):
+        return ((fspath(data),),)
+    if isinstance(data, str) or data is None:
         return data
+    if isinstance(data, tuple):
+        return tuple(map(_file_names, data))
     if isinstance(data, list) and all(isinstance(each, str | PathLike | list) for each in data):
-        return data  # names of files, or lists of them
+        return [_file_names(each) for each in data]
     if type(data).__name__ == "LazyFrame" and hasattr(data, "collect"):
         data = data.collect()
     if _is_known(data):
@@ -43,6 +47,13 @@ def as_sides(data: Any, key: str) -> Any:
 
         return ((str(spool(data, key)),),)
     raise UserError(f"{key} is a {kind_of(data)}; {EXPECTED}")
+
+
+def _file_names(names: Any) -> Any:
+    """Names of files, or lists of them, as text."""
+    if isinstance(names, list | tuple):
+        return [_file_names(name) for name in names]
+    return fspath(names) if isinstance(names, PathLike) else names
 
 
 def with_data(settings: Mapping[str, Any]) -> dict[str, Any]:

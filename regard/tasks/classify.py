@@ -1,6 +1,6 @@
 """Classification: one label for a text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from .predictor import Answer
 from .records import label_record
 from .requests import ClassifyRequest, ClassifyResult
 from .task import TEXT, Task
+from .texts import as_pairs, as_texts
 
 TASK = Task("classify", TEXT, "label", ClassifyRequest, ClassifyResult)
 
@@ -48,9 +49,9 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
     def processors(self) -> dict[str, Processor]:
         return {**super().processors, self.label_field: LabelProcessor(self.labels)}
 
-    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[ClassifyRequest]:
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[ClassifyRequest]:
         top = self.decode_settings(decode).top if decode else None
-        return [ClassifyRequest(text, top) for text in items]
+        return [ClassifyRequest(text, top) for text in as_texts(items)]
 
     def predict_requests(self, requests: Sequence[ClassifyRequest], batch: int | None = None) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
@@ -68,13 +69,12 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         return pairs if self.top(request) else result.label or ""
 
     def score(
-        self, texts: str | Sequence[str], targets: str | Sequence[str] | None = None, details: bool = False
+        self, texts: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
     ) -> Answer:
         """ln P(label | text)"""
-        if isinstance(texts, str):
-            return self.score([texts], [targets], details)[0]  # type: ignore[list-item]
-        if targets is None or len(texts) != len(targets):
-            raise UserError("score takes as many labels as texts")
+        if isinstance(texts, str) and isinstance(targets, str):
+            return self.score([texts], [targets], details)[0]
+        texts, targets = as_pairs(texts, targets, ("text", "label"))
         for label in targets:
             if label not in self.labels.ids:
                 raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")

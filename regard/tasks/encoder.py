@@ -1,7 +1,7 @@
 """Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -46,6 +46,7 @@ from .finite import require_finite
 from .notices import Notice, cut_text, warn_once
 from .predictor import Answer, Item, Predictor, RequestType, ResultType
 from .requests import ClassifyRequest, LabelProbability, MaskedRequest, TagRequest
+from .texts import as_text, as_texts
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
 CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
@@ -67,7 +68,7 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def embed(self, texts: str | Sequence[str], **decode: object) -> Tensor:
+    def embed(self, texts: str | Iterable[str], **decode: object) -> Tensor:
         """A vector for every text, (texts, width); one text gives one vector. See decode.pooling, decode.normalize."""
         if isinstance(texts, str):
             return self.embed([texts], **decode)[0]
@@ -76,20 +77,24 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
         def pool_states(encoded: Encoded) -> Tensor:
             return pool(encoded.states.float(), encoded.valid, settings.pooling, settings.normalize)
 
-        found = self.map_encoded(self.encode_with_warning(texts), pool_states)
+        found = self.map_encoded(self.encode_with_warning(as_texts(texts)), pool_states)
         vectors = torch.stack(found) if found else torch.zeros(0, self.run.model.width)
         require_finite([float(vectors.sum())])
         return vectors
 
-    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Answer:
+    def similar(self, queries: str | Iterable[str], texts: str | Iterable[str] | Tensor, **decode: object) -> Answer:
         """For every query the indices of the texts and their cosine similarities, best first, at most decode.top.
 
         `texts` may be their vectors of length 1.
         """
         if isinstance(queries, str):
             return self.similar([queries], texts, **decode)[0]
+        texts = texts if isinstance(texts, Tensor) else as_texts(texts)
         if not len(texts):
             raise UserError("there is no text to compare with; give a file that has at least one line")
+        if isinstance(texts, Tensor) and (texts.dim() != 2 or texts.shape[1] != self.run.model.width):
+            shape = " × ".join(map(str, texts.shape))
+            raise UserError(f"the vectors are {shape}; expected texts × {self.run.model.width}, as `embed` gives them")
         settings, decode = self.decode_settings(decode), {**decode, "normalize": True}
         others = texts if isinstance(texts, Tensor) else self.embed(texts, **decode)
         best = (self.embed(queries, **decode) @ others.T).topk(min(settings.top or len(texts), len(texts)), dim=-1)
@@ -102,7 +107,7 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
         """The attention weights of every layer while the model reads `text`."""
         if target is not None:
             raise UserError("this model generates no text, so it takes no target; give the text alone")
-        if not text.strip():
+        if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
         (row,) = self.encode_with_warning([text])
         with record_attention(as_module(self.model)) as maps, torch.no_grad():

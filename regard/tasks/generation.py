@@ -24,6 +24,7 @@ from ..processors.tokenizers import Tokenizer, unknown_words
 from .notices import Notice, full_context, missing_phrase, short_memory, warn_once
 from .requests import Ended
 from .text_generation import TextGeneration, refuse_several
+from .texts import as_text
 
 NO_CONSTRAINTS = Constraints()
 
@@ -110,7 +111,7 @@ class SourceGeneration(TextGeneration):
 
         A beam search, and one with phrases to include or exclude, yields its text at the end.
         """
-        settings = self.decode_settings(decode)
+        settings, text = self.decode_settings(decode), as_text(text)
         refuse_several(settings.nbest)
         texts = [part.strip() for part in split_sentences(text)] if settings.split else [text]
         first = ConstraintRequest(settings.prefix, settings.include, settings.exclude)
@@ -246,7 +247,7 @@ class PromptGeneration(TextGeneration):
 
         A beam search yields its text at the end.
         """
-        settings = self.decode_settings(decode)
+        settings, prompt = self.decode_settings(decode), as_text(prompt, "prompt")
         refuse_several(settings.nbest)
         (ids,) = self.encode_prompts([prompt], settings)
         warn_once(chain(*self.memory_notices([ids])), 1)

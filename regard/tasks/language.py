@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -52,6 +52,7 @@ from .predictor import Answer, Predictor
 from .records import completion_record
 from .requests import Completion, LanguageRequest, LanguageResult
 from .task import TEXT, Task
+from .texts import as_text, as_texts
 
 START, END = "□", "■"  # how details and pictures show these tokens
 VALIDATION_ROWS = 16  # parts of a validation text that a model with memory reads in parallel
@@ -91,7 +92,8 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[LanguageRequest]:
+        items = as_texts(items, "prompt")
         if not decode:
             return [LanguageRequest(prompt, details=details) for prompt in items]
         settings = self.decode_settings(decode)
@@ -116,13 +118,13 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         role = replace(PROMPT, known=(("prompt",), trained, *PROMPT.known[1:]))
         return replace(self.column_rule(), roles=(role,), asked=())
 
-    def score(self, texts: str | Sequence[str], targets: None = None, details: bool = False) -> Answer:
+    def score(self, texts: str | Iterable[str], targets: None = None, details: bool = False) -> Answer:
         """ln P(text) from its start to END; with details also per token."""
         if targets is not None:
             raise UserError("a language model scores whole texts, so score takes no targets; join each to its text")
         if isinstance(texts, str):
             return self.score([texts], details=details)[0]
-        ids = self.encode_texts(texts)
+        ids = self.encode_texts(as_texts(texts))
         found = self.logprobs([[self.start_token, *each, self.tokenizer.end] for each in ids])
         require_finite(map(sum, found))
         totals = [math.fsum(each) for each in found]
@@ -135,9 +137,9 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         """The attention weights of every layer while the model reads `text` followed by `target`."""
-        if not text.strip():
+        if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        (ids,) = self.encode_texts([text + (target or "")])
+        (ids,) = self.encode_texts([text + ("" if target is None else as_text(target, "target"))])
         self.refuse_long(len(ids) + 1, "the text")
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_attention(as_module(model)) as maps, torch.no_grad():

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from .objectives import MaskedObjective
 from .records import masked_record
 from .requests import MaskedRequest, MaskedResult, TokenProbability
 from .task import TEXT, Task
+from .texts import as_texts
 
 TASK = Task("masked", TEXT, "masked", MaskedRequest, MaskedResult)
 EVALUATION_SEED = 1  # of the one masking that evaluations share
@@ -49,10 +50,10 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
     model: MaskedModel
     tokenizer: TrainedTokenizer
 
-    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[MaskedRequest]:
         self._require_head()
         top = self.decode_settings(decode).top if decode else None
-        return [MaskedRequest(text, top) for text in items]
+        return [MaskedRequest(text, top) for text in as_texts(items)]
 
     def predict_requests(self, requests: Sequence[MaskedRequest], batch: int | None = None) -> list[MaskedResult]:
         self.refuse_adapters(requests)

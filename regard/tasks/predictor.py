@@ -46,7 +46,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     # --- requests and results ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def requests(self, items: Sequence[Item], details: bool = False, **decode: object) -> list[RequestType]:
+    def requests(self, items: Iterable[Item], details: bool = False, **decode: object) -> list[RequestType]:
         """The requests that `predict` makes of its arguments; `decode` takes the names of decode.*."""
 
     @abstractmethod
@@ -63,13 +63,13 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
     # --- what people call ----------------------------------------------------------------------------------------
 
-    def predict(self, x: Item | Sequence[Item], details: bool = False, **decode: object) -> Answer:
-        """The prediction of every item, in order; one item gives one. `details` gives records.
+    def predict(self, x: Item | Iterable[Item], details: bool = False, **decode: object) -> Answer:
+        """The prediction of every item, in order; one str gives one. `details` gives records.
 
         `decode` takes the names of decode.*. Notices are issued as warnings, each kind once.
         """
         single = isinstance(x, str)
-        items: Sequence[Any] = [x] if single else x  # type: ignore[assignment]
+        items: Any = [x] if single else x
         requests = self.requests(items, details, **decode)
         batch = int(float(str(decode["batch"]))) if "batch" in decode else None
         results = self.predict_requests(requests, batch)
@@ -153,6 +153,8 @@ class Streaming(Protocol):
 class Embedding(Protocol):
     """A predictor that gives vectors of texts."""
 
-    def embed(self, texts: str | Sequence[str], **decode: object) -> Tensor: ...
+    def embed(self, texts: str | Iterable[str], **decode: object) -> Tensor: ...
 
-    def similar(self, queries: str | Sequence[str], texts: Sequence[str] | Tensor, **decode: object) -> Answer: ...
+    def similar(
+        self, queries: str | Iterable[str], texts: str | Iterable[str] | Tensor, **decode: object
+    ) -> Answer: ...

@@ -1,7 +1,7 @@
 """Regression: one number for a text, by an imported encoder whose head has one output. Such models are not trained."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -21,6 +21,7 @@ from .finite import require_finite
 from .notices import empty_text
 from .predictor import Answer
 from .requests import RegressionRequest, RegressionResult
+from .texts import as_texts
 
 
 class RegressionPredictor(EncoderPredictor[str, RegressionRequest, RegressionResult]):
@@ -41,12 +42,12 @@ class RegressionPredictor(EncoderPredictor[str, RegressionRequest, RegressionRes
         run, device = run_of_folder(folder, overrides, "classify")
         return cls(run, folder.model, folder.tokenizer, folder.labels, device)
 
-    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[RegressionRequest]:
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[RegressionRequest]:
         if top := self.decode_settings(decode).top:
             raise UserError(
                 f"decode.top is {top}, but this model has no labels to rank: it gives a number; leave it out"
             )
-        return [RegressionRequest(text) for text in items]
+        return [RegressionRequest(text) for text in as_texts(items)]
 
     def predict_requests(
         self, requests: Sequence[RegressionRequest], batch: int | None = None

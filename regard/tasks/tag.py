@@ -33,6 +33,7 @@ from .objectives import TagObjective
 from .records import tag_record
 from .requests import TagRequest, TagResult
 from .task import TEXT, Task
+from .texts import as_sentences
 
 TASK = Task("tag", TEXT, "tags", TagRequest, TagResult)
 
@@ -56,11 +57,11 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def requests(self, items: Sequence[str | Words], details: bool = False, **decode: object) -> list[TagRequest]:
+    def requests(self, items: Iterable[str | Words], details: bool = False, **decode: object) -> list[TagRequest]:
         top = self.decode_settings(decode).top if decode else self.run.decode.top
         if top and not details:
             warnings.warn("decode.top has an effect with details only; add --details or details=True", stacklevel=3)
-        return [TagRequest(each if isinstance(each, str) else tuple(each), top) for each in items]
+        return [TagRequest(each if isinstance(each, str) else tuple(each), top) for each in as_sentences(items)]
 
     def predict_requests(self, requests: Sequence[TagRequest], batch: int | None = None) -> list[TagResult]:
         self.refuse_adapters(requests)

@@ -1,6 +1,6 @@
 """Translation: a target text for a source text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -55,6 +55,7 @@ from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .seq2seq_scoring import decoder_states, logits
 from .task import TEXT, Task
+from .texts import as_pairs, as_text, as_texts
 from .translations import (
     OWN_SETTINGS,
     Trace,
@@ -101,8 +102,9 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def requests(self, items: Sequence[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
+    def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per text."""
+        items = as_texts(items)
         if not decode:
             return [TranslateRequest(text, details=details) for text in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
@@ -122,18 +124,13 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
         return translation_record(result)
 
     def score(
-        self, sources: str | Sequence[str], targets: str | Sequence[str] | None = None, details: bool = False
+        self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
     ) -> Answer:
         """ln P(target | source), END included; with details also per token."""
-        if targets is None or isinstance(sources, str) or isinstance(targets, str):
-            if not (isinstance(sources, str) and isinstance(targets, str)):
-                raise UserError("score takes two texts or two lists of texts, not one of each")
+        if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], details)[0]
-        if len(sources) != len(targets):
-            raise UserError(
-                f"there are {len(sources)} sources and {len(targets)} targets; each source needs its target"
-            )
-        logprobs = self.logprobs(self.source.encode(list(sources)), wanted := self.target.encode(list(targets)))
+        sources, targets = as_pairs(sources, targets, ("source", "target"))
+        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
         totals = [sum(each) for each in logprobs]
         require_finite(totals)
         if not details:
@@ -145,10 +142,10 @@ class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, Tran
 
     def look(self, text: str, target: str | None = None) -> CrossAttentionView:
         """The attention weights while the model reads `text` and generates `target`, or its own translation."""
-        if not text.strip():
+        if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
         if target is not None:
-            target_ids = self.target.encode([target])[0]
+            target_ids = self.target.encode([as_text(target, "target")])[0]
         else:
             requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
             (found,) = self.generate([text], settings, self.constraints(requests, settings))
