@@ -1,6 +1,7 @@
 """The verbs of the command line. Each parses, calls one function and prints: results to stdout, the rest to stderr."""
 
 import sys
+from os.path import isfile
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from ..errors import UserError
 from ..files import check_picture_path, json_line
 from .arguments import parse_settings, split_arguments
-from .inputs import InputReader, check_files, chunks
+from .inputs import InputReader, check_files, chunks, read_record
 from .io import (
     check_exclusive,
     check_test_data,
@@ -237,13 +238,14 @@ def look(
         list[str] | None,
         typer.Argument(
             metavar="TEXT|KEY=VALUE",
-            help="The input text, and the target text (default: the output of the model); settings. Write a text that "
-            "looks like a setting after --.",
+            help="The input text or a file with it, and the target text (default: the output of the model); settings. "
+            "Write a text that looks like a setting after --.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("picture.png"),
     layer: Annotated[str | None, typer.Option(metavar="N|all", help="A layer, from 1; default: one.")] = None,
     head: Annotated[str | None, typer.Option(metavar="N|all", help="A head, from 1; default: their mean.")] = None,
+    record: Annotated[int | None, typer.Option(metavar="N", help="The record of the file, from 1.")] = None,
 ) -> None:
     """Draw the attention weights."""
     from .. import api
@@ -252,7 +254,12 @@ def look(
     if not 1 <= len(texts) <= 2:
         raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
     check_picture_path(out)
-    view = api.load(run, changes).look(*texts)
+    predictor = api.load(run, changes)
+    if isfile(texts[0]):
+        texts[0] = read_record(predictor, changes, texts[0], record or 1)
+    elif record is not None:
+        raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")
+    view = predictor.look(*texts)
     view.save(out, *(int(each) if each and each.isdecimal() else each for each in (layer, head)))
     print("picture", out)
 

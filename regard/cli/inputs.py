@@ -219,6 +219,19 @@ class InputReader:
             yield line
 
 
+def read_record(predictor: "AnyPredictor", changes: dict[str, str], name: str, number: int) -> str:
+    """The text of one record of a file, counted from 1."""
+    check_files([name])
+    (source,) = InputReader(predictor, changes).texts([name])
+    count = 0
+    for count, entry in enumerate(source.entries, 1):
+        if count == number:
+            print(f"regard: {name}: reading record {number}", file=sys.stderr)
+            text: str = entry.item if isinstance(entry.item, str) else " ".join(entry.item)
+            return text
+    raise UserError(f"--record is {number}, and {name} has {count} records; give a number from 1 to {count}")
+
+
 def trained_on_table(predictor: "AnyPredictor") -> bool:
     """True if the training data of the run are a table."""
     from ..data.memory import IN_MEMORY

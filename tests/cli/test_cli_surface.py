@@ -36,7 +36,7 @@ SURFACE = {
         "--force",
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
-    "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head"],
+    "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
     "list": [],
 }

@@ -285,6 +285,46 @@ def test_prefixes_of_text2text(tmp_path, capsys):
     )
 
 
+def test_look_reads_a_record(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    looked = []
+
+    def look(task: str, *arguments: object) -> str:
+        """What is printed to stderr; `looked` gets the text."""
+        with monkeypatch.context() as patch:
+            kind = type(regard.load(folder / task))
+            own = kind.look
+            patch.setattr(kind, "look", lambda self, *texts: looked.append(texts) or own(self, *texts))
+            return run_cli(capsys, "look", folder / task, *arguments)[1]
+
+    write_table(Path("test.csv"), {"text": TEXTS, "label": LABELS})
+    assert "test.csv: reading record 1\n" in look("classify", "test.csv")
+    assert "test.csv: text is column text (of text, label)\n" in look("classify", "test.csv", "--record", 3)
+    Path("lines.txt").write_text("so good\nso bad\n")
+    look("classify", "lines.txt", "--record", 2)
+    look("translate", "lines.txt", "SO GOOD")
+    look("classify", "no file")
+    write_table(Path("words.jsonl"), {"tokens": [["Dogs", "bark"]]})
+    look("tag", "words.jsonl")
+    Path("words.tsv").write_text("Dogs\tN\nbark\tV\n\n")
+    look("tag", "words.tsv")
+    texts = [
+        ("so good, really",),
+        ("fine\nand more",),
+        ("so bad",),
+        ("so good", "SO GOOD"),
+        ("no file",),
+        ("Dogs bark",),
+    ]
+    assert looked[:-1] == texts and looked[-1][0].startswith("Dogs\t")
+    check_error(
+        capsys, "look", folder / "classify", "lines.txt", "--record", 3, words="lines.txt has 2 records; give a"
+    )
+    check_error(
+        capsys, "look", folder / "classify", "no file", "--record", 1, words="'no file' is a text and not a file"
+    )
+
+
 # --- stdin -----------------------------------------------------------------------------------------------------------
 
 
