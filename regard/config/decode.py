@@ -1,6 +1,7 @@
 """The settings of decoding."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,8 +12,6 @@ NEUTRAL_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} 
 
 class DecodeBase(Base):
     """Settings of decoding for all tasks that write text."""
-
-    REPLACES: ClassVar[dict[str, str]] = {}
 
     kind: Literal["greedy", "beam", "sample"] = "beam"
     beam: Positive = 5
@@ -36,6 +35,10 @@ class DecodeBase(Base):
     begin_suppress_tokens: Ids = ()  # tokens that begin no output
     eos_token_id: Ids = ()  # tokens that end an output; empty: END of the tokenizer
     renormalize_logits: bool = False  # normalize the scores after these settings
+
+    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The neutral values of settings that have no place beside the `given` ones."""
+        return {}
 
     @field_validator("temperature")
     @classmethod
@@ -80,6 +83,11 @@ class Seq2SeqDecode(DecodeBase):
     split: bool = False  # translate sentence by sentence
     encoder_no_repeat_ngram_size: Count = 0  # so many tokens in a row are not those of the source; 0: off
 
+    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Another kind than sampling does without the settings of sampling."""
+        changed = self.kind == "sample" != given.get("kind", "sample")
+        return {name: none for name, none in NEUTRAL_SAMPLING.items() if changed}
+
     @field_validator("include", "exclude")
     @classmethod
     def _check_phrases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,17 +124,17 @@ class EncoderDecode(Base):
 class LanguageDecode(DecodeBase):
     """Decoding of language models. Other kinds than sample ignore the settings of sampling."""
 
-    REPLACES: ClassVar = {
-        "max_tokens": "max_length",
-        "min_tokens": "min_length",
-    }  # a new value resets the other setting
-
     kind: Literal["greedy", "beam", "sample"] = "sample"
     max_tokens: Positive = 256  # of the continuation, including END
     max_length: Count = 0  # of prompt and continuation; 0: any. A new max_tokens replaces it
     min_length: Count = 0  # of prompt and continuation, before END. A new min_tokens replaces it
     stop: Strings = ()  # stop strings: the output ends before the first of them
     add_start: bool = True  # START before the prompt: it begins a text; false: it comes from the middle of one
+
+    def replaced_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A new limit of the continuation replaces one that counts the prompt too."""
+        pairs = (("max_tokens", "max_length"), ("min_tokens", "min_length"))
+        return {old: 0 for new, old in pairs if new in given and getattr(self, old)}
 
     @field_validator("stop")
     @classmethod

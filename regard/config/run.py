@@ -20,7 +20,7 @@ from .merge import (
     settings_of,
     to_toml,
 )
-from .schema import Base, Data, TokenizerConfig, Train
+from .schema import Base, Data, DecodeBase, TokenizerConfig, Train
 from .tasks import TASKS
 from .tuning import Tune, Untuned
 
@@ -166,11 +166,11 @@ def change_settings(run: Run, overrides: Mapping[str, Any], only: tuple[str, ...
 
 
 def _with_replaced(run: Run, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides, which also reset the settings of the run that one of them replaces."""
+    """The overrides, which also reset the settings of the run that they replace."""
     given = dict(flatten(overrides))
-    pairs = getattr(run.decode, "REPLACES", {}).items()
-    reset = {f"decode.{old}": 0 for new, old in pairs if f"decode.{new}" in given and getattr(run.decode, old)}
-    return {**reset, **given} if reset else overrides
+    decode = {key.removeprefix("decode."): value for key, value in given.items() if key.startswith("decode.")}
+    reset = run.decode.replaced_by(decode) if isinstance(run.decode, DecodeBase) else {}
+    return {**{f"decode.{name}": value for name, value in reset.items()}, **given} if reset else overrides
 
 
 def _changed_section(run: Run, name: str, overrides: Mapping[str, Any]) -> Base | None:

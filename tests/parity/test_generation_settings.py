@@ -208,6 +208,10 @@ def test_sampling_and_stop_strings(folders: dict[str, Folder]) -> None:
     for folder in folders.values():
         decode = folder.load({"do_sample": True, "temperature": 0.6, "num_return_sequences": 2}).run.decode
         assert (decode.kind, decode.temperature, decode.top_k, decode.nbest) == ("sample", 0.6, 50, 2)
+    sampling = {"do_sample": True, "temperature": 0.6}
+    changed = folders["t5"].load(sampling, kind="beam", beam=2).run.decode  # the settings of sampling go with it
+    assert (changed.kind, changed.beam, changed.temperature, changed.top_k) == ("beam", 2, 1.0, 0)
+    assert folders["t5"].load(sampling).predict("the cat", kind="greedy") == folders["t5"].load({}).predict("the cat")
     assert folders["llama"].load({"stop_strings": "the"}).run.decode.stop == ("the",)
 
 
