@@ -1,10 +1,13 @@
 """GGUF files of llama.cpp: Llama-type models, dequantized to fp32 and read as their Hugging Face folder would be."""
 
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..families import gpt
 from ..files import JsonMapping, JsonObject
+from .gguf_reader import GgufReader, StoredTensor
 from .gguf_tokenizer import build_tokenizer
 from .huggingface import causal, llama
 from .huggingface.folder import parse_config
@@ -45,36 +49,39 @@ class GgufModel:
 
     path: Path
     metadata: JsonObject
-    stored: dict[str, Any]  # by name: the reader's tensors, which are mapped from the file
+    stored: dict[str, StoredTensor]
 
     def tensor(self, name: str) -> Tensor:
         """A tensor in fp32."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
         from gguf.quants import dequantize
 
         own = self.stored[name]
         try:
-            return torch.from_numpy(dequantize(own.data, own.tensor_type).copy())
+            kind = GGMLQuantizationType(own.kind)
+            block, size = GGML_QUANT_SIZES[kind]
+            row = own.dims[0] // block * size
+            data = own.data[: prod(own.dims[1:]) * row].reshape(*reversed(own.dims[1:]), row)
+            return torch.from_numpy(dequantize(data, kind).reshape(*reversed(own.dims)).copy())
         except NotImplementedError as error:
             raise UserError(
-                f"{self.path}: {name} is stored as {own.tensor_type.name}, which the gguf package cannot dequantize; "
+                f"{self.path}: {name} is stored as {kind.name}, which the gguf package cannot dequantize; "
                 "use a file of another type, such as Q8_0"
             ) from error
+        except ValueError as error:
+            raise UserError(f"{self.path} is no complete GGUF file ({name}: {error}); fetch it again") from error
 
 
 def read_gguf(path: Path) -> GgufModel:
     """Read the metadata of a file and where its tensors are."""
+    if find_spec("gguf") is None:
+        raise UserError(f"{path} needs the gguf package; install it with: pip install 'regard[gguf]'")
     try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise UserError(f"{path} needs the gguf package; install it with: pip install 'regard[gguf]'") from error
-    try:
-        readers = [GGUFReader(each) for each in gguf_parts(path)]
-        metadata = {name: field.contents() for name, field in readers[0].fields.items()}
-    except UserError:
-        raise
-    except Exception as error:  # the reader raises whatever a damaged file leads to
+        readers = [GgufReader(each) for each in gguf_parts(path)]
+    except (ValueError, KeyError, OverflowError, struct.error) as error:
         raise UserError(f"{path} is no complete GGUF file ({error}); fetch it again") from error
-    return GgufModel(path, metadata, {each.name: each for reader in readers for each in reader.tensors})
+    stored = {name: each for reader in readers for name, each in reader.tensors.items()}
+    return GgufModel(path, readers[0].metadata, stored)
 
 
 # --- config ----------------------------------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ def huggingface_config(model: GgufModel) -> JsonObject:
     return config | {
         "model_type": "mistral" if window else "qwen2" if kind == "qwen2" or query_only else "llama",
         "head_dim": head,
-        "vocab_size": int(names["token_embd.weight"].shape[1]),
+        "vocab_size": names["token_embd.weight"].dims[1],
         "tie_word_embeddings": "output.weight" not in names,
         "attention_bias": "blk.0.attn_output.bias" in names,
         "mlp_bias": "blk.0.ffn_up.bias" in names,

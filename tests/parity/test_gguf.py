@@ -350,6 +350,16 @@ def test_other_architectures_and_damaged_files(small, pieces, tmp_path, monkeypa
     (tmp_path / "cut.gguf").write_bytes(small.read_bytes()[:9000])
     with pytest.raises(UserError, match=r"cut\.gguf is no complete GGUF file \(.*\); fetch it again"):
         regard.load(tmp_path / "cut.gguf")
+    whole = small.read_bytes()
+    for data, words in (
+        (whole[:-100], r"no complete GGUF file \(\S+\.weight: .*\); fetch it again"),
+        (b"GGML" + whole[4:], "it does not begin with GGUF"),
+        (whole[:4] + b"\0\0\0\3" + whole[8:], "version 50331648; expected 2 or 3, little-endian"),
+        (whole[:4] + whole[4:60], "cut off|unpack_from"),
+    ):
+        (tmp_path / "cut.gguf").write_bytes(data)
+        with pytest.raises(UserError, match=words):
+            regard.load(tmp_path / "cut.gguf")
     with pytest.raises(UserError, match=r"has 2 GGUF files \(cut\.gguf, g\.gguf\); name the one to load"):
         regard.load(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
