@@ -25,6 +25,7 @@ VALUE_ERRORS = ("config/", "data/", "families/", "formats/", "parts/slots.py")  
 INTERNAL = (  # ValueErrors that only a mistake in Python code can cause
     "call `slots.for_layer` first",
     "expected a group of settings with model.family",
+    "the content differs from its fingerprint",  # the cache is written again
 )
 Frames = dict[str, set[tuple[int, int]]]  # path -> (depth, line): how many calls lie between the line and the error
 
