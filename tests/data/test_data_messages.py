@@ -44,15 +44,6 @@ def test_records_of_other_shapes(tmp_path, monkeypatch):
         spool(iter([{"a": 1}, {"a": "text"}]), "data.train")
 
 
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        "pathlib.Path.mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
-    )
-    with pytest.raises(UserError, match="cannot be written .Permission denied.; choose another path"):
-        spool(iter([("a", "b")]), "data.train")
-
-
 def test_a_damaged_table(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(
