@@ -164,6 +164,11 @@ class ColumnRule:
         return tuple(role.convert(None, ()) for role in self.roles)
 
     @property
+    def takes_texts(self) -> bool:
+        """True if any text is a valid cell of every role."""
+        return not self.names and all(role in (TEXT, LABEL, SOURCE, TARGET) for role in self.roles)
+
+    @property
     def ordered(self) -> bool:
         """True if data.columns has the names of the roles in the order of the columns, such as label,text."""
         return set(self.words) <= set(self.asked)
@@ -308,6 +313,11 @@ class ColumnRule:
 
     def row(self, cells: Sequence[object]) -> tuple[Any, ...]:
         """The sides of an example from the cells of the chosen columns."""
+        if len(cells) == len(self.roles):
+            try:
+                return tuple([role.convert(cell, self.names) for role, cell in zip(self.roles, cells, strict=True)])
+            except ValueError:
+                pass  # below, it gets the name of its column
         values = [self._value(role, cell) for role, cell in zip(self.roles, cells[: len(self.roles)], strict=True)]
         if more := [text for cell in cells[len(self.roles) :] if (text := text_value(cell)).strip()]:
             values[-1] = "\t".join([values[-1], *more] if values[-1].strip() else more)

@@ -109,7 +109,7 @@ class LineParser(ABC):
         """All cells by the names of their columns."""
 
     def row(self, file: int, text: str) -> tuple[Any, ...]:
-        if file not in self.choices or not text.strip():
+        if file not in self.choices or not text or text.isspace():
             return self.rule.blank
         return self.rule.row(self.cells(self.choices[file], text))
 
@@ -132,34 +132,53 @@ class TsvParser(LineParser):
     def __init__(self, rule: ColumnRule) -> None:
         super().__init__(rule)
         self.doubtful = ""  # a first line that may be a header
+        self.whole: dict[
+            int, tuple[int, tuple[int, ...]]
+        ] = {}  # per file: cells of a line, and which must not be empty
 
     def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
         order = rule.asked if rule.ordered else rule.words
         return tuple(str(order.index(word) + 1) for word in rule.words)
 
     def check(self, file: int, line: int, text: str) -> int:
+        if file in self.whole:  # most lines: a million take two seconds less than by `row`
+            cells, (width, needed) = text.split("\t"), self.whole[file]
+            if len(cells) == width:
+                for index in needed:
+                    if not cells[index] or cells[index].isspace():
+                        return BLANK
+                return VALID
         if not text or text.isspace():
             return BLANK
         if file not in self.choices:
             cells = text.split("\t")
             if header := self.rule.is_header(cells):
-                self.choices[file] = self.rule.by_name([cell.strip() for cell in cells])
+                self._choose(file, self.rule.by_name([cell.strip() for cell in cells]))
                 return HEADER
-            self.choices[file] = self.rule.by_number(len(cells))
+            self._choose(file, self.rule.by_number(len(cells)))
             if header is None and all(LANGUAGE.fullmatch(cell) for cell in cells):
                 self.doubtful = " | ".join(cells)
         return row_status(self.row(file, text), self.rule)
 
+    def _choose(self, file: int, choice: Choice) -> None:
+        self.choices[file] = choice
+        needed = tuple(index for index in choice.indices[: self.rule.needed] if index is not None)
+        if self.rule.takes_texts and len(needed) == self.rule.needed:
+            self.whole[file] = len(choice.names), needed
+
     def cells(self, choice: Choice, text: str) -> list[object]:
         cells = text.split("\t")
-        optional = len(self.rule.asked) > len(self.rule.roles) and not self.rule.ordered  # references
-        if len(cells) > len(choice.names) or (len(cells) < len(choice.names) and not optional):
-            whose = "the header" if choice.header else "the first line"
-            raise ValueError(f"{len(cells)} columns, and {whose} has {len(choice.names)}")
-        found = [None if index is None or index >= len(cells) else cells[index] for index in choice.indices]
-        if None in found[: self.rule.needed]:
+        if len(cells) != len(choice.names):
+            optional = len(self.rule.asked) > len(self.rule.roles) and not self.rule.ordered  # references
+            if len(cells) > len(choice.names) or not optional:
+                whose = "the header" if choice.header else "the first line"
+                raise ValueError(f"{len(cells)} columns, and {whose} has {len(choice.names)}")
+        found: list[object] = [
+            None if index is None or index >= len(cells) else cells[index] for index in choice.indices
+        ]
+        if None in found and None in found[: self.rule.needed]:
             raise ValueError(f"{len(cells)} columns, expected at least {self.rule.needed} ({self.rule.key})")
-        return [*found]
+        return found
 
     def record(self, choice: Choice, text: str) -> dict[str, object]:
         return dict(zip(choice.names, text.split("\t"), strict=False))
@@ -173,6 +192,10 @@ class JsonParser(LineParser):
     """A JSON object per line."""
 
     format = "jsonl"
+
+    def __init__(self, rule: ColumnRule) -> None:
+        super().__init__(rule)
+        self.example = "{" + ", ".join(f'"{word}": …' for word in rule.words) + "}"
 
     def usual_columns(self, rule: ColumnRule) -> tuple[str, ...]:
         return tuple(rule.words)
@@ -194,4 +217,4 @@ class JsonParser(LineParser):
         return self.parse(text)
 
     def parse(self, text: str) -> dict[str, object]:
-        return parse_object(text, "{" + ", ".join(f'"{word}": …' for word in self.rule.words) + "}")
+        return parse_object(text, self.example)

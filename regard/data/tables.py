@@ -94,7 +94,16 @@ class TableExamples(Examples):
 
 def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
     """Whether a record is whole. A ValueError says what is wrong with it."""
-    sides = row[: rule.needed]
+    whole = True
+    for side in row[: rule.needed]:
+        if not isinstance(side, str):
+            return _lists_status(row[: rule.needed], rule)
+        if not side or side.isspace():
+            whole = False
+    return VALID if whole else BLANK
+
+
+def _lists_status(sides: Sequence[Any], rule: ColumnRule) -> int:
     lists = [side for side in sides if not isinstance(side, str)]
     if len({len(side) for side in lists}) > 1:
         counts = [f"{len(side)} {word}" for side, word in zip(sides, rule.words, strict=False)]
@@ -106,16 +115,17 @@ def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
 
 def check_texts(row: Sequence[Any]) -> None:
     """A ValueError for texts that no file of UTF-8 could hold."""
-    for text in (text for side in row for text in ((side,) if isinstance(side, str) else side)):
-        if ("\0" in text or not text.isascii()) and text_error(text.encode("utf-8", "surrogatepass")):
-            raise ValueError("a text with a NUL or half a surrogate pair")
+    for side in row:
+        for text in (side,) if isinstance(side, str) else side:
+            if ("\0" in text or not text.isascii()) and text_error(text.encode("utf-8", "surrogatepass")):
+                raise ValueError("a text with a NUL or half a surrogate pair")
 
 
 def parse_object(line: str, example: str) -> dict[str, object]:
     """The JSON object on a line. A ValueError says what is wrong and shows `example`."""
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not one JSON object on one line ({error})") from error
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object such as {example}")
