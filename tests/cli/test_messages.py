@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import regard
-from regard import recipes
+from regard import plugins, recipes
 from regard.adapt.injection import Injection
 from regard.adapt.tuned_run import base_folder
 from regard.adapt.virtual_tokens import initial_tokens
@@ -33,8 +33,10 @@ from regard.processors.external import sentencepiece_processor
 from regard.processors.image import open_picture
 from regard.synthetic.matching import MatchingExamples
 from regard.tasks.predictor import Predictor
+from regard.tasks.text_generation import TextGeneration
 from regard.tasks.translate import TranslatePredictor
 from regard.testing import outputs_of
+from regard.training import loop
 
 
 def test_a_module_is_tuned_once():
@@ -191,3 +193,34 @@ def test_a_prompt_of_another_shape():
     assert smallest_context(short) == 4
     with pytest.raises(UserError, match="folder has 4 virtual tokens, and this base has 4 positions in all"):
         _load_virtual_tokens(short, "prompt", Path("folder"), {VECTORS: torch.zeros(4, 8)}, 4)
+
+
+def test_a_plugin_family_needs_a_name():
+    with pytest.raises(UserError, match="Config of the family module odd has no default for `family`; give its name"):
+        plugins._family_name(SimpleNamespace(__name__="odd", Config=SimpleNamespace(model_fields={})))
+
+
+def test_a_strategy_that_the_family_does_not_declare():
+    predictor = SimpleNamespace(run=SimpleNamespace(model=SimpleNamespace(family="gpt")))
+    with pytest.raises(UserError, match="decode.kind is guess and model.family=gpt decodes by .*; use one of these"):
+        TextGeneration.strategy(predictor, SimpleNamespace(kind="guess"))
+
+
+def test_a_new_training_keeps_the_checkpoints_of_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop.checkpoint, "newest", lambda *_: tmp_path / "step-3")
+    ranks = SimpleNamespace(first=True, idle_note=lambda _: [], share=lambda value: value)
+    trainer = SimpleNamespace(ranks=ranks, settings=SimpleNamespace(accumulate=1), folder=tmp_path)
+    with pytest.raises(UserError, match="already holds a training up to step-3; add --resume to continue it"):
+        loop.Trainer.prepare(trainer, resume=False)
+
+
+def test_a_compiler_that_fails_in_one_of_several_processes():
+    def fail(*_):
+        raise RuntimeError("no compiler\nat all")
+
+    trainer = SimpleNamespace(
+        state=SimpleNamespace(compiled=True), gradients=SimpleNamespace(run=fail), ranks=SimpleNamespace(world=2),
+        objective_state=dict,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"torch.compile failed \(no compiler\); set train.compile=false"):
+        loop.Trainer.compute_gradients(trainer, 1, SimpleNamespace(micro_batches=[]))
