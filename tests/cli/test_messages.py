@@ -17,6 +17,7 @@ from regard.adapt.injection import Injection
 from regard.adapt.tuned_run import base_folder
 from regard.adapt.virtual_tokens import initial_tokens
 from regard.cli.embeddings import print_embeddings
+from regard.config.run import load_config
 from regard.config.tuning import Lora, Untuned
 from regard.data import arrow
 from regard.data.open_file import open_decompressed
@@ -224,3 +225,8 @@ def test_a_compiler_that_fails_in_one_of_several_processes():
     )  # fmt: skip
     with pytest.raises(UserError, match=r"torch.compile failed \(no compiler\); set train.compile=false"):
         loop.Trainer.compute_gradients(trainer, 1, SimpleNamespace(micro_batches=[]))
+
+
+def test_a_run_of_a_plugin_that_is_not_installed():
+    with pytest.raises(UserError, match="x/run.json has task=rate, which is not built in; install the plugin"):
+        load_config({"task": "rate", "model": {"family": "bert"}}, "x/run.json")
