@@ -104,14 +104,11 @@ def _csv_choice(where: str, cells: list[str], rule: ColumnRule) -> Choice:
     """The columns that are read, from the first row."""
     try:
         header = rule.is_header(cells) if cells else True
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    if header is None:
-        raise UserError(
-            f"{where}: the first line, {', '.join(cells):.80}, has no known column name; set data.columns to the "
-            f"names or numbers of {' and '.join(rule.words[: rule.needed])}, and data.header=no if it is no header"
-        )
-    try:
+        if header is None:
+            raise UserError(
+                f"the first line, {', '.join(cells):.80}, has no known column name; set data.columns to the names or "
+                f"numbers of {' and '.join(rule.words[: rule.needed])}, and data.header=no if it is no header"
+            )
         return rule.by_name([cell.strip() for cell in cells]) if header else rule.by_number(len(cells))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

@@ -27,6 +27,7 @@ from regard.data.labeled import labeled_texts
 from regard.data.masking import line_examples
 from regard.data.memory import evaluation_sides
 from regard.data.pairs import open_pairs
+from regard.data.table_files import open_table
 from regard.data.tagged import tagged_sentences
 from regard.errors import UserError
 from regard.files import cache_folder
@@ -391,6 +392,15 @@ def test_unclear_columns_of_running_text_name_the_line(tmp_path):
     path = write(tmp_path / "a.jsonl", '\n{"x": "a", "y": "b"}\n')
     with pytest.raises(UserError, match=r"a\.jsonl:2: the columns are x, y, and none of them is known to be the text"):
         list(open_documents(TextData(), "train", ((path,),)).parts(None))
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.tsv", "source\tx\n"), ("a.csv", "source,x\n")])
+def test_a_first_line_that_may_be_either(tmp_path, name, text):
+    """Where the target is optional, as in prediction, a known name beside an unknown one is not clear."""
+    rule = ColumnRule((SOURCE, TARGET), required=1)
+    words = rf"{name}:1: the first line, source \| x, may name the columns or be an example; set data.header=yes or no"
+    with pytest.raises(UserError, match=words):
+        open_table([write(tmp_path / name, text)], rule, "auto", "refuse")
 
 
 def test_csv_quotes_and_blank_lines(tmp_path):
