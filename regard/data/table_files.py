@@ -19,6 +19,7 @@ from .memory import InMemory
 from .memory_table import memory_table
 from .open_file import (
     ARCHIVE_ERRORS,
+    BOM,
     UTF_16,
     archive_error,
     matching_files,
@@ -164,7 +165,7 @@ def _is_array(path: Path) -> bool:
     """True if a JSON file holds one array."""
     with open_decompressed(path) as file:
         try:
-            return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+            return file.read(1 << 12).removeprefix(BOM).lstrip().startswith(b"[")
         except ARCHIVE_ERRORS as error:
             raise archive_error(path, error) from error
 

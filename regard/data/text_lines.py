@@ -91,7 +91,7 @@ class TextLines(LazySequence[str]):
             text = None
         if text is None:
             raise UserError(f"{file.path} was changed while it was being read; leave it alone and start again")
-        return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+        return text.removesuffix("\n").removesuffix("\r")
 
     def statuses(self) -> np.ndarray:
         """The status of every line."""

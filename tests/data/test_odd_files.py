@@ -301,7 +301,7 @@ def jsonl_records(lines: list[bytes], odd: Odd) -> Iterator[tuple[int, Any]]:
 
 
 def model_json(odd: Odd) -> list[Any]:
-    if not odd.data.lstrip(BOM + b" \t\r\n").startswith(b"["):
+    if not odd.data.removeprefix(BOM).lstrip().startswith(b"["):
         return model_jsonl(odd)
     try:
         values = json.loads(whole_text(odd))
