@@ -160,7 +160,10 @@ class Columns(WordPerLine):
 
 
 class Records(TagFormat):
-    """A JSON object per line, with the words under `tokens` or `words` and the tags under `tags`."""
+    """A JSON object per line, with the words under `tokens` or `words`; the tags are written under `tags`.
+
+    For prediction only: the readers of tables read records for training.
+    """
 
     name, word_per_line = "jsonl", False
 
@@ -172,12 +175,7 @@ class Records(TagFormat):
         words = record.get("tokens", record.get("words"))
         if not _is_text_list(words):
             raise ValueError(f"no list of texts under 'tokens'; there is {', '.join(map(str, record)) or 'nothing'}")
-        tags = record.get(self.column) if tagged else ["_"] * len(words)
-        if not _is_text_list(tags):
-            raise ValueError(f"no list of texts under {self.column!r}; there is {', '.join(record)} (data.column)")
-        if len(tags) != len(words):
-            raise ValueError(f"{len(words)} tokens and {len(tags)} tags; each token needs its tag")
-        return {number: checked_word(*each) for number, each in enumerate(zip(words, tags, strict=True))}
+        return {number: checked_word(word, "_") for number, word in enumerate(words)}
 
     def with_tags(self, lines: Sequence[str], tags: Sequence[str]) -> str:
         return json.dumps(self.record(lines[0]) | {self.column: list(tags)}, ensure_ascii=False)

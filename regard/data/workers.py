@@ -29,6 +29,7 @@ PARALLEL_TOKENIZERS = "TOKENIZERS_PARALLELISM"
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+DEAD: Any = object()  # instead of the result of a process that has ended
 
 
 class Failure:
@@ -136,16 +137,17 @@ class Workers(Generic[Job, Result]):
 
     def _results(self, results: Any) -> Iterator[Result]:
         while True:
+            result, cause = DEAD, None
             try:
-                if not all(process.is_alive() for process in results._workers):
-                    raise _dead_worker(results)
-                result = next(results)
+                result = next(results) if all(process.is_alive() for process in results._workers) else DEAD
             except StopIteration:
                 return
             except RuntimeError as error:
                 if "DataLoader worker" not in str(error):
                     raise
-                raise _dead_worker(results) from error
+                cause = error
+            if result is DEAD:
+                raise _dead_worker(results) from cause
             if isinstance(result, Failure):
                 result.reraise()
             received: Any = result.receive() if isinstance(result, SentBatch) else result

@@ -151,6 +151,12 @@ def test_errors(predictor, capsys, monkeypatch, run):
         regard.load(run, {"data.format": "text"}).predict("a\nb")
     with pytest.raises(UserError, match="sentence 1, .*: not one JSON object"):
         predictor.predict("{")
+    for record, words in (
+        ('{"words": 3}', "no list of texts under 'tokens'; there is words"),
+        ('{"tokens": ["\\ud800"]}', "half a surr"),
+    ):
+        with pytest.raises(UserError, match=f"sentence 1, .*{words}"):
+            predictor.predict([record])
     code, _, err = run_cli(capsys, monkeypatch, "", "score", run)
     assert code == 0
     code, _, err = run_cli(capsys, monkeypatch, "a\tb\n", "score", run)
