@@ -137,7 +137,7 @@ def test_ctrl_c_saves_and_exits(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 0 and "--resume" in err and "Traceback" not in err, err
+    assert process.returncode == 130 and "--resume" in err and "Traceback" not in err, err
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
     shutil.rmtree(tmp_path / "run")
 
