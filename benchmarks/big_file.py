@@ -1,30 +1,35 @@
 """A large text file: `python -m benchmarks big-file --lines 10000000`.
 
-Times the index of its lines, the tokenizer and the first update, each in a process of its own, whose peak memory is
-printed beside. The file is generated in a temporary folder.
+Times the index of its lines, the tokenizer and the first update, then opening tables of labeled texts, and a tokenizer
+for one very long word; each in a process of its own, whose peak memory is printed beside. The files are generated in a
+temporary folder.
 """
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .corpus import peak
 from .report import align_columns
 
 WORDS = 20_000  # of the vocabulary that the lines are drawn from
 MEAN_WORDS = 8  # of a line
 LINES = 10_000_000
 CHUNK = 100_000  # lines written together
+TABLE_LINES = 1_000_000  # of the tables, at most
+LONG_WORD = 300_000  # letters
 
 
 def write_lines(path: Path, lines: int) -> None:
@@ -40,6 +45,26 @@ def write_lines(path: Path, lines: int) -> None:
             file.writelines(
                 " ".join(chosen[begin:end]) + "\n" for begin, end in zip([0, *ends[:-1]], ends, strict=True)
             )
+
+
+def write_tables(path: Path) -> None:
+    """The first lines, with one of five labels each, as TSV, JSONL and Parquet beside `path`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.schema({"text": pyarrow.string(), "label": pyarrow.string()})
+    with (
+        open(path, encoding="utf-8") as lines,
+        open(path.with_suffix(".tsv"), "w", encoding="utf-8") as tsv,
+        open(path.with_suffix(".jsonl"), "w", encoding="utf-8") as jsonl,
+        pyarrow.parquet.ParquetWriter(path.with_suffix(".parquet"), schema) as parquet,
+    ):
+        first = islice(lines, TABLE_LINES)
+        while texts := [line.rstrip("\n") for line in islice(first, CHUNK)]:
+            rows = [{"text": text, "label": f"label {number % 5}"} for number, text in enumerate(texts)]
+            tsv.writelines(f"{row['text']}\t{row['label']}\n" for row in rows)
+            jsonl.writelines(json.dumps(row) + "\n" for row in rows)
+            parquet.write_table(pyarrow.Table.from_pylist(rows, schema))
 
 
 # --- phases, each in its own process ---------------------------------------------------------------------------------
@@ -90,8 +115,31 @@ def first_update(path: str) -> dict[str, float]:
     return {"seconds": times[0] - began - indexed, "index seconds": indexed, "cpu seconds": times[1] - cpu}
 
 
+def table(suffix: str, path: str) -> dict[str, float]:
+    """Open a table of labeled texts: every record is checked."""
+    from regard.config.schema import LabelData
+    from regard.data.labeled import labeled_texts
+
+    began = time.monotonic()
+    found = labeled_texts([[str(Path(path).with_suffix(suffix))]], LabelData())
+    return {"seconds": time.monotonic() - began, "examples": len(found)}
+
+
+def long_word(path: str) -> dict[str, float]:
+    """Train BPE on one word of random letters."""
+    from regard.config.schema import TokenizerConfig
+    from regard.processors.tokenizers import train_tokenizer
+
+    letters = np.random.default_rng(1).choice(list("abcdefghijklmnopqrstuvwxyz"), LONG_WORD)
+    began = time.monotonic()
+    train_tokenizer(TokenizerConfig(vocab=8000), ["".join(letters)])
+    return {"seconds": time.monotonic() - began}
+
+
 PHASES: dict[str, Callable[[str], dict[str, float]]] = {
     "index": index, "index again": index, "tokenizer": tokenizer, "first update": first_update,
+    "tsv": partial(table, ".tsv"), "jsonl": partial(table, ".jsonl"), "parquet": partial(table, ".parquet"),
+    "long word": long_word,
 }  # fmt: skip
 
 
@@ -126,6 +174,7 @@ def measure(lines: int, phases: Iterable[str] = tuple(PHASES)) -> BigFileReport:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.txt")
         write_lines(path, lines)
+        write_tables(path)
         print(f"{lines:,} lines, {path.stat().st_size / 1e6:,.0f} MB", file=sys.stderr)
         found = {name: run_phase(name, str(path), str(Path(folder, "cache"))) for name in phases}
         return BigFileReport(lines, found)
@@ -137,7 +186,7 @@ def main(arguments: list[str]) -> None:
     began = time.process_time()
     found = PHASES[name](path)
     found = {"cpu seconds": time.process_time() - began} | found
-    print(json.dumps({**found, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}))
+    print(json.dumps({**found, "peak MB": peak()}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are not finite: how they are found, and what the user is told."""
+"""Losses, gradients and weights that are not finite: how they are found, and the sentence for the user."""
 
 import math
 from collections.abc import Callable, Iterator

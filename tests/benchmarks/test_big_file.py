@@ -5,7 +5,9 @@ from benchmarks.__main__ import main
 
 
 def test_phases_of_a_small_file() -> None:
-    report = big_file.measure(3000, ("index", "first update"))
+    report = big_file.measure(3000, ("index", "first update", "tsv", "jsonl", "parquet"))
+    examples = {report.phases[name]["examples"] for name in ("tsv", "jsonl", "parquet")}
+    assert len(examples) == 1 and 2900 < examples.pop() < 3000  # some lines are blank
     assert report.phases["index"]["lines"] == 3000 and 0 < report.phases["first update"]["seconds"] < 100
     assert all(each["peak MB"] > 10 for each in report.phases.values())
     assert report.table().splitlines()[0] == "big-file: 3,000 lines" and "first update" in report.table()

@@ -249,9 +249,9 @@ def test_preferred_fonts_come_first_and_none_more_than_needed(only_default_fonts
 def test_missing_characters_are_named_with_a_remedy(only_default_fonts, tmp_path, text, package, letters):
     with pytest.warns(
         UserWarning, match=f"no installed font has .*as codes such as .*; install .*apt install {package}"
-    ) as told:
+    ) as notices:
         cross_view(3, words=(text, "cat\x07", "dog")).save(tmp_path / "a.svg")
-    assert len(told) == 1  # one notice, none of matplotlib's own
+    assert len(notices) == 1  # one notice, none of matplotlib's own
     assert text.encode("unicode_escape").decode() in letters(tmp_path / "a.svg") and r"cat\x07" in letters(
         tmp_path / "a.svg"
     )

@@ -175,8 +175,8 @@ def test_mistral_folder(tmp_path):
     """A modern model with windows: every token attends to itself and the five before it."""
     modern = {"model__size": "modern-tiny", "model__attention__kind": "window", "model__attention__radius": 5}
     window, out = trained(tmp_path / "window", **modern), tmp_path / "out"
-    told = regard.convert(window, to="huggingface", out=out)
-    assert "regard and transformers" in told["checked"]
+    report = regard.convert(window, to="huggingface", out=out)
+    assert "regard and transformers" in report["checked"]
     ours, theirs = same(window, out)
     assert type(theirs).__name__ == "MistralForCausalLM" and theirs.config.sliding_window == 6
     assert regard.load(out).run.model.attention.radius == 5

@@ -415,8 +415,8 @@ def test_a_run_that_started_from_a_marian_folder_becomes_one_again(separate, tmp
         (tmp_path / name).write_text("\n".join(texts) + "\n")
     settings = {"data.train": f"{tmp_path}/low,{tmp_path}/up", "start": str(path), "train.lr": 1e-3, "decode.beam": 2}
     ours, out = regard.train("translate", {**FINE, **settings}, out=tmp_path / "run"), tmp_path / "out"
-    told = regard.convert(tmp_path / "run", to="huggingface", out=out)
-    assert "32 of 32 texts equal" in told["checked"] and "transformers" in told["checked"]
+    report = regard.convert(tmp_path / "run", to="huggingface", out=out)
+    assert "32 of 32 texts equal" in report["checked"] and "transformers" in report["checked"]
     for name in ("source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if separate else [])):
         assert (out / name).is_file()
     assert (out / "source.spm").read_bytes() == (path / "source.spm").read_bytes()
