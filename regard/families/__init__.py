@@ -20,6 +20,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "xl": "regard.families.xl",
     "rnn": "regard.families.rnn",
     "cnn": "regard.families.cnn",
+    "vit": "regard.families.vit",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

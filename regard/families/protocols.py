@@ -127,9 +127,9 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, generic, gpt, lm, longformer, rnn, t5, transformer, xl
+    from . import bert, bigbird, cnn, generic, gpt, lm, longformer, rnn, t5, transformer, vit, xl
 
-    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn)
+    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit)
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
@@ -137,7 +137,7 @@ if TYPE_CHECKING:
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:
         return model
 
-    def _check_labels(model: bert.Model | generic.Classifier) -> LabelModel:
+    def _check_labels(model: bert.Model | vit.Model | generic.Classifier) -> LabelModel:
         return model
 
     def _check_masked(model: bert.Model) -> MaskedModel:

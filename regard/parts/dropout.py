@@ -19,6 +19,20 @@ class Dropout(nn.Dropout):
         return out
 
 
+class RowDropout(nn.Module):
+    """Zero whole rows (batch, …) in training and scale the others up, so that the mean stays."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.p:
+            return x
+        kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) >= self.p
+        return x * (kept.to(x.dtype) / (1 - self.p))
+
+
 class _CpuDropout(torch.autograd.Function):
     """Zero `dropped` of 65,536 elements and scale the others up, so that the mean stays."""
 

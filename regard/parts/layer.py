@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from . import unpadded
 from .attention import Attention
 from .cache.base import Cache, CacheLayout, CrossCache, LayerCache, LayoutSpec, put_rows
-from .dropout import Dropout
+from .dropout import Dropout, RowDropout
 from .feed import FeedForward
 from .masks import Mask
 from .mixer import SequenceMixer
@@ -19,11 +19,15 @@ from .positions import Positions, PositionTerms
 
 
 class Residual(nn.Module):
-    """x + f(norm(x)) with the norm first; norm(x + f(x)) as first published."""
+    """x + f(norm(x)) with the norm first; norm(x + f(x)) as first published.
 
-    def __init__(self, norm: nn.Module, norm_first: bool = True, dropout: float = 0.0) -> None:
+    `skipped` is stochastic depth (1603.09382): how often training leaves f out for a row.
+    """
+
+    def __init__(self, norm: nn.Module, norm_first: bool = True, dropout: float = 0.0, skipped: float = 0.0) -> None:
         super().__init__()
-        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
+        self.norm, self.norm_first = norm, norm_first
+        self.dropout = nn.Sequential(Dropout(dropout), RowDropout(skipped)) if skipped else Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:

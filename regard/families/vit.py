@@ -1,0 +1,146 @@
+"""ViT (2010.11929): a picture is cut into patches, and an encoder reads them as a sequence.
+
+A class token before the patches (`pool=first`) or the mean of all patches (`pool=mean`) represents the picture.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Count, Positive, Share
+from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts.init import initialize, normal, ones, zeros
+from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid
+from ..parts.pooling import pool
+from .spec import ModelSpec
+
+Attention = Annotated[slots.Dense | slots.Favor, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["vit"] = "vit"
+    size: str = "S/16"
+    image: Positive = 224  # side of the pictures in pixels; others are read with interpolated positions
+    patch: Positive = 16
+    channels: Positive = 3
+    width: Positive = 384
+    heads: Positive = 6
+    layers: Positive = 12
+    inner: Positive = 1536
+    dropout: Share = 0.0
+    depth_dropout: Share = (
+        0.0  # stochastic depth: how often the last layer is skipped; earlier ones less, in proportion
+    )
+    head: Literal["none", "class"] = "none"
+    labels: Count = 0
+    pooled: bool = False  # a map of the pooled vector, as in transformers' ViTModel
+    pool: Literal["first", "mean"] = "first"  # first: a class token
+    positions: Literal["learned", "sinusoid"] = "learned"
+    attention: Attention = slots.Dense()
+    feed: Feed = slots.Feed(act="gelu")
+    norm: Norm = slots.LayerNorm(eps=1e-12)
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        slots.check_widths(self.width, self.heads, None)
+        if self.image % self.patch:
+            near = [self.image // self.patch * self.patch, -(-self.image // self.patch) * self.patch]
+            raise ValueError(
+                f"pictures of {self.image} pixels do not divide into patches of {self.patch}; use "
+                f"{' or '.join(str(side) for side in near if side)} (model.image)"
+            )
+        if self.positions == "sinusoid" and self.width % 4:
+            raise ValueError(f"sinusoidal positions of a grid need a width that 4 divides, not {self.width}")
+        return self
+
+
+SHAPES = {
+    "Ti": {"width": 192, "heads": 3, "layers": 12, "inner": 768},
+    "S": {"width": 384, "heads": 6, "layers": 12, "inner": 1536},
+    "B": {"width": 768, "heads": 12, "layers": 12, "inner": 3072},
+    "L": {"width": 1024, "heads": 16, "layers": 24, "inner": 4096},
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 64, "heads": 2, "layers": 2, "inner": 128, "patch": 4, "image": 32},
+    **{f"{name}/{patch}": {**shape, "patch": patch} for name, shape in SHAPES.items() for patch in (8, 16, 32)},
+}
+SPEC = ModelSpec(
+    frozenset({"pixels"}),
+    frozenset({"label", "embedding"}),
+    head_modules=("pooler", "classes"),
+    label_modules=("classes",),
+)
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.pooling = c.pool
+        self.patches = PatchEmbedding(c.channels, c.width, c.patch)
+        self.first = nn.Parameter(torch.zeros(1, 1, c.width)) if c.pool == "first" else None  # the class token
+        learned = c.positions == "learned"
+        before = int(self.first is not None)
+        self.positions = LearnedGrid(c.image // c.patch, c.width, before) if learned else SinusoidGrid(c.width)
+        self.dropout = Dropout(c.dropout)
+        norm = partial(c.norm.build, c.width)
+        self.encoder = Stack(
+            [
+                Layer(
+                    c.attention.build(c.width, c.heads),
+                    c.feed.build(c.width, c.inner),
+                    partial(self._residual, c, norm, c.depth_dropout * number / max(c.layers - 1, 1)),
+                )
+                for number in range(c.layers)
+            ],
+            norm(),
+        )
+        self.pooler = nn.Linear(c.width, c.width) if c.pooled else None
+        self.classes = nn.Linear(c.width, c.labels) if c.head == "class" else None
+        initialize(self, INITIAL)
+
+    @staticmethod
+    def _residual(c: Config, norm: Any, skipped: float) -> Residual:
+        return Residual(norm(), True, c.dropout, skipped)
+
+    @property
+    def context(self) -> int | None:
+        return None
+
+    def encode(self, picture: Inputs) -> Encoded:
+        grid, valid = self.patches(picture.values), self.patches.valid(picture.valid)
+        x = grid.flatten(2).transpose(1, 2)
+        x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
+        valid = None if valid is None else valid.flatten(1)
+        if self.first is not None:
+            first = self.first + self.positions.first().to(self.first)
+            x = torch.cat([first.expand(len(x), 1, -1).to(x.dtype), x], 1)
+            valid = None if valid is None else torch.cat([valid.new_ones(len(valid), 1), valid], 1)
+        states: Tensor = self.encoder(self.dropout(x), Mask(key_valid=valid))
+        return Encoded(states, valid)
+
+    def pool(self, encoded: Encoded) -> Tensor:
+        """The vector of every picture: (batch, width)."""
+        vectors = pool(encoded.states, encoded.valid, self.pooling)
+        return vectors if self.pooler is None else torch.tanh(self.pooler(vectors))
+
+    def label_logits(self, encoded: Encoded) -> Tensor:
+        assert self.classes is not None, "model.head is not class"
+        logits: Tensor = self.classes(pool(encoded.states, encoded.valid, self.pooling))
+        return logits  # (batch, labels)
+
+    def forward(self, picture: Inputs) -> Tensor:
+        encoded = self.encode(picture)
+        return encoded.states if self.classes is None else self.label_logits(encoded)
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"classes\.weight": zeros,
+    r"(first|positions\.table|.*\.weight)": normal(0.02),
+}

@@ -1,0 +1,93 @@
+"""Pictures as sequences: a linear map of square patches, and positions of the grid they form."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .positions import GridPositions
+
+
+class PatchEmbedding(nn.Module):
+    """A vector for every square patch, row by row: (batch, channels, height, width) -> (batch, width, rows, columns).
+
+    A picture whose sides are not whole patches gets a black border at the right and the bottom.
+    """
+
+    def __init__(self, channels: int, width: int, patch: int) -> None:
+        super().__init__()
+        self.patch, self.project = patch, nn.Conv2d(channels, width, patch, patch)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        right, bottom = (-pixels.size(side) % self.patch for side in (3, 2))
+        out: Tensor = self.project(F.pad(pixels, (0, right, 0, bottom)) if right or bottom else pixels)
+        return out
+
+    def valid(self, pixels: Tensor | None) -> Tensor | None:
+        """The patches (batch, rows, columns) with a valid pixel."""
+        if pixels is None:
+            return None
+        return F.max_pool2d(pixels.float(), self.patch, self.patch, ceil_mode=True) > 0
+
+
+def grid_sizes(valid: Tensor) -> list[tuple[int, int]]:
+    """Rows and columns of the valid part (batch, rows, columns) of every picture, which is in its upper left corner."""
+    rows, columns = valid.any(2).sum(1), valid.any(1).sum(1)
+    return [(int(row), int(column)) for row, column in torch.stack([rows, columns], 1).tolist()]
+
+
+class PatchPositions(nn.Module):
+    """Positions of the patches of a picture of any size: (1 or batch, rows · columns, width)."""
+
+    def forward(self, rows: int, columns: int, valid: Tensor | None) -> Tensor:
+        if valid is None:
+            return self.grid(rows, columns).flatten(0, 1)[None]
+        out = self.grid(rows, columns).new_zeros(len(valid), rows, columns, self.grid(1, 1).size(-1))
+        sizes = grid_sizes(valid)
+        for size in set(sizes):
+            chosen = [row for row, each in enumerate(sizes) if each == size]
+            out[chosen, : size[0], : size[1]] = self.grid(*size)
+        return out.flatten(1, 2)
+
+    def grid(self, rows: int, columns: int) -> Tensor:
+        """(rows, columns, width)"""
+        raise NotImplementedError
+
+    def first(self) -> Tensor:
+        """The positions of the tokens before the patches; 0: they have none."""
+        return torch.zeros(())
+
+
+class LearnedGrid(PatchPositions):
+    """A learned vector per patch of a square picture; other sizes are interpolated (bicubic).
+
+    `before` tokens come before the patches; their positions are the first rows of the table.
+    """
+
+    def __init__(self, side: int, width: int, before: int = 0) -> None:
+        super().__init__()
+        self.side, self.before = side, before
+        self.table = nn.Parameter(torch.zeros(1, before + side * side, width))
+
+    def grid(self, rows: int, columns: int) -> Tensor:
+        table: Tensor = self.table[:, self.before :].reshape(1, self.side, self.side, -1)
+        if (rows, columns) != (self.side, self.side):
+            pixels = table.permute(0, 3, 1, 2)
+            table = F.interpolate(pixels, (rows, columns), mode="bicubic", align_corners=False).permute(0, 2, 3, 1)
+        return table[0]
+
+    def first(self) -> Tensor:
+        """The positions of the tokens before the patches."""
+        return self.table[:, : self.before]
+
+
+class SinusoidGrid(PatchPositions):
+    """Sines and cosines of row and column, half of the width for each."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.sinusoid = GridPositions(width).sinusoid
+
+    def grid(self, rows: int, columns: int) -> Tensor:
+        device = self.sinusoid.rate.device
+        y, x = (self.sinusoid.vectors(torch.arange(size, device=device)) for size in (rows, columns))
+        return torch.cat([y[:, None].expand(-1, columns, -1), x[None].expand(rows, -1, -1)], -1)
