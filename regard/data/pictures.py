@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.schema import ImageData
+from ..config.vision import ImageData
 from ..errors import UserError
 from .columns import LABEL, Role, text_value
 from .examples import Examples, InMemoryExamples
@@ -21,7 +21,9 @@ from .tables import Table, TableExamples
 from .trees import FileTree, is_archive, open_tree
 
 PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
-PATH = Role("path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "picture")), text_value)
+PATH = Role(
+    "path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "picture")), text_value
+)
 
 
 def labeled_pictures(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
@@ -132,7 +134,7 @@ class TablePictures(TableExamples):
 
     def path(self, index: int) -> Path:
         place = self.location(index).rpartition(":")[0] or "."
-        return Path(place).parent / super().item(index)[0]
+        return Path(place).parent / str(super().item(index)[0])
 
     def item(self, index: int) -> tuple[Any, ...]:
         return self.path(index), super().item(index)[1]

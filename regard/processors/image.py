@@ -12,6 +12,7 @@ import torch
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
+from .augment import erase, jitter_color, rand_augment
 from .base import Array, Rng, SavedSettings, to_array
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class ImageProcessor(SavedSettings):
     patch: int = 16  # the side of a patch: the cost counts patches, batches are padded to whole ones
     scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
+    color: float = 0.0  # brightness, contrast and saturation change by up to this share
+    randaugment: int = 0  # random operations, each of this strength (0…1)
+    strength: float = 0.3
+    erase: float = 0.0  # how often a random rectangle is erased
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
@@ -68,7 +73,7 @@ class ImageProcessor(SavedSettings):
         picture = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         pixels: Array = np.asarray(picture, np.float32).transpose(2, 0, 1) / 255
         normalized: Array = (pixels - self._channels(self.mean)) / self._channels(self.std)
-        return normalized
+        return erase(normalized, rng) if rng is not None and self.erase and rng.random() < self.erase else normalized
 
     def cost(self, encoded: Array) -> int:
         return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
@@ -126,7 +131,9 @@ class ImageProcessor(SavedSettings):
         region = random_region(picture.size, self.scale, rng)
         mirrored = self.flip and rng.random() < 0.5
         part = self._resize(picture.crop(region), (self.crop, self.crop) if self.crop else None)
-        return ImageOps.mirror(part) if mirrored else part
+        part = ImageOps.mirror(part) if mirrored else part
+        part = jitter_color(part, self.color, rng) if self.color else part
+        return rand_augment(part, self.randaugment, self.strength, rng) if self.randaugment else part
 
 
 def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:

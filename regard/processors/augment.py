@@ -1,0 +1,127 @@
+"""Random changes of pictures for training: color, RandAugment (1909.13719), erasing (1708.04896).
+
+Each draws from the generator of its example only, so that a picture of an epoch is the same in every process.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from .base import Array, Rng
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Picture: TypeAlias = "Image.Image"
+Operation: TypeAlias = "Callable[[Image.Image, float], Image.Image]"  # strength 0…1, the sign is drawn
+GRAY = (124, 116, 104)  # fills what an operation uncovers: the mean color of photographs
+SHIFT, SHEAR, ROTATION = 0.3, 0.3, 30.0  # at full strength: shares of a side, degrees
+
+
+def jitter_color(picture: Picture, share: float, rng: Rng) -> Picture:
+    """Brightness, contrast and saturation, each changed by a factor within 1 ± `share`, in random order."""
+    from PIL import ImageEnhance
+
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for number in rng.permutation(len(kinds)).tolist():
+        picture = kinds[number](picture).enhance(1 + share * (2 * rng.random() - 1))
+    return picture
+
+
+def _enhance(name: str) -> Operation:
+    def change(picture: Picture, strength: float) -> Picture:
+        from PIL import ImageEnhance
+
+        changed: Image.Image = getattr(ImageEnhance, name)(picture).enhance(1 + 0.9 * strength)
+        return changed
+
+    return change
+
+
+def _affine(a: float, b: float, c: float, d: float, e: float, f: float) -> Operation:
+    """An affine map of the pixels; the numbers are those at full strength, beside the identity."""
+
+    def change(picture: Picture, strength: float) -> Picture:
+        from PIL import Image
+
+        width, height = picture.size
+        data = (
+            1 + a * strength,
+            b * strength,
+            c * strength * width,
+            d * strength,
+            1 + e * strength,
+            f * strength * height,
+        )
+        return picture.transform(picture.size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR, fillcolor=GRAY)
+
+    return change
+
+
+def _rotate(picture: Picture, strength: float) -> Picture:
+    from PIL import Image
+
+    return picture.rotate(ROTATION * strength, Image.Resampling.BILINEAR, fillcolor=GRAY)
+
+
+def _posterize(picture: Picture, strength: float) -> Picture:
+    from PIL import ImageOps
+
+    return ImageOps.posterize(picture, 8 - round(4 * abs(strength)))
+
+
+def _solarize(picture: Picture, strength: float) -> Picture:
+    from PIL import ImageOps
+
+    return ImageOps.solarize(picture, 256 - round(256 * abs(strength)))
+
+
+def _ops(name: str) -> Operation:
+    def change(picture: Picture, strength: float) -> Picture:
+        from PIL import ImageOps
+
+        changed: Image.Image = getattr(ImageOps, name)(picture)
+        return changed
+
+    return change
+
+
+OPERATIONS: dict[str, Operation] = {
+    "identity": lambda picture, strength: picture,
+    "autocontrast": _ops("autocontrast"),
+    "equalize": _ops("equalize"),
+    "rotate": _rotate,
+    "solarize": _solarize,
+    "color": _enhance("Color"),
+    "posterize": _posterize,
+    "contrast": _enhance("Contrast"),
+    "brightness": _enhance("Brightness"),
+    "sharpness": _enhance("Sharpness"),
+    "shear_x": _affine(0, SHEAR, 0, 0, 0, 0),
+    "shear_y": _affine(0, 0, 0, SHEAR, 0, 0),
+    "shift_x": _affine(0, 0, SHIFT, 0, 0, 0),
+    "shift_y": _affine(0, 0, 0, 0, 0, SHIFT),
+}
+NAMES = tuple(OPERATIONS)
+
+
+def rand_augment(picture: Picture, count: int, strength: float, rng: Rng) -> Picture:
+    """`count` random operations of this strength (0…1), each with a random sign."""
+    for number in rng.integers(len(NAMES), size=count).tolist():
+        sign = 1 if rng.random() < 0.5 else -1
+        picture = OPERATIONS[NAMES[number]](picture, sign * strength)
+    return picture
+
+
+def erase(pixels: Array, rng: Rng, share: tuple[float, float] = (0.02, 0.33)) -> Array:
+    """Fill a random rectangle of normalized pixels (3, height, width), a share of the area, with noise."""
+    _, height, width = pixels.shape
+    area = height * width * rng.uniform(*share)
+    aspect = np.exp(rng.uniform(np.log(0.3), np.log(1 / 0.3)))
+    down, across = (max(round(float(np.sqrt(each))), 1) for each in (area / aspect, area * aspect))
+    down, across = min(down, height), min(across, width)
+    top, left = int(rng.integers(height - down + 1)), int(rng.integers(width - across + 1))
+    pixels = pixels.copy()
+    pixels[:, top : top + down, left : left + across] = rng.standard_normal((3, down, across), dtype=np.float32)
+    return pixels

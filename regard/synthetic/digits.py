@@ -1,0 +1,76 @@
+"""Embedded pictures: digits in the fonts that matplotlib brings, distorted, on a noisy background."""
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..data.examples import Examples
+
+if TYPE_CHECKING:
+    from PIL import ImageFont
+
+SIDE, DRAWN = 28, 56  # pixels of a picture, and of the drawing before it is scaled down
+FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Bold")
+FONTS += ("DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10")
+SEEDS = {"train": 1, "valid": 2, "test": 3}
+HELD_OUT = 1000  # pictures for validation, and for test
+
+
+class DigitExamples(Examples):
+    """Pictures of digits, drawn when they are needed: a pure function of the split and the number."""
+
+    def __init__(self, split: str, count: int) -> None:
+        self.split, self.count_of = split, count
+        self.name, self.counts = f"embedded {split} digits", {"examples": count}
+
+    def __len__(self) -> int:
+        return self.count_of
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        rng = np.random.default_rng([SEEDS[self.split], index])
+        digit = int(rng.integers(10))
+        return draw_digit(digit, rng), str(digit)
+
+    def location(self, index: int) -> str:
+        return f"{self.name}, picture {index + 1}"
+
+    def fingerprint(self) -> str:
+        return f"digits {self.split} {len(self)}"
+
+
+def make_digits(examples: int) -> dict[str, Examples]:
+    """Train, valid and test: different drawings in the same fonts."""
+    counts = {"train": examples, "valid": HELD_OUT, "test": HELD_OUT}
+    return {split: DigitExamples(split, count) for split, count in counts.items()}
+
+
+def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:
+    """A gray picture (28, 28) of a digit: random font, size, place, rotation, shear, gray levels and noise."""
+    from PIL import Image, ImageDraw
+
+    font = _font(FONTS[int(rng.integers(len(FONTS)))], int(rng.integers(30, 46)))
+    canvas = Image.new("L", (DRAWN, DRAWN), 0)
+    place = DRAWN / 2 + rng.uniform(-6, 6), DRAWN / 2 + rng.uniform(-6, 6)
+    ImageDraw.Draw(canvas).text(place, str(digit), 255, font, anchor="mm")
+    shear, turn = rng.uniform(-0.25, 0.25), rng.uniform(-18, 18)
+    canvas = canvas.rotate(turn, Image.Resampling.BILINEAR)
+    shift = -shear * DRAWN / 2
+    canvas = canvas.transform(
+        canvas.size, Image.Transform.AFFINE, (1, shear, shift, 0, 1, 0), Image.Resampling.BILINEAR
+    )
+    ink = np.asarray(canvas.resize((SIDE, SIDE), Image.Resampling.BOX), np.float32) / 255
+    dark, light = rng.uniform(0, 90), rng.uniform(150, 255)
+    if rng.random() < 0.5:
+        dark, light = light, dark
+    values = dark + (light - dark) * ink + rng.normal(0, rng.uniform(2, 20), (SIDE, SIDE))
+    return np.rint(values.clip(0, 255)).astype(np.uint8)
+
+
+@cache
+def _font(name: str, size: int) -> "ImageFont.FreeTypeFont":
+    import matplotlib
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{name}.ttf")), size)
