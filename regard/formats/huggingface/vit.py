@@ -1,23 +1,16 @@
 """Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json, and their reader."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from ...errors import UserError
 from ...families import vit
-from ...files import JsonMapping, JsonObject, read_optional_json
-from ...processors.image import RESAMPLING, ImageProcessor
+from ...files import JsonMapping
 from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
-from .folder import parse_config, read_weights
-from .weight_names import WeightRule, load_weights, prefixed
+from .weight_names import WeightRule, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.predictor import AnyPredictor
+    pass
 
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
 LAYER = {
