@@ -19,6 +19,7 @@ from .schema import (
     TextData,
     TextEval,
 )
+from .vision import ImageData, ImageDecode
 
 
 @dataclass(frozen=True)
@@ -63,5 +64,6 @@ BUILTIN = {
     "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words"),
     "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
+    "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
 }
 TASKS = Registry("task", BUILTIN)

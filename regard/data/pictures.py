@@ -32,8 +32,8 @@ def labeled_pictures(sides: Sequence[Sequence[str]], data: ImageData) -> Example
         return idx_examples(sides[0], sides[1])
     if len(sides) != 1:
         raise UserError(
-            f"pictures and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX files, "
-            "as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
+            f"pictures and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX "
+            "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
     found = [_open(pattern, data) for pattern in sides[0]]
     return found[0] if len(found) == 1 else _joined(found)
@@ -90,8 +90,8 @@ class TreePictures(Examples):
         loose = [name for name in pictures if len(PurePosixPath(name).relative_to(top).parts) < 2]
         if loose:
             raise UserError(
-                f"{tree.location(loose[0])} is in no folder of a class; put the pictures of each class into a folder of "
-                "its own, or give a table with the columns path and label"
+                f"{tree.location(loose[0])} is in no folder of a class; put the pictures of each class into a folder "
+                "of its own, or give a table with the columns path and label"
             )
         self.counts = {"examples": len(self.files), "other": len(tree.names) - len(pictures)}
 
@@ -149,8 +149,8 @@ def idx_examples(images: Sequence[str], labels: Sequence[str]) -> Examples:
     numbers = np.concatenate([read_idx(path) for pattern in labels for path in matching_files(pattern)])
     if pictures.ndim not in (3, 4) or numbers.ndim != 1 or len(pictures) != len(numbers):
         raise UserError(
-            f"{images[0]} has shape {pictures.shape} and {labels[0]} {numbers.shape}; expected pictures (count, height, "
-            "width) and as many labels (count)"
+            f"{images[0]} has shape {pictures.shape} and {labels[0]} {numbers.shape}; expected pictures (count, "
+            "height, width) and as many labels (count)"
         )
     return InMemoryPictures(images[0], list(_pairs(pictures, numbers)))
 

@@ -65,12 +65,12 @@ class Config(Base):
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "stem": 8, "stages": (16, 32), "depths": (1, 1), "strides": (1, 2), "width": 32, "heads": 2, "layers": 2, "inner": 64,
-        "queries": 8,
+        "stem": 8, "stages": (16, 32), "depths": (1, 1), "strides": (1, 2),
+        "width": 32, "heads": 2, "layers": 2, "inner": 64, "queries": 8,
     },
     "small": {
-        "stem": 32, "stages": (64, 128, 256), "depths": (2, 2, 2), "strides": (1, 2, 2), "bottleneck": False, "width": 128,
-        "heads": 4, "layers": 3, "inner": 512, "queries": 30,
+        "stem": 32, "stages": (64, 128, 256), "depths": (2, 2, 2), "strides": (1, 2, 2), "bottleneck": False,
+        "width": 128, "heads": 4, "layers": 3, "inner": 512, "queries": 30,
     },
     "R50": {},
     "R101": {"depths": (3, 4, 23, 3)},

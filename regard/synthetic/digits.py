@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from PIL import ImageFont
 
 SIDE, DRAWN = 28, 56  # pixels of a picture, and of the drawing before it is scaled down
-FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Bold")
-FONTS += ("DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10")
+FONTS = (
+    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Bold",
+    "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10",
+)  # fmt: skip
 SEEDS = {"train": 1, "valid": 2, "test": 3}
 HELD_OUT = 1000  # pictures for validation, and for test
 
@@ -65,7 +67,8 @@ def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:
     if rng.random() < 0.5:
         dark, light = light, dark
     values = dark + (light - dark) * ink + rng.normal(0, rng.uniform(2, 20), (SIDE, SIDE))
-    return np.rint(values.clip(0, 255)).astype(np.uint8)
+    gray: np.ndarray = np.rint(values.clip(0, 255)).astype(np.uint8)
+    return gray
 
 
 @cache

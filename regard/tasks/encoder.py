@@ -1,8 +1,6 @@
 """Encoder models: rows of tokens in, one hidden state per token out. Shared by classify, tag and masked."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -29,23 +27,20 @@ from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
 from .base import (
-    Metrics,
     Processors,
-    TrainingJob,
     build_model,
-    describe_labels,
     kept_labels,
     kept_tokenizer,
-    log_facts,
     max_vocab,
     restored_tokenizer,
     vocab_size,
     with_model_settings,
 )
 from .finite import require_finite
+from .label_answers import LabelAnswers
 from .notices import Notice, cut_text, warn_once
 from .predictor import Answer, Item, Predictor, RequestType, ResultType
-from .requests import ClassifyRequest, LabelProbability, MaskedRequest, TagRequest
+from .requests import ClassifyRequest, MaskedRequest, TagRequest
 from .texts import as_text, as_texts
 
 OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults of settings that other tasks set
@@ -163,7 +158,7 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
         return settings
 
 
-class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
+class LabelPredictor(LabelAnswers, EncoderPredictor[Item, RequestType, ResultType]):
     """An encoder whose head predicts labels."""
 
     model: LabelModel
@@ -197,52 +192,6 @@ class LabelPredictor(EncoderPredictor[Item, RequestType, ResultType]):
     def label_logprobs(self, rows: Sequence[Ids], batch: int | None = None) -> list[Tensor]:
         """(labels,) of each row; of tags (tokens, labels)."""
         return self.map_encoded(rows, lambda encoded: self.model.label_logits(encoded).float().log_softmax(-1), batch)
-
-    def best_labels(self, logprobs: Tensor) -> list[str]:
-        """The likeliest label of each row of logprobs (rows, labels)."""
-        return [self.labels.names[number] for number in logprobs.argmax(-1).tolist()]
-
-    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> tuple[LabelProbability, ...]:
-        """The labels with their probabilities, the likeliest first; `top` of them, or all."""
-        order = logprobs.exp().sort(descending=True, stable=True)
-        chosen = slice(top or len(self.labels))
-        names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
-        return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
-
-    def report_labels(self, examples: Examples, references: Sequence[str]) -> None:
-        """Log the labels of evaluation data."""
-        log_facts(examples.name, [describe_labels(Counter(references))])
-
-    def majority_baseline(self, references: Sequence[str]) -> Metrics:
-        """The accuracy of the most frequent training label; empty if the label counts are unknown."""
-        if not any(self.labels.counts.values()):
-            return {}
-        label = self.labels.majority
-        return {"majority": sum(each == label for each in references) / len(references), "majority label": label}
-
-    def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
-        """A metric that lists the reference labels outside the label set; empty if there are none."""
-        counts = Counter(label for label in references if label not in self.labels.ids)
-        listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
-        return {"unseen labels": listed} if listed else {}
-
-
-class LabelJob(TrainingJob):
-    """Examples with labels; the facts about the data include their counts."""
-
-    predictor: LabelPredictor[Any, Any, Any]
-    splits: Mapping[str, Examples]
-
-    def describe_data(self) -> list[str]:
-        return super().describe_data() + self._label_facts
-
-    @cached_property
-    def _label_facts(self) -> list[str]:
-        counts = {"train": self.predictor.labels.counts}
-        for name in self.splits.keys() - counts:
-            targets = (each[1] for each in self.splits[name])
-            counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
-        return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]
 
 
 # --- from a run to its tokenizer and sizes ---------------------------------------------------------------------------

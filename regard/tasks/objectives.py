@@ -46,6 +46,24 @@ class LabelObjective(Objective):
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
 
 
+class PictureObjective(Objective):
+    """Summed over the pictures. A mixed picture has two labels, and the share of the first."""
+
+    def __init__(self, model: nn.Module, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> LossSum:
+        model = cast(LabelModel, self.model)
+        logits = model.label_logits(model.encode(batch["image"])).float()
+        losses = [cross_entropy(logits, batch["label"].values, label_smoothing=self.smoothing, reduction="none")]
+        if "other" not in batch:
+            return LossSum(losses[0].sum())
+        other = cross_entropy(logits, batch["other"].values, label_smoothing=self.smoothing, reduction="none")
+        share = batch["share"].values
+        return LossSum((share * losses[0] + (1 - share) * other).sum())
+
+
 class TagObjective(Objective):
     """Summed over the words; the first token of a word predicts its tag."""
 

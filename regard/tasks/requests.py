@@ -4,7 +4,7 @@ A result never depends on the other requests of a call. A field of a request tha
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -132,6 +132,12 @@ class TokenProbability:
 @dataclass(frozen=True)
 class ClassifyRequest(Request):
     text: str
+    top: int | None = None  # number of labels in the result; 0: all
+
+
+@dataclass(frozen=True)
+class ClassifyImageRequest(Request):
+    picture: Any  # a path, bytes, a Pillow image, or an array
     top: int | None = None  # number of labels in the result; 0: all
 
 

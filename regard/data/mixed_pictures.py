@@ -1,0 +1,61 @@
+"""Mixup (1710.09412) and CutMix (1905.04899): a picture and its label are mixed with those of another example."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..config.schema import Train
+from ..config.vision import ImageData
+from ..parts.inputs import Inputs
+from ..processors.fields import Fields
+from .batch import Batch
+from .draws import Draws
+from .examples import Examples
+from .field_dataset import FieldDataset
+
+
+class MixedPictures(FieldDataset):
+    """Pictures with labels. The partner of an example and how both are mixed depend on (seed, epoch, example) only."""
+
+    data: ImageData
+
+    def __init__(self, examples: Examples, fields: Fields, data: ImageData, train: Train) -> None:
+        super().__init__(examples, fields, data, train, augmented=True)
+
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
+        plain = super().batch(indices, epoch)
+        if not (self.data.mixup or self.data.cutmix):
+            return plain
+        draws = Draws.of(self.train.seed, epoch, indices).branch(1)
+        partners = draws.below(len(self.examples))
+        other = super().batch(partners, epoch)
+        values, shares = plain["image"].values.clone(), torch.ones(len(indices))
+        for row, rng in enumerate(draws.branch(0).generators()):
+            values[row], shares[row] = mix(values[row], other["image"].values[row], self.data, rng)
+        inputs = {
+            "image": replace(plain["image"], values=values),
+            "label": plain["label"],
+            "other": other["label"],
+            "share": Inputs("labels", shares),
+        }
+        return replace(plain, inputs=inputs)
+
+
+def mix(
+    picture: torch.Tensor, other: torch.Tensor, data: ImageData, rng: np.random.Generator
+) -> tuple[torch.Tensor, float]:
+    """The mixed pixels (channels, height, width), and the share of the first picture in them."""
+    cut = bool(data.cutmix) and (not data.mixup or rng.random() < 0.5)
+    alpha = data.cutmix if cut else data.mixup
+    share = float(rng.beta(alpha, alpha))
+    if not cut:
+        return share * picture + (1 - share) * other, share
+    height, width = picture.shape[1:]
+    down, across = (round(side * np.sqrt(1 - share)) for side in (height, width))
+    y, x = int(rng.integers(height)), int(rng.integers(width))
+    top, left = max(y - down // 2, 0), max(x - across // 2, 0)
+    bottom, right = min(y + down - down // 2, height), min(x + across - across // 2, width)
+    mixed = picture.clone()
+    mixed[:, top:bottom, left:right] = other[:, top:bottom, left:right]
+    return mixed, 1 - (bottom - top) * (right - left) / (height * width)

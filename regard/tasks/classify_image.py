@@ -1,0 +1,230 @@
+"""Classification of pictures: one label for a picture."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config.run import Run, change_settings
+from ..config.schema import Sides
+from ..config.vision import ImageData, ImageDecode
+from ..data.examples import Examples
+from ..data.loader import Loader
+from ..data.mixed_pictures import MixedPictures
+from ..data.pictures import labeled_pictures
+from ..errors import UserError
+from ..families.protocols import LabelModel, as_module
+from ..look import SelfAttentionView
+from ..metrics.labels import label_metrics, paired_bootstrap
+from ..parts import Encoded
+from ..parts.pooling import pool
+from ..processors.base import Processor
+from ..processors.fields import Fields
+from ..processors.image import ImageProcessor, Picture
+from ..processors.labels import LabelProcessor, LabelSet, collect_labels
+from ..processors.saved import load_processors
+from ..synthetic.digits import make_digits
+from .base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    kept_labels,
+    open_split,
+    open_splits,
+    with_model_settings,
+)
+from .finite import require_finite
+from .label_answers import LabelAnswers
+from .objectives import PictureObjective
+from .predictor import Predictor
+from .records import label_record
+from .requests import ClassifyImageRequest, ClassifyResult
+from .task import Task
+
+TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageRequest, ClassifyResult)
+IMAGE, LABEL = "image", "label"  # the fields of an example
+
+
+class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageRequest, ClassifyResult]):
+    """The label of every picture: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
+
+    model: LabelModel
+    paired_test = staticmethod(paired_bootstrap)
+
+    def __init__(
+        self, run: Run, model: LabelModel, image: ImageProcessor, labels: LabelSet, device: torch.device
+    ) -> None:
+        self.run, self.image, self.labels, self.device = run, image, labels, device
+        self.model = model.to(device).eval()
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {IMAGE: self.image, LABEL: LabelProcessor(self.labels)}
+
+    # --- public methods ----------------------------------------------------------------------------------------
+
+    def requests(self, items: Sequence[Picture], details: bool = False, **decode: object) -> list[ClassifyImageRequest]:
+        top = self.decode_settings(decode).top if decode else None
+        return [ClassifyImageRequest(picture, top) for picture in items]
+
+    def predict_requests(
+        self, requests: Sequence[ClassifyImageRequest], batch: int | None = None
+    ) -> list[ClassifyResult]:
+        self.refuse_adapters(requests)
+        logprobs = self.label_logprobs([each.picture for each in requests], batch)
+        require_finite([float(row.sum()) for row in logprobs])
+        ranked = [self.ranked_labels(row, self.top(each)) for row, each in zip(logprobs, requests, strict=True)]
+        return [ClassifyResult(each[0].label, each[0].probability, each) for each in ranked]
+
+    def record(self, request: ClassifyImageRequest, result: ClassifyResult) -> Record:
+        return label_record(result)
+
+    def answer(self, request: ClassifyImageRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
+        pairs = [(each.label, each.probability) for each in result.top]
+        return pairs if self.top(request) else result.label or ""
+
+    def embed(self, pictures: "Picture | Sequence[Picture]", **decode: object) -> Tensor:
+        """A vector for every picture, (pictures, width); one picture gives one vector."""
+        if is_picture(pictures):
+            return self.embed([pictures], **decode)[0]  # type: ignore[list-item]
+        settings = self.decode_settings(decode)
+        how = self.run.model.pool
+        found = self.map_encoded(pictures, lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[arg-type]
+        return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+
+    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+        raise UserError("the attention over pictures cannot be drawn yet; use regard.look.record_attention in Python")
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of `evaluate`, the predicted labels and the reference labels."""
+        examples = data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        _, found, references = self.loss_over(examples)
+        metrics = {"examples": len(references), **label_metrics(found, references)}
+        return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
+
+    # --- internals ---------------------------------------------------------------------------------------------
+
+    def top(self, request: ClassifyImageRequest) -> int:
+        return int(self.run.decode.top) if request.top is None else request.top
+
+    def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
+        """Nats per picture with a known label, predicted and reference labels."""
+        references = [examples[index][1] for index in range(len(examples))]
+        logprobs = torch.stack(self.label_logprobs(_Pictures(examples)))
+        require_finite([float(logprobs.sum())])
+        known = [row for row, label in enumerate(references) if label in self.labels.ids]
+        wanted = torch.tensor([self.labels.ids[references[row]] for row in known], dtype=torch.long)
+        nats = -float(logprobs[known].gather(1, wanted[:, None]).sum())
+        return nats / max(len(known), 1), self.best_labels(logprobs), references
+
+    def label_logprobs(self, pictures: Sequence[Picture], batch: int | None = None) -> list[Tensor]:
+        return self.map_encoded(pictures, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
+
+    @torch.no_grad()
+    def map_encoded(
+        self, pictures: Sequence[Picture], function: Callable[[Encoded], Tensor], batch: int | None = None
+    ) -> list[Tensor]:
+        """Apply `function` to the encoder's output for each picture, in order."""
+        size, found = batch or self.run.decode.batch, list[Tensor]()
+        for first in range(0, len(pictures), size):
+            arrays = [self.image.encode(picture) for picture in pictures[first : first + size]]
+            found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
+        return found
+
+    def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
+        settings: ImageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
+        return settings
+
+
+class _Pictures(Sequence[Any]):
+    """The pictures of examples, read when they are needed."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self.examples[i][0] for i in range(*index.indices(len(self)))]
+        return self.examples[index][0]
+
+
+def is_picture(value: object) -> bool:
+    """True for one picture, False for several."""
+    if isinstance(value, np.ndarray | Tensor):
+        return value.ndim < 4
+    return isinstance(value, str | bytes | Path) or hasattr(value, "convert")
+
+
+class ClassifyImageJob(TrainingJob):
+    """Pictures with one label each."""
+
+    predictor: ClassifyImagePredictor
+    splits: Mapping[str, Examples]
+
+    def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        self.objective = PictureObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.static_shapes = True
+        fields = Fields({IMAGE: predictor.image, LABEL: LabelProcessor(predictor.labels)})
+        self.loader = Loader.of(MixedPictures(splits["train"], fields, self.run.data, self.run.train))
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        loss, found, references = self.predictor.loss_over(self.splits["valid"])
+        metrics = label_metrics(found, references)
+        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyImageJob:
+    """Open the data and collect the labels; writes no file."""
+    splits = open_splits(run, data_split)
+    labels = collect_labels(splits["train"])
+    former = kept_labels(kept, LABEL)
+    labels = labels.in_order_of(former) if former else labels
+    image = kept.get(IMAGE)
+    image = image if isinstance(image, ImageProcessor) else image_processor(run.data, run.model)
+    run = with_model_settings(run, head="class", labels=len(labels))
+    predictor = ClassifyImagePredictor(run, build_model(run), image, labels, device)
+    return ClassifyImageJob(predictor, splits)
+
+
+def image_processor(data: ImageData, model: Any) -> ImageProcessor:
+    """How pictures are read: squares of data.size pixels, changed in training as data.* says."""
+    side = data.size or model.image
+    return ImageProcessor(
+        resize=side, crop=side, mean=data.mean, std=data.std, patch=model.patch, scale=(data.crop, 1.0), flip=data.flip,
+        color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
+    )  # fmt: skip
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:
+    """The predictor of a run folder, without the weights."""
+    kept = load_processors(folder)
+    image, labels = kept.get(IMAGE), kept_labels(kept, LABEL)
+    if not isinstance(image, ImageProcessor) or labels is None or len(labels) != run.model.labels:
+        raise UserError(f"{folder} lacks its image processor or its labels; restore them, or train the run again")
+    return ClassifyImagePredictor(run, build_model(run), image, labels, device)
+
+
+def with_max_vocab(run: Run) -> Run:
+    return with_model_settings(run, head="class", labels=run.model.labels or 2)
+
+
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are digits."""
+    data = run.data
+    embedded = lambda: make_digits(data.examples)[split]  # noqa: E731
+    return open_split(run, split, sides, lambda files: labeled_pictures(files, data), embedded, "test/")

@@ -1,0 +1,66 @@
+"""What predictors of labels share: the best labels, ranked labels, and baselines."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+
+from ..data.examples import Examples
+from ..processors.labels import LabelSet
+from .base import Metrics, TrainingJob, describe_labels, log_facts
+from .requests import LabelProbability
+
+
+class LabelAnswers:
+    """A predictor with a label set."""
+
+    labels: LabelSet
+
+    def best_labels(self, logprobs: Tensor) -> list[str]:
+        """The likeliest label of each row of logprobs (rows, labels)."""
+        return [self.labels.names[number] for number in logprobs.argmax(-1).tolist()]
+
+    def ranked_labels(self, logprobs: Tensor, top: int = 0) -> tuple[LabelProbability, ...]:
+        """The labels with their probabilities, the likeliest first; `top` of them, or all."""
+        order = logprobs.exp().sort(descending=True, stable=True)
+        chosen = slice(top or len(self.labels))
+        names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
+        return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
+
+    def majority_baseline(self, references: Sequence[str]) -> Metrics:
+        """The accuracy of the most frequent training label; empty if the label counts are unknown."""
+        if not any(self.labels.counts.values()):
+            return {}
+        label = self.labels.majority
+        return {"majority": sum(each == label for each in references) / len(references), "majority label": label}
+
+    def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
+        """A metric that lists the reference labels outside the label set; empty if there are none."""
+        counts = Counter(label for label in references if label not in self.labels.ids)
+        listed = ", ".join(f"{label} ({count})" for label, count in counts.items())
+        return {"unseen labels": listed} if listed else {}
+
+    def report_labels(self, examples: Examples, references: Sequence[str]) -> None:
+        """Log the labels of evaluation data."""
+        log_facts(examples.name, [describe_labels(Counter(references))])
+
+
+class LabelJob(TrainingJob):
+    """Examples with labels; the facts about the data include their counts."""
+
+    predictor: Any  # has LabelAnswers
+    splits: Mapping[str, Examples]
+
+    def describe_data(self) -> list[str]:
+        return super().describe_data() + self._label_facts
+
+    @cached_property
+    def _label_facts(self) -> list[str]:
+        counts = {"train": self.predictor.labels.counts}
+        for name in self.splits.keys() - counts:
+            targets = (each[1] for each in self.splits[name])
+            counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
+        return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]
