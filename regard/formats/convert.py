@@ -19,7 +19,7 @@ from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
-from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export
+from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export, vit
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .model_files import find_gguf
 from .parity import check_close, check_ctranslate2, check_texts
@@ -68,6 +68,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "gpt"): Exporter(
         "a GPT-2, Llama or Mistral folder", gpt2_export.unsupported, gpt2_export.write, causal_parity.check,
         gpt2_export.usage, lambda c: "text-generation",
+    ),
+    ("huggingface", "vit"): Exporter(
+        "a ViT folder", vit.unsupported, vit.write, vit.check, lambda predictor: vit.USAGE,
+        lambda c: "image-classification",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..config.run import Run, change_settings
-from ..config.schema import Sides
+from ..config.schema import Base, Sides
 from ..config.vision import ImageData, ImageDecode
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.mixed_pictures import MixedPictures
 from ..data.pictures import labeled_pictures
+from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
 from ..look import SelfAttentionView
@@ -217,6 +218,26 @@ def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredic
     if not isinstance(image, ImageProcessor) or labels is None or len(labels) != run.model.labels:
         raise UserError(f"{folder} lacks its image processor or its labels; restore them, or train the run again")
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)
+
+
+def from_folder(folder: "PretrainedPictures", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
+    """The predictor of a Hugging Face folder."""
+    run = change_settings(Run(task="classify-image", model=folder.config), overrides)
+    labels = LabelSet(dict.fromkeys(folder.labels, 0))
+    return ClassifyImagePredictor(run, folder.model, folder.image, labels, resolve_device(run.device))
+
+
+class PretrainedPictures(Protocol):
+    """The content of a Hugging Face folder with a model of pictures."""
+
+    @property
+    def config(self) -> Base: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def image(self) -> ImageProcessor: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
 
 
 def with_max_vocab(run: Run) -> Run:

@@ -31,6 +31,7 @@ IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to
     "llama": "regard.formats.huggingface.llama",
     "mistral": "regard.formats.huggingface.llama",
     "qwen2": "regard.formats.huggingface.llama",
+    "vit": "regard.formats.huggingface.vit",
 }
 
 

@@ -1,17 +1,33 @@
-"""Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json, and their reader."""
+"""Hugging Face ViT folders: the tables of config.json, weight names and preprocessor_config.json; reader and writer."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save
 
 from ...families import vit
-from ...files import JsonMapping
+from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
+from ...parts import Inputs
+from ...processors.image import RESAMPLING, ImageProcessor
+from ..parity import check_close, quiet
 from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
-from .weight_names import WeightRule, prefixed
+from .folder import parse_config, read_weights
+from .weight_names import WeightRule, export_weights, load_weights, prefixed
 
 if TYPE_CHECKING:
-    pass
+    from ...tasks.classify_image import ClassifyImagePredictor
 
+PROCESSOR = "preprocessor_config.json"
+USAGE = """from transformers import pipeline
+
+pipeline("image-classification", model="FOLDER")("picture.png")
+"""
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
 LAYER = {
     "attention.query": "attention.attention.query",
@@ -79,3 +95,131 @@ def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> vit.
     settings["pooled"] = any(name.endswith("pooler.dense.weight") for name in tensors)
     settings["labels"] = len(label_names(theirs)) if settings["head"] == "class" else 0
     return vit.Config.model_validate(settings)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def read_processor(theirs: JsonMapping, c: vit.Config) -> ImageProcessor:
+    """Our processor of their preprocessor_config.json; ValueError for what it cannot represent."""
+    if not theirs:
+        return ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
+    if abs(theirs.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or theirs.get("do_rescale") is False:
+        raise ValueError(f"rescale_factor is {theirs.get('rescale_factor')}; regard scales pixels by 1/255")
+    size, crop = theirs.get("size", c.image), theirs.get("crop_size", 0) if theirs.get("do_center_crop") else 0
+    if theirs.get("do_resize") is False:
+        raise ValueError("do_resize is false; regard resizes every picture")
+    if isinstance(size, dict):
+        size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
+    side = crop["height"] if isinstance(crop, dict) else crop
+    if isinstance(crop, dict) and crop["height"] != crop["width"]:
+        raise ValueError(f"crop_size is {crop}; regard crops squares")
+    resample = {number: name for name, number in RESAMPLING.items()}.get(theirs.get("resample", 2))
+    if resample is None:
+        raise ValueError(f"resample is {theirs.get('resample')}; expected one of {list(RESAMPLING.values())}")
+    normal = theirs.get("do_normalize", True)
+    mean, std = (
+        tuple(theirs.get(f"image_{name}", [0.5] * 3)) if normal else (at,) * 3
+        for name, at in (("mean", 0.0), ("std", 1.0))
+    )
+    return ImageProcessor(resize=size, crop=side, resample=resample, mean=mean, std=std, patch=c.patch)  # type: ignore[arg-type]
+
+
+def write_processor(image: ImageProcessor) -> JsonObject:
+    """Their preprocessor_config.json of our processor."""
+    size = (
+        {"shortest_edge": image.resize}
+        if isinstance(image.resize, int)
+        else dict(zip(("height", "width"), image.resize, strict=True))
+    )
+    crop = {"crop_size": {"height": image.crop, "width": image.crop}} if image.crop else {}
+    return {
+        "image_processor_type": "CLIPImageProcessor" if image.crop else "ViTImageProcessor",
+        "do_resize": True,
+        "size": size,
+        "do_center_crop": bool(image.crop),
+        **crop,
+        "resample": RESAMPLING[image.resample],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(image.mean),
+        "image_std": list(image.std),
+        "do_convert_rgb": True,
+    }
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VitFolder:
+    """The contents of a ViT folder."""
+
+    config: vit.Config
+    model: vit.Model
+    image: ImageProcessor
+    labels: tuple[str, ...]
+
+
+def read(path: Path, config: JsonMapping) -> VitFolder:
+    tensors = read_weights(path)
+    ours = parse_config(path, config, lambda theirs: from_huggingface(theirs, tensors))
+    model = load_weights(vit.Model(ours), tensors, names(ours))
+    about = read_optional_json(path / PROCESSOR)
+    image = parse_config(path, about, lambda theirs: read_processor(theirs, ours), PROCESSOR)
+    return VitFolder(ours, model, image, tuple(label_names(config)) if ours.labels else ())
+
+
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "ClassifyImagePredictor":
+    predictor: ClassifyImagePredictor = import_module("regard.tasks.classify_image").from_folder(
+        read(path, config), overrides
+    )
+    return predictor
+
+
+unsupported = CONFIG.unsupported
+
+
+def write(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> None:
+    """Write everything in the folder except its README."""
+    c: vit.Config = predictor.run.model
+    draft.mkdir()
+    labels = list(predictor.labels) if c.head == "class" else []
+    maps = {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+    config = {"model_type": "vit", **CONFIG.write(c), "dtype": "float32", **(maps if labels else {})}
+    write_json(draft / "config.json", config)
+    theirs = {
+        name: tensor.detach().clone().contiguous()
+        for name, tensor in export_weights(predictor.module, names(c)).items()
+    }
+    (draft / "model.safetensors").write_bytes(save(theirs, {"format": "pt"}))
+    write_json(draft / PROCESSOR, write_processor(predictor.image))
+
+
+def check(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> str:
+    """Compare the folder, as transformers and regard read it, with the run on random pictures."""
+    c: vit.Config = predictor.run.model
+    pixels = torch.rand(2, c.channels, c.image, c.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    model: Any = predictor.model
+
+    def outputs(found: Any) -> torch.Tensor:
+        encoded = found.encode(Inputs("pixels", pixels))
+        states: torch.Tensor = found.label_logits(encoded) if c.head == "class" else encoded.states
+        return states
+
+    with torch.no_grad():
+        wanted = outputs(model.float().cpu())
+        again = outputs(read(draft, read_json(draft / "config.json")).model)
+        check_close("outputs of the folder as regard reads it", again, wanted)
+        if find_spec("transformers") is None:
+            return "equal when read again; not compared with transformers, which is not installed"
+        hf: Any = import_module("transformers")
+        with quiet(hf):
+            found = getattr(hf, architecture(c)).from_pretrained(draft).eval()(pixels)
+        theirs = found.logits if c.head == "class" else found.last_hidden_state
+        difference = check_close("outputs of transformers", theirs, wanted)
+    return f"equal when read again; transformers differs by {difference:.1g} of the largest output"
