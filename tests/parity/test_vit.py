@@ -1,0 +1,125 @@
+"""ViT folders of transformers, both ways: states, logits, sizes, pictures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+
+import regard
+from regard.errors import UserError
+from regard.formats.huggingface import vit
+from regard.parts import Inputs
+from regard.processors.image import ImageProcessor
+
+SMALL = {
+    "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50, "image_size": 32,
+    "patch_size": 8,
+}  # fmt: skip
+TRAINED = {
+    "model.width": 36, "model.heads": 3, "model.layers": 2, "model.inner": 50, "model.image": 32, "model.patch": 8,
+    "model.pool": "first", "train.steps": 2, "train.warmup": 1, "train.batch": 8, "data.examples": 20, "train.metric": "loss",
+    "train.eval_every": 9,
+}  # fmt: skip
+
+
+def write_folder(path: Path, kind: str, **settings: Any) -> Any:
+    torch.manual_seed(1)
+    model = getattr(hf, kind)(hf.ViTConfig(**SMALL | settings)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3)
+    model.save_pretrained(path)
+    return model
+
+
+def picture(width: int = 40, height: int = 50) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (48, 32), (64, 72)])
+@pytest.mark.parametrize("kind", ["ViTModel", "ViTForImageClassification"])
+def test_folders_give_the_same_outputs(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
+    theirs, ours = write_folder(tmp_path, kind, num_labels=5), regard.load(tmp_path)
+    pixels = torch.randn(3, 3, *size)
+    with torch.no_grad():
+        found, encoded = theirs(pixels, interpolate_pos_encoding=True), ours.model.encode(Inputs("pixels", pixels))
+        if kind == "ViTModel":
+            assert torch.allclose(found.last_hidden_state, encoded.states, atol=1e-5)
+            assert torch.allclose(found.pooler_output, ours.model.pool(encoded), atol=1e-5)
+        else:
+            assert torch.allclose(found.logits, ours.model.label_logits(encoded), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        hf.ViTImageProcessorPil(size={"height": 32, "width": 32}),
+        hf.CLIPImageProcessorPil(size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}),
+        hf.ViTImageProcessorPil(size={"height": 32, "width": 32}, do_normalize=False, resample=3),
+    ],
+    ids=["vit", "clip", "plain"],
+)
+def test_pictures_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
+    model = write_folder(tmp_path, "ViTForImageClassification", num_labels=3, id2label={0: "a", 1: "b", 2: "c"})
+    theirs.save_pretrained(tmp_path)
+    ours = regard.load(tmp_path)
+    wanted = theirs(picture(), return_tensors="pt")["pixel_values"]
+    assert torch.allclose(torch.from_numpy(ours.image.encode(picture()))[None], wanted, atol=1e-5)
+    with torch.no_grad():
+        chances = model(wanted).logits[0].softmax(-1)
+    found = ours.predict([picture()], top=3)[0]
+    assert dict(found) == pytest.approx(dict(zip("abc", chances.tolist(), strict=True)), abs=1e-5)
+
+
+def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
+    run = regard.train("classify-image", TRAINED, out=tmp_path / "run")
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.normal_(0, 0.2)
+    from regard.training.checkpoint import save_model
+
+    save_model(run.model, tmp_path / "run" / "model.safetensors", 2)
+    report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    assert any("transformers differs" in value for value in report.values())
+    theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "hf").eval()
+    processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "hf", use_fast=False)
+    with torch.no_grad():
+        logits = theirs(processor(picture(), return_tensors="pt")["pixel_values"]).logits[0]
+    again = regard.load(tmp_path / "hf")
+    label = regard.load(tmp_path / "run").predict([picture()])[0]
+    assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([picture()])[0]
+
+
+def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
+    regard.train("classify-image", TRAINED | {"model.pool": "mean"}, out=tmp_path / "run")
+    with pytest.raises(UserError, match="model.pool=mean .expected first"):
+        regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rescale_factor": 0.5}, "regard scales pixels by 1/255"),
+        ({"do_resize": False}, "regard resizes every picture"),
+        ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
+        ({"resample": 9}, "resample is 9"),
+    ],
+)
+def test_processors_that_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        vit.read_processor({"size": 32, **settings}, _config())
+
+
+def _config() -> Any:
+    from regard.families.vit import Config
+
+    return Config(size="tiny", image=32, patch=8, width=36, heads=3)
+
+
+def test_processors_go_both_ways() -> None:
+    for image in (ImageProcessor(resize=36, crop=32, patch=8), ImageProcessor(resize=(32, 40), crop=0, patch=8)):
+        again = vit.read_processor(vit.write_processor(image), _config())
+        assert (again.resize, again.crop, again.mean, again.std) == (image.resize, image.crop, image.mean, image.std)
