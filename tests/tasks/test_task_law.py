@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ import regard
 from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
-from regard.synthetic import dates, language_id, python_tags, stdlib
+from regard.synthetic import dates, digits, language_id, python_tags, stdlib
 from regard.training import curves
 
 WORLD = 2
@@ -48,6 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("classify", {**FEW, "model.inner": 48}),
     "tag": ("tag", {**FEW, "model.inner": 48, "model.feed.kind": "plain"}),
     "masked": ("masked", {**FEW, "model.inner": 48}),
+    "classify-image": (
+        "classify-image",
+        {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, "data.mixup": 0.5},
+    ),
 }
 TEXTS = ["4 July 2026", "the 1st of May", "def f(x): return x", "Monday"]
 KILLED = "translate"  # by a signal, in another process; the other cases copy the folder at that moment
@@ -67,6 +72,7 @@ def small_embedded_data() -> Iterator[None]:
         (dates, "FIRST_DAY", dates.LAST_DAY - timedelta(2000)),
         (language_id, "LOCALES", ("de", "en", "fr")),
         (python_tags, "HELD_OUT", 20),
+        (digits, "HELD_OUT", 20),
         (stdlib, "stdlib_files", cache(partial(one_module, stdlib.stdlib_files))),
         (curves, "draw", lambda folder: None),
     ]
@@ -82,7 +88,9 @@ def one_module(files: Callable[[str], list[Path]], split: str) -> list[Path]:
     return [min((path for path in sizes if sizes[path] > 3000), key=lambda path: (sizes[path], path))]
 
 
-def inputs_of(case: str) -> list[str]:
+def inputs_of(case: str) -> list[Any]:
+    if case == "classify-image":
+        return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     return ["a <mask> b", "<mask>", "May <mask>"] if case == "masked" else TEXTS
 
 
