@@ -1,4 +1,4 @@
-"""Examples whose fields have processors: texts, pictures, sound, labels, boxes."""
+"""Examples whose fields have processors: texts, images, sound, labels, boxes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from .dataset import EncodedExample, Measured, StoredExample, TaskDataset
 from .draws import Draws
 from .examples import Examples
 
-KEPT_BYTES = 1 << 31  # of encoded examples that stay in memory: pictures and sounds are large
+KEPT_BYTES = 1 << 31  # of encoded examples that stay in memory: images and sounds are large
 
 
 class FieldDataset(TaskDataset):

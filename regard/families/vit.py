@@ -1,6 +1,6 @@
-"""ViT (2010.11929): a picture is cut into patches, and an encoder reads them as a sequence.
+"""ViT (2010.11929): an image is cut into patches, and an encoder reads them as a sequence.
 
-A class token before the patches (`pool=first`) or the mean of all patches (`pool=mean`) represents the picture.
+A class token before the patches (`pool=first`) or the mean of all patches (`pool=mean`) represents the image.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 class Config(Base):
     family: Literal["vit"] = "vit"
     size: str = "S/16"
-    image: Positive = 224  # side of the pictures in pixels; others are read with interpolated positions
+    image: Positive = 224  # side of the images in pixels; others are read with interpolated positions
     patch: Positive = 16
     channels: Positive = 3
     width: Positive = 384
@@ -51,7 +51,7 @@ class Config(Base):
         if self.image % self.patch:
             near = [self.image // self.patch * self.patch, -(-self.image // self.patch) * self.patch]
             raise ValueError(
-                f"pictures of {self.image} pixels do not divide into patches of {self.patch}; use "
+                f"images of {self.image} pixels do not divide into patches of {self.patch}; use "
                 f"{' or '.join(str(side) for side in near if side)} (model.image)"
             )
         if self.positions == "sinusoid" and self.width % 4:
@@ -111,8 +111,8 @@ class Model(nn.Module):
     def context(self) -> int | None:
         return None
 
-    def encode(self, picture: Inputs) -> Encoded:
-        grid, valid = self.patches(picture.values), self.patches.valid(picture.valid)
+    def encode(self, image: Inputs) -> Encoded:
+        grid, valid = self.patches(image.values), self.patches.valid(image.valid)
         x = grid.flatten(2).transpose(1, 2)
         x = x + self.positions(grid.size(2), grid.size(3), valid).to(x.dtype)
         valid = None if valid is None else valid.flatten(1)
@@ -124,7 +124,7 @@ class Model(nn.Module):
         return Encoded(states, valid)
 
     def pool(self, encoded: Encoded) -> Tensor:
-        """The vector of every picture: (batch, width)."""
+        """The vector of every image: (batch, width)."""
         vectors = pool(encoded.states, encoded.valid, self.pooling)
         return vectors if self.pooler is None else torch.tanh(self.pooler(vectors))
 
@@ -133,8 +133,8 @@ class Model(nn.Module):
         logits: Tensor = self.classes(pool(encoded.states, encoded.valid, self.pooling))
         return logits  # (batch, labels)
 
-    def forward(self, picture: Inputs) -> Tensor:
-        encoded = self.encode(picture)
+    def forward(self, image: Inputs) -> Tensor:
+        encoded = self.encode(image)
         return encoded.states if self.classes is None else self.label_logits(encoded)
 
 

@@ -1,4 +1,4 @@
-"""Pictures as sequences: a linear map of square patches, and positions of the grid they form."""
+"""Images as sequences: a linear map of square patches, and positions of the grid they form."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from .positions import GridPositions
 class PatchEmbedding(nn.Module):
     """A vector for every square patch, row by row: (batch, channels, height, width) -> (batch, width, rows, columns).
 
-    A picture whose sides are not whole patches gets a black border at the right and the bottom.
+    An image whose sides are not whole patches gets a black border at the right and the bottom.
     """
 
     def __init__(self, channels: int, width: int, patch: int) -> None:
@@ -30,13 +30,13 @@ class PatchEmbedding(nn.Module):
 
 
 def grid_sizes(valid: Tensor) -> list[tuple[int, int]]:
-    """Rows and columns of the valid part (batch, rows, columns) of every picture, which is in its upper left corner."""
+    """Rows and columns of the valid part (batch, rows, columns) of every image, which is in its upper left corner."""
     rows, columns = valid.any(2).sum(1), valid.any(1).sum(1)
     return [(int(row), int(column)) for row, column in torch.stack([rows, columns], 1).tolist()]
 
 
 class PatchPositions(nn.Module):
-    """Positions of the patches of a picture of any size: (1 or batch, rows · columns, width)."""
+    """Positions of the patches of an image of any size: (1 or batch, rows · columns, width)."""
 
     def forward(self, rows: int, columns: int, valid: Tensor | None) -> Tensor:
         if valid is None:
@@ -58,7 +58,7 @@ class PatchPositions(nn.Module):
 
 
 class LearnedGrid(PatchPositions):
-    """A learned vector per patch of a square picture; other sizes are interpolated (bicubic).
+    """A learned vector per patch of a square image; other sizes are interpolated (bicubic).
 
     `before` tokens come before the patches; their positions are the first rows of the table.
     """

@@ -1,6 +1,6 @@
-"""Random changes of pictures for training: color, RandAugment (1909.13719), erasing (1708.04896).
+"""Random changes of images for training: color, RandAugment (1909.13719), erasing (1708.04896).
 
-Each draws from the generator of its example only, so that a picture of an epoch is the same in every process.
+Each draws from the generator of its example only, so that an image of an epoch is the same in every process.
 """
 
 from collections.abc import Callable
@@ -13,27 +13,27 @@ from .base import Array, Rng
 if TYPE_CHECKING:
     from PIL import Image
 
-Picture: TypeAlias = "Image.Image"
+PilImage: TypeAlias = "Image.Image"
 Operation: TypeAlias = "Callable[[Image.Image, float], Image.Image]"  # strength 0…1, the sign is drawn
 GRAY = (124, 116, 104)  # fills what an operation uncovers: the mean color of photographs
 SHIFT, SHEAR, ROTATION = 0.3, 0.3, 30.0  # at full strength: shares of a side, degrees
 
 
-def jitter_color(picture: Picture, share: float, rng: Rng) -> Picture:
+def jitter_color(image: PilImage, share: float, rng: Rng) -> PilImage:
     """Brightness, contrast and saturation, each changed by a factor within 1 ± `share`, in random order."""
     from PIL import ImageEnhance
 
     kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     for number in rng.permutation(len(kinds)).tolist():
-        picture = kinds[number](picture).enhance(1 + share * (2 * rng.random() - 1))
-    return picture
+        image = kinds[number](image).enhance(1 + share * (2 * rng.random() - 1))
+    return image
 
 
 def _enhance(name: str) -> Operation:
-    def change(picture: Picture, strength: float) -> Picture:
+    def change(image: PilImage, strength: float) -> PilImage:
         from PIL import ImageEnhance
 
-        changed: Image.Image = getattr(ImageEnhance, name)(picture).enhance(1 + 0.9 * strength)
+        changed: Image.Image = getattr(ImageEnhance, name)(image).enhance(1 + 0.9 * strength)
         return changed
 
     return change
@@ -42,10 +42,10 @@ def _enhance(name: str) -> Operation:
 def _affine(a: float, b: float, c: float, d: float, e: float, f: float) -> Operation:
     """An affine map of the pixels; the numbers are those at full strength, beside the identity."""
 
-    def change(picture: Picture, strength: float) -> Picture:
+    def change(image: PilImage, strength: float) -> PilImage:
         from PIL import Image
 
-        width, height = picture.size
+        width, height = image.size
         data = (
             1 + a * strength,
             b * strength,
@@ -54,41 +54,41 @@ def _affine(a: float, b: float, c: float, d: float, e: float, f: float) -> Opera
             1 + e * strength,
             f * strength * height,
         )
-        return picture.transform(picture.size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR, fillcolor=GRAY)
+        return image.transform(image.size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR, fillcolor=GRAY)
 
     return change
 
 
-def _rotate(picture: Picture, strength: float) -> Picture:
+def _rotate(image: PilImage, strength: float) -> PilImage:
     from PIL import Image
 
-    return picture.rotate(ROTATION * strength, Image.Resampling.BILINEAR, fillcolor=GRAY)
+    return image.rotate(ROTATION * strength, Image.Resampling.BILINEAR, fillcolor=GRAY)
 
 
-def _posterize(picture: Picture, strength: float) -> Picture:
+def _posterize(image: PilImage, strength: float) -> PilImage:
     from PIL import ImageOps
 
-    return ImageOps.posterize(picture, 8 - round(4 * abs(strength)))
+    return ImageOps.posterize(image, 8 - round(4 * abs(strength)))
 
 
-def _solarize(picture: Picture, strength: float) -> Picture:
+def _solarize(image: PilImage, strength: float) -> PilImage:
     from PIL import ImageOps
 
-    return ImageOps.solarize(picture, 256 - round(256 * abs(strength)))
+    return ImageOps.solarize(image, 256 - round(256 * abs(strength)))
 
 
 def _ops(name: str) -> Operation:
-    def change(picture: Picture, strength: float) -> Picture:
+    def change(image: PilImage, strength: float) -> PilImage:
         from PIL import ImageOps
 
-        changed: Image.Image = getattr(ImageOps, name)(picture)
+        changed: Image.Image = getattr(ImageOps, name)(image)
         return changed
 
     return change
 
 
 OPERATIONS: dict[str, Operation] = {
-    "identity": lambda picture, strength: picture,
+    "identity": lambda image, strength: image,
     "autocontrast": _ops("autocontrast"),
     "equalize": _ops("equalize"),
     "rotate": _rotate,
@@ -106,12 +106,12 @@ OPERATIONS: dict[str, Operation] = {
 NAMES = tuple(OPERATIONS)
 
 
-def rand_augment(picture: Picture, count: int, strength: float, rng: Rng) -> Picture:
+def rand_augment(image: PilImage, count: int, strength: float, rng: Rng) -> PilImage:
     """`count` random operations of this strength (0…1), each with a random sign."""
     for number in rng.integers(len(NAMES), size=count).tolist():
         sign = 1 if rng.random() < 0.5 else -1
-        picture = OPERATIONS[NAMES[number]](picture, sign * strength)
-    return picture
+        image = OPERATIONS[NAMES[number]](image, sign * strength)
+    return image
 
 
 def erase(pixels: Array, rng: Rng, share: tuple[float, float] = (0.02, 0.33)) -> Array:

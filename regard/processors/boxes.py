@@ -1,4 +1,4 @@
-"""Boxes of a picture."""
+"""Boxes of an image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BoxFormat = Literal["xyxy", "xywh"]
 
 
 class Boxes(NamedTuple):
-    """The boxes of one picture in pixels from its top left corner, and the size of the picture."""
+    """The boxes of one image in pixels from its top left corner, and the size of the image."""
 
     boxes: Sequence[Sequence[float]] | Array  # (boxes, 4)
     width: int
@@ -24,7 +24,7 @@ class Boxes(NamedTuple):
 
 @dataclass(frozen=True)
 class BoxProcessor(SavedSettings):
-    """Boxes as (center x, center y, width, height) in shares of the picture. Their labels are another field.
+    """Boxes as (center x, center y, width, height) in shares of the image. Their labels are another field.
 
     `format` is that of the raw boxes: two corners (xyxy), or the first corner and the size (xywh).
     """
@@ -42,10 +42,10 @@ class BoxProcessor(SavedSettings):
         return "boxes"
 
     def encode(self, raw: Boxes, rng: Rng | None = None) -> Array:
-        """(boxes, 4). A box is clipped to its picture; one that lies outside or is empty is an error."""
+        """(boxes, 4). A box is clipped to its image; one that lies outside or is empty is an error."""
         boxes, (width, height) = _four_numbers(raw), raw[1:]
         if width < 1 or height < 1:
-            raise UserError(f"a picture of boxes is {width} × {height}; expected its size in pixels")
+            raise UserError(f"an image of boxes is {width} × {height}; expected its size in pixels")
         first = boxes[:, :2]
         last = boxes[:, 2:] if self.format == "xyxy" else first + boxes[:, 2:]
         limits = np.array([width, height])
@@ -53,7 +53,7 @@ class BoxProcessor(SavedSettings):
         if wrong := np.flatnonzero(~(high > low).all(1)).tolist():
             box = boxes[wrong[0]].tolist()
             raise UserError(
-                f"the box {box} is empty in a picture of {width} × {height} pixels; correct it, or its format "
+                f"the box {box} is empty in an image of {width} × {height} pixels; correct it, or its format "
                 f"({self.format})"
             )
         shares: Array = np.concatenate([(low + high) / 2, high - low], 1) / np.tile(limits, 2)
@@ -66,14 +66,14 @@ class BoxProcessor(SavedSettings):
         return Inputs("boxes", *pad_arrays(encoded))
 
     def decode(self, values: Array | Tensor, width: int = 1, height: int = 1) -> Boxes:
-        """The boxes in pixels of a picture of this size; without it, in shares of the picture."""
+        """The boxes in pixels of an image of this size; without it, in shares of the image."""
         boxes = to_array(values).astype(np.float64).reshape(-1, 4)
         center, size, limits = boxes[:, :2], boxes[:, 2:], np.array([width, height])
         first, last = (center - size / 2) * limits, (center + size / 2) * limits
         return Boxes(np.concatenate([first, last if self.format == "xyxy" else last - first], 1), width, height)
 
     def flip(self, raw: Boxes) -> Boxes:
-        """The boxes of the mirrored picture (left and right)."""
+        """The boxes of the mirrored image (left and right)."""
         boxes = _four_numbers(raw)
         right = boxes[:, 2] if self.format == "xyxy" else boxes[:, 0] + boxes[:, 2]
         left = raw.width - right

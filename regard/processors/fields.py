@@ -17,7 +17,7 @@ Augment: TypeAlias = Callable[[Example, Rng], Example]
 class Fields:
     """The processors of an example by field.
 
-    `augment` changes raw fields together, such as a picture with its boxes, before any is encoded. A processor itself
+    `augment` changes raw fields together, such as an image with its boxes, before any is encoded. A processor itself
     augments what concerns its field alone. Both draw from `rng` only: training gives one per (seed, epoch, example).
     """
 
@@ -40,15 +40,15 @@ class Fields:
 
 @dataclass(frozen=True)
 class FlipBoxes:
-    """Mirrors a picture and its boxes together, half of the time."""
+    """Mirrors an image and its boxes together, half of the time."""
 
-    picture: ImageProcessor
+    image: ImageProcessor
     boxes: BoxProcessor
     names: tuple[str, str] = ("image", "boxes")
 
     def __call__(self, example: Example, rng: Rng) -> Example:
         if rng.random() >= 0.5:
             return example
-        picture, boxes = self.names
-        flipped = {picture: self.picture.mirror(example[picture]), boxes: self.boxes.flip(example[boxes])}
+        image, boxes = self.names
+        flipped = {image: self.image.mirror(example[image]), boxes: self.boxes.flip(example[boxes])}
         return {**example, **flipped}

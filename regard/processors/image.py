@@ -1,4 +1,4 @@
-"""Pictures as normalized pixels. Pillow (the extra `vision`) is imported where it is used."""
+"""Images as normalized pixels. Pillow (the extra `vision`) is imported where it is used."""
 
 import io
 import math
@@ -18,24 +18,24 @@ from .base import Array, Rng, SavedSettings, to_array
 if TYPE_CHECKING:
     from PIL import Image
 
-Picture: TypeAlias = "str | Path | bytes | Array | Image.Image"
+RawImage: TypeAlias = "str | Path | bytes | Array | Image.Image"
 Triple: TypeAlias = tuple[float, float, float]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
-MAX_ASPECT = 100  # of pictures whose shorter side is resized: the longer one must fit into memory
-TRIES = 10  # random crops that may not fit before the whole picture is taken
+MAX_ASPECT = 100  # of images whose shorter side is resized: the longer one must fit into memory
+TRIES = 10  # random crops that may not fit before the whole image is taken
 
 
 @dataclass(frozen=True)
 class ImageProcessor(SavedSettings):
     """RGB pixels (3, height, width), resized, cropped, and normalized by the mean and deviation of each channel.
 
-    In training, a random part of the picture with an area share within `scale` is resized, and mirrored half of the
+    In training, a random part of the image with an area share within `scale` is resized, and mirrored half of the
     time if `flip`. Tasks with boxes set scale to (1, 1) and flip both together.
     """
 
     resize: int | tuple[int, int] = 224  # the shorter side; two numbers: height and width
-    crop: int = 224  # the side of the square in the center that is kept; 0: the whole picture
+    crop: int = 224  # the side of the square in the center that is kept; 0: the whole image
     resample: Literal["nearest", "lanczos", "bilinear", "bicubic"] = "bicubic"
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
@@ -53,7 +53,7 @@ class ImageProcessor(SavedSettings):
         sides = (self.resize,) if isinstance(self.resize, int) else self.resize
         if len(sides) > 2 or min(*sides, self.patch, 1) < 1 or self.crop < 0:
             raise UserError(
-                f"pictures of resize={self.resize}, crop={self.crop}, patch={self.patch} are not possible; expected "
+                f"images of resize={self.resize}, crop={self.crop}, patch={self.patch} are not possible; expected "
                 "positive numbers of pixels"
             )
         if self.resample not in RESAMPLING:
@@ -61,17 +61,17 @@ class ImageProcessor(SavedSettings):
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise UserError(f"mean is {self.mean} and std {self.std}; expected three numbers each, std above 0")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise UserError(f"scale is {self.scale}; expected two shares of a picture, 0 < from ≤ to ≤ 1")
+            raise UserError(f"scale is {self.scale}; expected two shares of an image, 0 < from ≤ to ≤ 1")
 
     @property
     def modality(self) -> Modality:
         return "pixels"
 
-    def encode(self, raw: Picture, rng: Rng | None = None) -> Array:
+    def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
-        whole = open_picture(raw)
-        picture = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
-        pixels: Array = np.asarray(picture, np.float32).transpose(2, 0, 1) / 255
+        whole = open_image(raw)
+        image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
+        pixels: Array = np.asarray(image, np.float32).transpose(2, 0, 1) / 255
         normalized: Array = (pixels - self._channels(self.mean)) / self._channels(self.std)
         return erase(normalized, rng) if rng is not None and self.erase and rng.random() < self.erase else normalized
 
@@ -79,7 +79,7 @@ class ImageProcessor(SavedSettings):
         return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
 
     def collate(self, encoded: Sequence[Array]) -> Inputs:
-        """Pictures of unequal sizes are padded to the largest, in whole patches, with the mean color."""
+        """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
         height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))
         values = torch.zeros(len(encoded), 3, height, width)
         valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
@@ -89,55 +89,55 @@ class ImageProcessor(SavedSettings):
         return Inputs("pixels", values, None if bool(valid.all()) else valid)
 
     def decode(self, values: Array | torch.Tensor) -> "Image.Image":
-        """The picture of pixels (3, height, width)."""
+        """The image of pixels (3, height, width)."""
         from PIL import Image
 
         pixels = to_array(values).astype(np.float32) * self._channels(self.std) + self._channels(self.mean)
         return Image.fromarray(np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
 
-    def mirror(self, raw: Picture) -> "Image.Image":
-        """The picture with left and right exchanged."""
+    def mirror(self, raw: RawImage) -> "Image.Image":
+        """The image with left and right exchanged."""
         from PIL import ImageOps
 
-        return ImageOps.mirror(open_picture(raw))
+        return ImageOps.mirror(open_image(raw))
 
     @staticmethod
     def _channels(values: Triple) -> Array:
         return np.array(values, np.float32)[:, None, None]
 
-    def _resize(self, picture: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
+    def _resize(self, image: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
         """`size` is (height, width); None: as `resize` says."""
         if size is None and isinstance(self.resize, int):
-            width, height = picture.size
+            width, height = image.size
             if max(width, height) > MAX_ASPECT * min(width, height):
                 raise UserError(
-                    f"a picture is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
+                    f"an image is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
                 )
             longer = int(self.resize * max(width, height) / min(width, height))
             size = (self.resize, longer) if height <= width else (longer, self.resize)
         height, width = size or self.resize  # type: ignore[misc]
-        return picture.resize((width, height), RESAMPLING[self.resample])
+        return image.resize((width, height), RESAMPLING[self.resample])
 
-    def _crop(self, picture: "Image.Image") -> "Image.Image":
-        """The square in the center; a picture that is smaller gets a black border."""
+    def _crop(self, image: "Image.Image") -> "Image.Image":
+        """The square in the center; an image that is smaller gets a black border."""
         if not self.crop:
-            return picture
-        left, top = (picture.width - self.crop) // 2, (picture.height - self.crop) // 2
-        return picture.crop((left, top, left + self.crop, top + self.crop))
+            return image
+        left, top = (image.width - self.crop) // 2, (image.height - self.crop) // 2
+        return image.crop((left, top, left + self.crop, top + self.crop))
 
-    def _augment(self, picture: "Image.Image", rng: Rng) -> "Image.Image":
+    def _augment(self, image: "Image.Image", rng: Rng) -> "Image.Image":
         from PIL import ImageOps
 
-        region = random_region(picture.size, self.scale, rng)
+        region = random_region(image.size, self.scale, rng)
         mirrored = self.flip and rng.random() < 0.5
-        part = self._resize(picture.crop(region), (self.crop, self.crop) if self.crop else None)
+        part = self._resize(image.crop(region), (self.crop, self.crop) if self.crop else None)
         part = ImageOps.mirror(part) if mirrored else part
         part = jitter_color(part, self.color, rng) if self.color else part
         return rand_augment(part, self.randaugment, self.strength, rng) if self.randaugment else part
 
 
 def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -> tuple[int, int, int, int]:
-    """A random part (left, top, right, bottom) of a picture: its area is a share within `scale`."""
+    """A random part (left, top, right, bottom) of an image: its area is a share within `scale`."""
     width, height = size
     if scale == (1, 1):
         return 0, 0, width, height
@@ -151,41 +151,41 @@ def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -
     return 0, 0, width, height
 
 
-def open_picture(raw: Picture) -> "Image.Image":
+def open_image(raw: RawImage) -> "Image.Image":
     """An RGB image, upright where a camera noted its orientation."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
-        raise UserError("pictures need Pillow; install it with: pip install 'regard[vision]'") from error
+        raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
     if isinstance(raw, Image.Image):
         return _to_rgb(raw)
     if isinstance(raw, np.ndarray):
         return _to_rgb(Image.fromarray(_to_bytes(raw)))
     name = "the bytes" if isinstance(raw, bytes) else str(raw)
     try:
-        with Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw) as picture:
-            return _to_rgb(ImageOps.exif_transpose(picture))
+        with Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw) as image:
+            return _to_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError as error:
-        raise UserError(f"{name} does not exist; give the path of a picture") from error
+        raise UserError(f"{name} does not exist; give the path of an image") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} cannot be read as a picture ({error}); give a PNG, JPEG or another picture") from error
+        raise UserError(f"{name} cannot be read as an image ({error}); give a PNG, JPEG or another image") from error
 
 
-def _to_rgb(picture: "Image.Image") -> "Image.Image":
+def _to_rgb(image: "Image.Image") -> "Image.Image":
     from PIL import Image
 
-    if picture.mode.startswith("I"):  # 16 bits of gray, which `convert` would clip
-        picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 257).astype(np.uint8))
-    return picture if picture.mode == "RGB" else picture.convert("RGB")
+    if image.mode.startswith("I"):  # 16 bits of gray, which `convert` would clip
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _to_bytes(array: Array) -> Array:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
-        raise UserError(f"an array of shape {array.shape} is no picture; expected (height, width[, 3])")
+        raise UserError(f"an array of shape {array.shape} is no image; expected (height, width[, 3])")
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     if array.dtype == np.uint8:
         return array
     low, high, limit = float(array.min()), float(array.max()), 1 if np.issubdtype(array.dtype, np.floating) else 255
     if not (low >= 0 and high <= limit):
-        raise UserError(f"a picture has values from {low:g} to {high:g}; expected floats of 0…1 or whole numbers 0…255")
+        raise UserError(f"an image has values from {low:g} to {high:g}; expected floats of 0…1 or whole numbers 0…255")
     return np.rint(array * (255 / limit)).astype(np.uint8)

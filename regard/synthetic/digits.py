@@ -1,4 +1,4 @@
-"""Embedded pictures: digits in the fonts that matplotlib brings, distorted, on a noisy background."""
+"""Embedded images: digits in the fonts that matplotlib brings, distorted, on a noisy background."""
 
 from functools import cache
 from pathlib import Path
@@ -11,17 +11,17 @@ from ..data.examples import Examples
 if TYPE_CHECKING:
     from PIL import ImageFont
 
-SIDE, DRAWN = 28, 56  # pixels of a picture, and of the drawing before it is scaled down
+SIDE, DRAWN = 28, 56  # pixels of an image, and of the drawing before it is scaled down
 FONTS = (
     "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Bold",
     "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10",
 )  # fmt: skip
 SEEDS = {"train": 1, "valid": 2, "test": 3}
-HELD_OUT = 1000  # pictures for validation, and for test
+HELD_OUT = 1000  # images for validation, and for test
 
 
 class DigitExamples(Examples):
-    """Pictures of digits, drawn when they are needed: a pure function of the split and the number."""
+    """Images of digits, drawn when they are needed: a pure function of the split and the number."""
 
     def __init__(self, split: str, count: int) -> None:
         self.split, self.count_of = split, count
@@ -36,7 +36,7 @@ class DigitExamples(Examples):
         return draw_digit(digit, rng), str(digit)
 
     def location(self, index: int) -> str:
-        return f"{self.name}, picture {index + 1}"
+        return f"{self.name}, image {index + 1}"
 
     def fingerprint(self) -> str:
         return f"digits {self.split} {len(self)}"
@@ -49,7 +49,7 @@ def make_digits(examples: int) -> dict[str, Examples]:
 
 
 def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:
-    """A gray picture (28, 28) of a digit: random font, size, place, rotation, shear, gray levels and noise."""
+    """A gray image (28, 28) of a digit: random font, size, place, rotation, shear, gray levels and noise."""
     from PIL import Image, ImageDraw
 
     font = _font(FONTS[int(rng.integers(len(FONTS)))], int(rng.integers(30, 46)))

@@ -1,6 +1,6 @@
-"""Classification of pictures: one label for a picture."""
+"""Classification of images: one label for an image."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +12,9 @@ from ..config.run import Run, change_settings
 from ..config.schema import Base, Sides
 from ..config.vision import ImageData, ImageDecode
 from ..data.examples import Examples
+from ..data.images import labeled_images
 from ..data.loader import Loader
-from ..data.mixed_pictures import MixedPictures
-from ..data.pictures import labeled_pictures
+from ..data.mixed_images import MixedImages
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
@@ -24,7 +24,7 @@ from ..parts import Encoded
 from ..parts.pooling import pool
 from ..processors.base import Processor
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor, Picture
+from ..processors.image import ImageProcessor, RawImage
 from ..processors.labels import LabelProcessor, LabelSet, collect_labels
 from ..processors.saved import load_processors
 from ..synthetic.digits import make_digits
@@ -41,7 +41,7 @@ from .base import (
 )
 from .finite import require_finite
 from .label_answers import LabelAnswers
-from .objectives import PictureObjective
+from .objectives import ImageObjective
 from .predictor import Predictor
 from .records import label_record
 from .requests import ClassifyImageRequest, ClassifyResult
@@ -51,8 +51,8 @@ TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageReque
 IMAGE, LABEL = "image", "label"  # the fields of an example
 
 
-class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageRequest, ClassifyResult]):
-    """The label of every picture: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
+class ClassifyImagePredictor(LabelAnswers, Predictor[RawImage, ClassifyImageRequest, ClassifyResult]):
+    """The label of every image: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
 
     model: LabelModel
     paired_test = staticmethod(paired_bootstrap)
@@ -69,15 +69,17 @@ class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageReque
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def requests(self, items: Sequence[Picture], details: bool = False, **decode: object) -> list[ClassifyImageRequest]:
+    def requests(
+        self, items: Iterable[RawImage], details: bool = False, **decode: object
+    ) -> list[ClassifyImageRequest]:
         top = self.decode_settings(decode).top if decode else None
-        return [ClassifyImageRequest(picture, top) for picture in items]
+        return [ClassifyImageRequest(image, top) for image in items]
 
     def predict_requests(
         self, requests: Sequence[ClassifyImageRequest], batch: int | None = None
     ) -> list[ClassifyResult]:
         self.refuse_adapters(requests)
-        logprobs = self.label_logprobs([each.picture for each in requests], batch)
+        logprobs = self.label_logprobs([each.image for each in requests], batch)
         require_finite([float(row.sum()) for row in logprobs])
         ranked = [self.ranked_labels(row, self.top(each)) for row, each in zip(logprobs, requests, strict=True)]
         return [ClassifyResult(each[0].label, each[0].probability, each) for each in ranked]
@@ -89,17 +91,20 @@ class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageReque
         pairs = [(each.label, each.probability) for each in result.top]
         return pairs if self.top(request) else result.label or ""
 
-    def embed(self, pictures: "Picture | Sequence[Picture]", **decode: object) -> Tensor:
-        """A vector for every picture, (pictures, width); one picture gives one vector."""
-        if is_picture(pictures):
-            return self.embed([pictures], **decode)[0]  # type: ignore[list-item]
+    def is_item(self, x: object) -> bool:
+        return is_image(x)
+
+    def embed(self, images: "RawImage | Sequence[RawImage]", **decode: object) -> Tensor:
+        """A vector for every image, (images, width); one image gives one vector."""
+        if is_image(images):
+            return self.embed([images], **decode)[0]  # type: ignore[list-item]
         settings = self.decode_settings(decode)
         how = self.run.model.pool
-        found = self.map_encoded(pictures, lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[arg-type]
+        found = self.map_encoded(images, lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[arg-type]
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
-        raise UserError("the attention over pictures cannot be drawn yet; use regard.look.record_attention in Python")
+        raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
@@ -115,26 +120,26 @@ class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageReque
         return int(self.run.decode.top) if request.top is None else request.top
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
-        """Nats per picture with a known label, predicted and reference labels."""
+        """Nats per image with a known label, predicted and reference labels."""
         references = [examples[index][1] for index in range(len(examples))]
-        logprobs = torch.stack(self.label_logprobs(_Pictures(examples)))
+        logprobs = torch.stack(self.label_logprobs(_Images(examples)))
         require_finite([float(logprobs.sum())])
         known = [row for row, label in enumerate(references) if label in self.labels.ids]
         wanted = torch.tensor([self.labels.ids[references[row]] for row in known], dtype=torch.long)
         nats = -float(logprobs[known].gather(1, wanted[:, None]).sum())
         return nats / max(len(known), 1), self.best_labels(logprobs), references
 
-    def label_logprobs(self, pictures: Sequence[Picture], batch: int | None = None) -> list[Tensor]:
-        return self.map_encoded(pictures, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
+    def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
+        return self.map_encoded(images, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
 
     @torch.no_grad()
     def map_encoded(
-        self, pictures: Sequence[Picture], function: Callable[[Encoded], Tensor], batch: int | None = None
+        self, images: Sequence[RawImage], function: Callable[[Encoded], Tensor], batch: int | None = None
     ) -> list[Tensor]:
-        """Apply `function` to the encoder's output for each picture, in order."""
+        """Apply `function` to the encoder's output for each image, in order."""
         size, found = batch or self.run.decode.batch, list[Tensor]()
-        for first in range(0, len(pictures), size):
-            arrays = [self.image.encode(picture) for picture in pictures[first : first + size]]
+        for first in range(0, len(images), size):
+            arrays = [self.image.encode(image) for image in images[first : first + size]]
             found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
         return found
 
@@ -143,8 +148,8 @@ class ClassifyImagePredictor(LabelAnswers, Predictor[Picture, ClassifyImageReque
         return settings
 
 
-class _Pictures(Sequence[Any]):
-    """The pictures of examples, read when they are needed."""
+class _Images(Sequence[Any]):
+    """The images of examples, read when they are needed."""
 
     def __init__(self, examples: Examples) -> None:
         self.examples = examples
@@ -158,25 +163,25 @@ class _Pictures(Sequence[Any]):
         return self.examples[index][0]
 
 
-def is_picture(value: object) -> bool:
-    """True for one picture, False for several."""
+def is_image(value: object) -> bool:
+    """True for one image, False for several."""
     if isinstance(value, np.ndarray | Tensor):
         return value.ndim < 4
     return isinstance(value, str | bytes | Path) or hasattr(value, "convert")
 
 
 class ClassifyImageJob(TrainingJob):
-    """Pictures with one label each."""
+    """Images with one label each."""
 
     predictor: ClassifyImagePredictor
     splits: Mapping[str, Examples]
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = PictureObjective(as_module(predictor.model), self.run.train.smoothing)
+        self.objective = ImageObjective(as_module(predictor.model), self.run.train.smoothing)
         self.static_shapes = True
         fields = Fields({IMAGE: predictor.image, LABEL: LabelProcessor(predictor.labels)})
-        self.loader = Loader.of(MixedPictures(splits["train"], fields, self.run.data, self.run.train))
+        self.loader = Loader.of(MixedImages(splits["train"], fields, self.run.data, self.run.train))
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
@@ -203,7 +208,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 
 
 def image_processor(data: ImageData, model: Any) -> ImageProcessor:
-    """How pictures are read: squares of data.size pixels, changed in training as data.* says."""
+    """How images are read: squares of data.size pixels, changed in training as data.* says."""
     side = data.size or model.image
     return ImageProcessor(
         resize=side, crop=side, mean=data.mean, std=data.std, patch=model.patch, scale=(data.crop, 1.0), flip=data.flip,
@@ -220,15 +225,15 @@ def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredic
     return ClassifyImagePredictor(run, build_model(run), image, labels, device)
 
 
-def from_folder(folder: "PretrainedPictures", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
+def from_folder(folder: "PretrainedImages", overrides: Mapping[str, object]) -> ClassifyImagePredictor:
     """The predictor of a Hugging Face folder."""
     run = change_settings(Run(task="classify-image", model=folder.config), overrides)
     labels = LabelSet(dict.fromkeys(folder.labels, 0))
     return ClassifyImagePredictor(run, folder.model, folder.image, labels, resolve_device(run.device))
 
 
-class PretrainedPictures(Protocol):
-    """The content of a Hugging Face folder with a model of pictures."""
+class PretrainedImages(Protocol):
+    """The content of a Hugging Face folder with a model of images."""
 
     @property
     def config(self) -> Base: ...
@@ -248,4 +253,4 @@ def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     """A split of the data; the embedded data are digits."""
     data = run.data
     embedded = lambda: make_digits(data.examples)[split]  # noqa: E731
-    return open_split(run, split, sides, lambda files: labeled_pictures(files, data), embedded, "test/")
+    return open_split(run, split, sides, lambda files: labeled_images(files, data), embedded, "test/")

@@ -46,8 +46,8 @@ class LabelObjective(Objective):
         return LossSum(loss + self.rdrop * rdrop_divergence(*logits) if self.rdrop else loss)
 
 
-class PictureObjective(Objective):
-    """Summed over the pictures. A mixed picture has two labels, and the share of the first."""
+class ImageObjective(Objective):
+    """Summed over the images. A mixed image has two labels, and the share of the first."""
 
     def __init__(self, model: nn.Module, smoothing: float) -> None:
         super().__init__()

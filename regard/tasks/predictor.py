@@ -64,11 +64,11 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     # --- what people call ----------------------------------------------------------------------------------------
 
     def predict(self, x: Item | Iterable[Item], details: bool = False, **decode: object) -> Answer:
-        """The prediction of every item, in order; one str gives one. `details` gives records.
+        """The prediction of every item, in order; one item gives one. `details` gives records.
 
         `decode` takes the names of decode.*. Notices are issued as warnings, each kind once.
         """
-        single = isinstance(x, str)
+        single = self.is_item(x)
         items: Any = [x] if single else x
         requests = self.requests(items, details, **decode)
         batch = int(float(str(decode["batch"]))) if "batch" in decode else None
@@ -77,6 +77,10 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         make = self.record if details else self.answer
         answers = [make(request, result) for request, result in zip(requests, results, strict=True)]
         return answers[0] if single else answers
+
+    def is_item(self, x: object) -> bool:
+        """True for one item, False for several."""
+        return isinstance(x, str)
 
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
         """ln P(target | text), or ln P(text) of a language model; with details a record."""
@@ -147,6 +151,17 @@ class Streaming(Protocol):
     """A predictor that can yield its text while it is generated."""
 
     def stream(self, prompt: str, **decode: object) -> Iterator[str]: ...
+
+
+@runtime_checkable
+class FileItems(Protocol):
+    """A predictor whose items are files, such as images: the command line gives it files, not lines."""
+
+    def open_items(self, name: str) -> Iterable[tuple[str, Any]]:
+        """The items in a file, a folder, an archive or a table of paths, each with its name."""
+
+    def output_line(self, name: str, request: Any, result: Any) -> str:
+        """What the command line prints for an item without --json."""
 
 
 @runtime_checkable

@@ -137,7 +137,7 @@ class ClassifyRequest(Request):
 
 @dataclass(frozen=True)
 class ClassifyImageRequest(Request):
-    picture: Any  # a path, bytes, a Pillow image, or an array
+    image: Any  # a path, bytes, a Pillow image, or an array
     top: int | None = None  # number of labels in the result; 0: all
 
 

@@ -14,7 +14,7 @@ from regard.processors.image import ImageProcessor
 from regard.processors.labels import LabelProcessor, LabelSet
 
 
-def pictures(workers: int = 0, seed: int = 1, augmented: bool = True, **train: object) -> FieldDataset:
+def images(workers: int = 0, seed: int = 1, augmented: bool = True, **train: object) -> FieldDataset:
     rng = np.random.default_rng(3)
     examples = [(rng.integers(0, 256, (12 + i, 16, 3), np.uint8), "ab"[i % 2]) for i in range(9)]
     fields = Fields(
@@ -24,7 +24,7 @@ def pictures(workers: int = 0, seed: int = 1, augmented: bool = True, **train: o
         }
     )
     data, settings = Data(workers=workers), Train(seed=seed, **{"batch": 4, **train})
-    return FieldDataset(InMemoryExamples("pictures", examples), fields, data, settings, augmented)
+    return FieldDataset(InMemoryExamples("images", examples), fields, data, settings, augmented)
 
 
 def epoch(dataset: FieldDataset, number: int, index: int = 0) -> list[tuple[int, torch.Tensor, torch.Tensor, tuple]]:
@@ -46,7 +46,7 @@ def same(one, other) -> bool:
 
 
 def test_batches_hold_float_pixels_and_labels():
-    batches = epoch(pictures(), 0)
+    batches = epoch(images(), 0)
     assert sorted(len(examples) for *_, examples in batches) == [1, 4, 4]
     assert sorted(i for *_, examples in batches for i in examples) == list(range(9))
     for _, pixels, labels, examples in batches:
@@ -57,10 +57,10 @@ def test_batches_hold_float_pixels_and_labels():
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_workers_and_resuming_change_nothing(accumulate):
-    wanted = epoch(pictures(accumulate=accumulate), 2)
-    assert same(epoch(pictures(workers=2, accumulate=accumulate), 2), wanted)
+    wanted = epoch(images(accumulate=accumulate), 2)
+    assert same(epoch(images(workers=2, accumulate=accumulate), 2), wanted)
     first = wanted[0][0]
-    resumed = epoch(pictures(workers=1, accumulate=accumulate), 2, index=first)
+    resumed = epoch(images(workers=1, accumulate=accumulate), 2, index=first)
     assert same(resumed, [batch for batch in wanted if batch[0] > first]) and len(resumed) < len(wanted)
 
 
@@ -68,20 +68,20 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone():
     def by_example(batches):
         return {i: row for _, pixels, _, examples in batches for i, row in zip(examples, pixels, strict=True)}
 
-    one = by_example(epoch(pictures(), 0))
-    assert all(one[i].equal(row) for i, row in by_example(epoch(pictures(batch=2), 0)).items())  # other batch-mates
-    for other in (epoch(pictures(), 1), epoch(pictures(seed=2), 0)):
+    one = by_example(epoch(images(), 0))
+    assert all(one[i].equal(row) for i, row in by_example(epoch(images(batch=2), 0)).items())  # other batch-mates
+    for other in (epoch(images(), 1), epoch(images(seed=2), 0)):
         assert sum(not one[i].equal(row) for i, row in by_example(other).items()) >= 8
 
 
-def test_pictures_that_are_encoded_anew_do_not_stay_in_memory():
-    dataset = pictures()
+def test_images_that_are_encoded_anew_do_not_stay_in_memory():
+    dataset = images()
     assert len(epoch(dataset, 0)) == 3 and dataset._cache == [None] * 9 and not dataset._pool
 
 
-def test_only_some_bytes_of_pictures_stay_in_memory(monkeypatch):
-    whole, part = pictures(augmented=False), pictures(augmented=False)
+def test_only_some_bytes_of_images_stay_in_memory(monkeypatch):
+    whole, part = images(augmented=False), images(augmented=False)
     wanted = epoch(whole, 0)
-    monkeypatch.setattr(field_dataset, "KEPT_BYTES", 3 * (3 * 8 * 8 * 4 + 8))  # three pictures with their labels
+    monkeypatch.setattr(field_dataset, "KEPT_BYTES", 3 * (3 * 8 * 8 * 4 + 8))  # three images with their labels
     assert same(epoch(part, 0), wanted)
     assert [sum(each is not None for each in dataset._cache) for dataset in (whole, part)] == [9, 3]

@@ -37,7 +37,7 @@ def tokenizer() -> TrainedTokenizer:
 
 
 def gradient(height: int, width: int) -> np.ndarray:
-    """A picture whose red grows to the right and whose green grows downwards."""
+    """An image whose red grows to the right and whose green grows downwards."""
     rows, columns = np.mgrid[0:height, 0:width]
     return np.stack([columns * 255 / width, rows * 255 / height, np.full((height, width), 60)], -1).astype(np.uint8)
 
@@ -152,12 +152,12 @@ def test_tags_stand_at_the_first_token_of_a_word(tokenizer, tmp_path):
         tags.encode((words, ["pos"]))
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 
 
-def test_pictures_of_every_form_are_equal(tmp_path):
+def test_images_of_every_form_are_equal(tmp_path):
     image, pixels = ImageProcessor(resize=32, crop=32), gradient(40, 60)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     forms = [
@@ -182,31 +182,31 @@ def test_pictures_of_every_form_are_equal(tmp_path):
 
 
 def test_the_orientation_of_a_camera_is_applied(tmp_path):
-    picture = Image.fromarray(gradient(40, 60))
+    image = Image.fromarray(gradient(40, 60))
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned by 90°
-    picture.save(tmp_path / "a.png", exif=exif)
+    image.save(tmp_path / "a.png", exif=exif)
     image = ImageProcessor(resize=(30, 20), crop=0, resample="nearest")
-    expected = image.encode(picture.rotate(-90, expand=True))
+    expected = image.encode(image.rotate(-90, expand=True))
     assert np.array_equal(image.encode(tmp_path / "a.png"), expected) and not np.array_equal(
-        image.encode(picture), expected
+        image.encode(image), expected
     )
 
 
-def test_pictures_agree_with_transformers():
+def test_images_agree_with_transformers():
     from transformers import CLIPImageProcessorPil, ViTImageProcessorPil
 
     clip = CLIPImageProcessorPil(size={"shortest_edge": 48}, crop_size={"height": 32, "width": 32})
     vit = ViTImageProcessorPil(size={"height": 24, "width": 40})
     for size in ((60, 91), (120, 64), (50, 50)):
-        picture = Image.fromarray(gradient(*size))
-        ours = ImageProcessor(resize=48, crop=32, **CLIP).encode(picture)
-        assert np.abs(ours - clip(picture, return_tensors="np")["pixel_values"][0]).max() < 1e-5
-        ours = ImageProcessor(resize=(24, 40), crop=0, resample="bilinear").encode(picture)
-        assert np.abs(ours - vit(picture, return_tensors="np")["pixel_values"][0]).max() < 1e-5
+        image = Image.fromarray(gradient(*size))
+        ours = ImageProcessor(resize=48, crop=32, **CLIP).encode(image)
+        assert np.abs(ours - clip(image, return_tensors="np")["pixel_values"][0]).max() < 1e-5
+        ours = ImageProcessor(resize=(24, 40), crop=0, resample="bilinear").encode(image)
+        assert np.abs(ours - vit(image, return_tensors="np")["pixel_values"][0]).max() < 1e-5
 
 
-def test_pictures_of_unequal_sizes_in_a_batch():
+def test_images_of_unequal_sizes_in_a_batch():
     image = ImageProcessor(resize=32, crop=0, patch=8, std=(0.25, 0.5, 1.0))
     encoded = [image.encode(gradient(*size)) for size in ((32, 50), (40, 32))]
     assert [each.shape for each in encoded] == [(3, 32, 50), (3, 40, 32)]
@@ -221,15 +221,15 @@ def test_pictures_of_unequal_sizes_in_a_batch():
     assert np.abs(back.astype(int) - gradient(32, 50)).max() <= 1
 
 
-def test_augmentation_of_pictures_is_a_function_of_the_rng():
-    image, picture = ImageProcessor(resize=20, crop=16, patch=4), gradient(40, 60)
-    first, again, other = (image.encode(picture, np.random.default_rng(seed)) for seed in (1, 1, 2))
+def test_augmentation_of_images_is_a_function_of_the_rng():
+    image, image = ImageProcessor(resize=20, crop=16, patch=4), gradient(40, 60)
+    first, again, other = (image.encode(image, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again) and not np.array_equal(first, other) and first.shape == (3, 16, 16)
-    some = [image.encode(picture, np.random.default_rng(seed))[0, 8] for seed in range(12)]
+    some = [image.encode(image, np.random.default_rng(seed))[0, 8] for seed in range(12)]
     directions = {bool(row[-1] > row[0]) for row in some}
     assert directions == {True, False}  # mirrored or not
     plain = ImageProcessor(resize=(16, 16), crop=0, scale=(1, 1), flip=False)
-    assert np.array_equal(plain.encode(picture, np.random.default_rng(1)), plain.encode(picture))
+    assert np.array_equal(plain.encode(image, np.random.default_rng(1)), plain.encode(image))
 
 
 def test_random_regions_lie_inside_and_have_their_area():
@@ -242,23 +242,23 @@ def test_random_regions_lie_inside_and_have_their_area():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ("nowhere.png", "nowhere.png does not exist; give the path of a picture"),
-        (b"no picture", "the bytes cannot be read as a picture"),
-        (np.zeros((3, 4, 5)), r"an array of shape \(3, 4, 5\) is no picture"),
-        (np.zeros((1, 200)), "a picture is 200 × 1 pixels; expected one side at most 100 times the other"),
-        (np.full((4, 4), 7.0), "a picture has values from 7 to 7; expected floats of 0…1"),
+        ("nowhere.png", "nowhere.png does not exist; give the path of an image"),
+        (b"no image", "the bytes cannot be read as an image"),
+        (np.zeros((3, 4, 5)), r"an array of shape \(3, 4, 5\) is no image"),
+        (np.zeros((1, 200)), "an image is 200 × 1 pixels; expected one side at most 100 times the other"),
+        (np.full((4, 4), 7.0), "an image has values from 7 to 7; expected floats of 0…1"),
     ],
 )
-def test_what_is_no_picture(raw, words):
+def test_what_is_no_image(raw, words):
     with pytest.raises(UserError, match=words):
         ImageProcessor().encode(raw)
 
 
-def test_a_cut_off_picture(tmp_path):
+def test_a_cut_off_image(tmp_path):
     buffer = io.BytesIO()
     Image.fromarray(gradient(90, 90)).save(buffer, "JPEG")
     (tmp_path / "a.jpg").write_bytes(buffer.getvalue()[:600])
-    with pytest.raises(UserError, match=r"a\.jpg cannot be read as a picture"):
+    with pytest.raises(UserError, match=r"a\.jpg cannot be read as an image"):
         ImageProcessor().encode(tmp_path / "a.jpg")
 
 
@@ -395,16 +395,16 @@ def test_boxes():
         and batch.valid.tolist() == [[True] * 2, [False] * 2]
     )
     assert np.allclose(boxes.encode(Boxes([[-10, 0, 20, 10]], 100, 100)), [[0.05, 0.05, 0.1, 0.1]])  # clipped
-    with pytest.raises(UserError, match=r"the box \[30.0, 20.0, 10.0, 60.0\] is empty in a picture of 100 × 80 pixels"):
+    with pytest.raises(UserError, match=r"the box \[30.0, 20.0, 10.0, 60.0\] is empty in an image of 100 × 80 pixels"):
         BoxProcessor().encode(Boxes([[30, 20, 10, 60]], 100, 80))
-    with pytest.raises(UserError, match="a picture of boxes is 0 × 80"):
+    with pytest.raises(UserError, match="an image of boxes is 0 × 80"):
         BoxProcessor().encode(Boxes([], 0, 80))
     for wrong in ([[1, 2, 3]], [[1, 2, 3, 4], [5]], [["a", 2, 3, 4]]):
         with pytest.raises(UserError, match=r"the boxes \[\[.* cannot be read; expected four numbers for each"):
             BoxProcessor().encode(Boxes(wrong, 100, 80))
 
 
-def test_fields_flip_a_picture_with_its_boxes():
+def test_fields_flip_a_image_with_its_boxes():
     image, boxes = ImageProcessor(resize=(20, 40), crop=0, patch=10, scale=(1, 1), flip=False), BoxProcessor("xywh")
     fields = Fields({"image": image, "boxes": boxes, "labels": LabelProcessor(LABELS)}, augment=FlipBoxes(image, boxes))
     pixels = np.zeros((20, 40, 3), np.uint8)
@@ -464,7 +464,7 @@ def test_every_builtin_kind_has_its_name():
         ({"kind": "image", "version": 1, "crop": "x"}, r"a\.json has a value of the wrong type"),
         ({"kind": "labels", "version": 9, "labels": {}}, r"a\.json has version 9 of the processor 'labels'"),
         ({"kind": "labels", "version": 1}, r"a\.json cannot be read \('labels'\); it belongs to the run"),
-        ({"kind": "image", "version": 1, "patch": 0}, "pictures of resize=224, crop=224, patch=0 are not possible"),
+        ({"kind": "image", "version": 1, "patch": 0}, "images of resize=224, crop=224, patch=0 are not possible"),
         ({"kind": "image", "version": 1, "resample": "magic"}, "resample is 'magic'; expected one of nearest, "),
         ({"kind": "image", "version": 1, "std": [1, 1, 0]}, r"mean is .* and std \(1, 1, 0\); expected three numbers each"),
         ({"kind": "image", "version": 1, "scale": [0.5, 2]}, r"scale is \(0.5, 2\); expected two shares"),

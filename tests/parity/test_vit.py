@@ -1,4 +1,4 @@
-"""ViT folders of transformers, both ways: states, logits, sizes, pictures."""
+"""ViT folders of transformers, both ways: states, logits, sizes, images."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def write_folder(path: Path, kind: str, **settings: Any) -> Any:
     return model
 
 
-def picture(width: int = 40, height: int = 50) -> Image.Image:
+def image(width: int = 40, height: int = 50) -> Image.Image:
     return Image.fromarray(np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8))
 
 
@@ -62,15 +62,15 @@ def test_folders_give_the_same_outputs(kind: str, size: tuple[int, int], tmp_pat
     ],
     ids=["vit", "clip", "plain"],
 )
-def test_pictures_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
+def test_images_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
     model = write_folder(tmp_path, "ViTForImageClassification", num_labels=3, id2label={0: "a", 1: "b", 2: "c"})
     theirs.save_pretrained(tmp_path)
     ours = regard.load(tmp_path)
-    wanted = theirs(picture(), return_tensors="pt")["pixel_values"]
-    assert torch.allclose(torch.from_numpy(ours.image.encode(picture()))[None], wanted, atol=1e-5)
+    wanted = theirs(image(), return_tensors="pt")["pixel_values"]
+    assert torch.allclose(torch.from_numpy(ours.image.encode(image()))[None], wanted, atol=1e-5)
     with torch.no_grad():
         chances = model(wanted).logits[0].softmax(-1)
-    found = ours.predict([picture()], top=3)[0]
+    found = ours.predict([image()], top=3)[0]
     assert dict(found) == pytest.approx(dict(zip("abc", chances.tolist(), strict=True)), abs=1e-5)
 
 
@@ -87,10 +87,10 @@ def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
     theirs = hf.ViTForImageClassification.from_pretrained(tmp_path / "hf").eval()
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "hf", use_fast=False)
     with torch.no_grad():
-        logits = theirs(processor(picture(), return_tensors="pt")["pixel_values"]).logits[0]
+        logits = theirs(processor(image(), return_tensors="pt")["pixel_values"]).logits[0]
     again = regard.load(tmp_path / "hf")
-    label = regard.load(tmp_path / "run").predict([picture()])[0]
-    assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([picture()])[0]
+    label = regard.load(tmp_path / "run").predict([image()])[0]
+    assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([image()])[0]
 
 
 def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"rescale_factor": 0.5}, "regard scales pixels by 1/255"),
-        ({"do_resize": False}, "regard resizes every picture"),
+        ({"do_resize": False}, "regard resizes every image"),
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
     ],

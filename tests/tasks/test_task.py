@@ -31,18 +31,18 @@ def test_a_task_fits_the_families_that_read_and_write_what_it_needs(name: str) -
 
 
 def test_a_family_of_another_modality_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It labels pictures: its methods have the names that the task calls, and its model could be built."""
-    pictures = ModuleType("pictures")
+    """It labels images: its methods have the names that the task calls, and its model could be built."""
+    images = ModuleType("images")
 
     class Config(bert.Config):
-        family: str = "pictures"  # type: ignore[assignment]
+        family: str = "images"  # type: ignore[assignment]
 
-    pictures.Config, pictures.SIZES, pictures.Model = Config, bert.SIZES, bert.Model  # type: ignore[attr-defined]
-    pictures.SPEC = ModelSpec(frozenset({"pixels"}), frozenset({"label", "embedding"}))  # type: ignore[attr-defined]
-    monkeypatch.setitem(FAMILIES.added, "pictures", pictures)
+    images.Config, images.SIZES, images.Model = Config, bert.SIZES, bert.Model  # type: ignore[attr-defined]
+    images.SPEC = ModelSpec(frozenset({"pixels"}), frozenset({"label", "embedding"}))  # type: ignore[attr-defined]
+    monkeypatch.setitem(FAMILIES.added, "images", images)
     for task in ("classify", "masked"):
-        with pytest.raises(UserError, match="model.family=pictures cannot be used for the task") as caught:
-            regard.build(task, {"model.family": "pictures"})
+        with pytest.raises(UserError, match="model.family=images cannot be used for the task") as caught:
+            regard.build(task, {"model.family": "images"})
         words = {"classify": "a label", "masked": "masked tokens"}[task]
         families = FITTING[task].replace(" ", ", ")
         assert str(caught.value).endswith(f"{task}; expected one of {families}: these read tokens and write {words}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROCESSOR = "preprocessor_config.json"
 USAGE = """from transformers import pipeline
 
-pipeline("image-classification", model="FOLDER")("picture.png")
+pipeline("image-classification", model="FOLDER")("image.png")
 """
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
 LAYER = {
@@ -97,7 +97,7 @@ def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> vit.
     return vit.Config.model_validate(settings)
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 def read_processor(theirs: JsonMapping, c: vit.Config) -> ImageProcessor:
@@ -108,7 +108,7 @@ def read_processor(theirs: JsonMapping, c: vit.Config) -> ImageProcessor:
         raise ValueError(f"rescale_factor is {theirs.get('rescale_factor')}; regard scales pixels by 1/255")
     size, crop = theirs.get("size", c.image), theirs.get("crop_size", 0) if theirs.get("do_center_crop") else 0
     if theirs.get("do_resize") is False:
-        raise ValueError("do_resize is false; regard resizes every picture")
+        raise ValueError("do_resize is false; regard resizes every image")
     if isinstance(size, dict):
         size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
     side = crop["height"] if isinstance(crop, dict) else crop
@@ -201,7 +201,7 @@ def write(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> N
 
 
 def check(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> str:
-    """Compare the folder, as transformers and regard read it, with the run on random pictures."""
+    """Compare the folder, as transformers and regard read it, with the run on random images."""
     c: vit.Config = predictor.run.model
     pixels = torch.rand(2, c.channels, c.image, c.image, generator=torch.Generator().manual_seed(1)) * 2 - 1
     model: Any = predictor.model

@@ -1,4 +1,4 @@
-"""Labeled pictures from folders, archives, tables, IDX files and memory; augmentation and mixing."""
+"""Labeled images from folders, archives, tables, IDX files and memory; augmentation and mixing."""
 
 import gzip
 import io
@@ -15,13 +15,13 @@ from PIL import Image
 
 from regard.config.schema import Train
 from regard.config.vision import ImageData
+from regard.data.images import labeled_images, read_idx
 from regard.data.memory import as_sides
-from regard.data.mixed_pictures import MixedPictures, mix
-from regard.data.pictures import labeled_pictures, read_idx
+from regard.data.mixed_images import MixedImages, mix
 from regard.errors import UserError
 from regard.processors.augment import NAMES, OPERATIONS, erase, rand_augment
 from regard.processors.fields import Fields
-from regard.processors.image import ImageProcessor, open_picture
+from regard.processors.image import ImageProcessor, open_image
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels
 
 KINDS = {"cat": 60, "dog": 200}
@@ -38,7 +38,7 @@ def make_folder(path: Path) -> Path:
         for number in range(3):
             (path / label).mkdir(parents=True, exist_ok=True)
             (path / label / f"{number}.png").write_bytes(png(value + number))
-    (path / "notes.txt").write_text("no picture")
+    (path / "notes.txt").write_text("no image")
     (path / ".hidden.png").write_bytes(b"")
     return path
 
@@ -62,24 +62,24 @@ def idx(values: np.ndarray) -> bytes:
 
 
 def colors(examples: Any) -> list[tuple[int, str]]:
-    return [(open_picture(picture).getpixel((0, 0))[0], label) for picture, label in examples]
+    return [(open_image(image).getpixel((0, 0))[0], label) for image, label in examples]
 
 
 WANTED = [(value + number, label) for label, value in KINDS.items() for number in range(3)]
 
 
 def read(*sides: object, **data: Any) -> Any:
-    return labeled_pictures(tuple((str(side),) for side in sides), ImageData(**data))
+    return labeled_images(tuple((str(side),) for side in sides), ImageData(**data))
 
 
 @pytest.mark.parametrize("kind", ["folder", "a.zip", "a.tar", "a.tar.gz", "csv", "jsonl", "tsv"])
 def test_every_source_gives_the_same_examples(kind: str, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "pictures")
+    folder = make_folder(tmp_path / "images")
     place = folder
     if kind.startswith("a."):
         place = pack(folder, kind)
     elif kind != "folder":
-        rows = [(f"pictures/{label}/{number}.png", label) for label in KINDS for number in range(3)]
+        rows = [(f"images/{label}/{number}.png", label) for label in KINDS for number in range(3)]
         place = tmp_path / f"list.{kind}"
         lines = {
             "csv": ["file,label", *(",".join(row) for row in rows)],
@@ -95,15 +95,15 @@ def test_every_source_gives_the_same_examples(kind: str, tmp_path: Path) -> None
 
 def test_other_files_are_reported(tmp_path: Path) -> None:
     examples = read(make_folder(tmp_path / "p"))
-    assert examples.report() == ["1 files are no pictures and were left out"]
+    assert examples.report() == ["1 files are no images and were left out"]
 
 
 def test_idx_files(tmp_path: Path) -> None:
-    pictures, labels = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5), np.array([7, 0, 7], np.uint8)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(pictures)))
+    images, labels = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5), np.array([7, 0, 7], np.uint8)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(images)))
     (tmp_path / "y").write_bytes(idx(labels))
     examples = read(tmp_path / "x.gz", tmp_path / "y")
-    assert [label for _, label in examples] == ["7", "0", "7"] and (examples[2][0] == pictures[2]).all()
+    assert [label for _, label in examples] == ["7", "0", "7"] and (examples[2][0] == images[2]).all()
     for content, words in ((b"\0\0\x09\x01", "no IDX file"), (idx(labels)[:-1], "has 2 values"), (b"", "no IDX file")):
         (tmp_path / "z").write_bytes(content)
         with pytest.raises(UserError, match=words):
@@ -111,7 +111,7 @@ def test_idx_files(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(idx(labels[:2]))
     with pytest.raises(UserError, match="as many labels"):
         read(tmp_path / "x.gz", tmp_path / "w")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(idx(pictures))[:-9])
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(idx(images))[:-9])
     with pytest.raises(UserError, match="not a complete archive"):
         read_idx(tmp_path / "cut.gz")
 
@@ -127,7 +127,7 @@ def test_mistakes(tmp_path: Path) -> None:
         ("broken.zip", "neither a folder nor a .zip or .tar archive"),
         ("loose", "a.png is in no folder of a class"),
         ("loose/a.png", "neither a folder, an archive nor a table"),
-        ("list.tsv", r"list.tsv:2: there is no picture .*b.png"),
+        ("list.tsv", r"list.tsv:2: there is no image .*b.png"),
     ):
         with pytest.raises(UserError, match=words):
             read(tmp_path / place)
@@ -135,12 +135,12 @@ def test_mistakes(tmp_path: Path) -> None:
         read("a", "b", "c")
 
 
-def test_pictures_in_memory(tmp_path: Path) -> None:
+def test_images_in_memory(tmp_path: Path) -> None:
     rows = [(np.full((4, 4), 9, np.uint8), "x"), (Image.new("RGB", (4, 4)), "y")]
-    examples = labeled_pictures(as_sides(rows, "data.train"), ImageData())
+    examples = labeled_images(as_sides(rows, "data.train"), ImageData())
     assert colors(examples) == [(9, "x"), (0, "y")] and len(examples.fingerprint()) == 32
-    with pytest.raises(UserError, match=r"expected a list of tuples \(picture, label\)"):
-        labeled_pictures(as_sides([("a",)], "data.train"), ImageData())
+    with pytest.raises(UserError, match=r"expected a list of tuples \(image, label\)"):
+        labeled_images(as_sides([("a",)], "data.train"), ImageData())
 
 
 # --- augmentation ----------------------------------------------------------------------------------------------------
@@ -169,16 +169,16 @@ def test_augmentation_depends_on_its_generator_only() -> None:
     assert 0 < np.count_nonzero(erased[0]) < 200 and not pixels.any()
 
 
-def mixed(**data: Any) -> MixedPictures:
+def mixed(**data: Any) -> MixedImages:
     examples = [(np.full((8, 8), 40 * number, np.uint8), "ab"[number % 2]) for number in range(6)]
     fields = Fields({"image": ImageProcessor(resize=8, crop=8, patch=4, scale=(1, 1), flip=False), "label": LabelProcessor(LabelSet({"a": 3, "b": 3}))})  # fmt: skip
-    from regard.data.pictures import InMemoryPictures
+    from regard.data.images import InMemoryImages
 
-    return MixedPictures(InMemoryPictures("made", examples), fields, ImageData(**data), Train())
+    return MixedImages(InMemoryImages("made", examples), fields, ImageData(**data), Train())
 
 
 @pytest.mark.parametrize("data", [{"mixup": 1.0}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}])
-def test_a_mixed_picture_depends_on_its_example_alone(data: dict[str, float]) -> None:
+def test_a_mixed_image_depends_on_its_example_alone(data: dict[str, float]) -> None:
     dataset = mixed(**data)
     together, alone = dataset.batch(np.arange(6), 3), dataset.batch(np.array([4]), 3)
     for name in ("image", "label", "other", "share"):

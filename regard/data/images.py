@@ -1,4 +1,4 @@
-"""Pictures with labels: a folder per class, tables of paths, IDX files as MNIST has them, and archives of these."""
+"""Images with labels: a folder per class, tables of paths, IDX files as MNIST has them, and archives of these."""
 
 import gzip
 import hashlib
@@ -21,18 +21,16 @@ from .tables import Table, TableExamples
 from .trees import FileTree, is_archive, open_tree
 
 PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
-PATH = Role(
-    "path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "picture")), text_value
-)
+PATH = Role("path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "image")), text_value)
 
 
-def labeled_pictures(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
-    """The examples in these files, each a picture and its label."""
+def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
+    """The examples in these files, each an image and its label."""
     if len(sides) == 2:
         return idx_examples(sides[0], sides[1])
     if len(sides) != 1:
         raise UserError(
-            f"pictures and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX "
+            f"images and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX "
             "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
     found = [_open(pattern, data) for pattern in sides[0]]
@@ -44,9 +42,9 @@ def _open(pattern: str, data: ImageData) -> Examples:
         return _in_memory(pattern)
     path = Path(pattern).expanduser()
     if path.is_dir() or is_archive(pattern):
-        return TreePictures(open_tree(path))
+        return TreeImages(open_tree(path))
     if plain_suffix(pattern) in SUFFIXES or data.format != "auto":
-        return TablePictures(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
+        return TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
     if not path.exists() and not matching_files(pattern):
         raise missing_file(pattern)
     raise UserError(
@@ -58,42 +56,42 @@ def _open(pattern: str, data: ImageData) -> Examples:
 def _in_memory(name: InMemory) -> Examples:
     rows = name.data
     if not hasattr(rows, "__getitem__") or not all(isinstance(row, tuple) and len(row) == 2 for row in rows):
-        raise UserError(f"{name}: expected a list of tuples (picture, label)")
-    return InMemoryPictures(name, [(picture, str(label)) for picture, label in rows])
+        raise UserError(f"{name}: expected a list of tuples (image, label)")
+    return InMemoryImages(name, [(image, str(label)) for image, label in rows])
 
 
 def _joined(found: Sequence[Examples]) -> Examples:
-    return InMemoryPictures(
+    return InMemoryImages(
         f"{found[0].name} (and {len(found) - 1} more)", [example for examples in found for example in examples]
     )
 
 
-class InMemoryPictures(InMemoryExamples):
-    """Pictures held in memory, or named by paths."""
+class InMemoryImages(InMemoryExamples):
+    """Images held in memory, or named by paths."""
 
     def fingerprint(self) -> str:
         state = hashlib.blake2b(digest_size=16)
-        for picture, label in self.examples:
-            content = picture.tobytes() if hasattr(picture, "tobytes") else str(picture).encode()
+        for image, label in self.examples:
+            content = image.tobytes() if hasattr(image, "tobytes") else str(image).encode()
             state.update(content + b"\0" + label.encode())
         return state.hexdigest()
 
 
-class TreePictures(Examples):
+class TreeImages(Examples):
     """A folder or archive with one folder per class."""
 
     def __init__(self, tree: FileTree) -> None:
         self.tree, self.name = tree, str(tree.path)
-        pictures = [name for name in tree.names if PurePosixPath(name).suffix.lower() in PICTURES]
-        top = _common_folder(pictures)
-        self.files = [(name, PurePosixPath(name).relative_to(top).parts[0]) for name in pictures]
-        loose = [name for name in pictures if len(PurePosixPath(name).relative_to(top).parts) < 2]
+        images = [name for name in tree.names if PurePosixPath(name).suffix.lower() in PICTURES]
+        top = _common_folder(images)
+        self.files = [(name, PurePosixPath(name).relative_to(top).parts[0]) for name in images]
+        loose = [name for name in images if len(PurePosixPath(name).relative_to(top).parts) < 2]
         if loose:
             raise UserError(
-                f"{tree.location(loose[0])} is in no folder of a class; put the pictures of each class into a folder "
+                f"{tree.location(loose[0])} is in no folder of a class; put the images of each class into a folder "
                 "of its own, or give a table with the columns path and label"
             )
-        self.counts = {"examples": len(self.files), "other": len(tree.names) - len(pictures)}
+        self.counts = {"examples": len(self.files), "other": len(tree.names) - len(images)}
 
     def __len__(self) -> int:
         return len(self.files)
@@ -111,7 +109,7 @@ class TreePictures(Examples):
 
     def report(self) -> list[str]:
         other = self.counts["other"]
-        return [f"{other:,} files are no pictures and were left out"] * bool(other) + super().report()
+        return [f"{other:,} files are no images and were left out"] * bool(other) + super().report()
 
 
 def _common_folder(names: Sequence[str]) -> PurePosixPath:
@@ -123,14 +121,14 @@ def _common_folder(names: Sequence[str]) -> PurePosixPath:
     return PurePosixPath(*top)
 
 
-class TablePictures(TableExamples):
+class TableImages(TableExamples):
     """Paths and labels in a table. Paths are relative to the folder of the table."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
         for index in range(len(self)):
             if not (path := self.path(index)).is_file():
-                raise UserError(f"{self.location(index)}: there is no picture {path}; correct the path or the line")
+                raise UserError(f"{self.location(index)}: there is no image {path}; correct the path or the line")
 
     def path(self, index: int) -> Path:
         place = self.location(index).rpartition(":")[0] or "."
@@ -143,20 +141,20 @@ class TablePictures(TableExamples):
 # --- IDX -------------------------------------------------------------------------------------------------------------
 
 
-def idx_examples(images: Sequence[str], labels: Sequence[str]) -> Examples:
-    """The pictures and labels of IDX files, as MNIST has them; a label is its number."""
-    pictures = np.concatenate([read_idx(path) for pattern in images for path in matching_files(pattern)])
-    numbers = np.concatenate([read_idx(path) for pattern in labels for path in matching_files(pattern)])
-    if pictures.ndim not in (3, 4) or numbers.ndim != 1 or len(pictures) != len(numbers):
+def idx_examples(image_files: Sequence[str], label_files: Sequence[str]) -> Examples:
+    """The images and labels of IDX files, as MNIST has them; a label is its number."""
+    images = np.concatenate([read_idx(path) for pattern in image_files for path in matching_files(pattern)])
+    numbers = np.concatenate([read_idx(path) for pattern in label_files for path in matching_files(pattern)])
+    if images.ndim not in (3, 4) or numbers.ndim != 1 or len(images) != len(numbers):
         raise UserError(
-            f"{images[0]} has shape {pictures.shape} and {labels[0]} {numbers.shape}; expected pictures (count, "
+            f"{image_files[0]} has shape {images.shape} and {label_files[0]} {numbers.shape}; expected images (count, "
             "height, width) and as many labels (count)"
         )
-    return InMemoryPictures(images[0], list(_pairs(pictures, numbers)))
+    return InMemoryImages(image_files[0], list(_pairs(images, numbers)))
 
 
-def _pairs(pictures: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    return ((picture, str(int(number))) for picture, number in zip(pictures, numbers, strict=True))
+def _pairs(images: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    return ((image, str(int(number))) for image, number in zip(images, numbers, strict=True))
 
 
 def read_idx(path: Path) -> np.ndarray:

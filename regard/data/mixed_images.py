@@ -1,4 +1,4 @@
-"""Mixup (1710.09412) and CutMix (1905.04899): a picture and its label are mixed with those of another example."""
+"""Mixup (1710.09412) and CutMix (1905.04899): an image and its label are mixed with those of another example."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from .examples import Examples
 from .field_dataset import FieldDataset
 
 
-class MixedPictures(FieldDataset):
-    """Pictures with labels. The partner of an example and how both are mixed depend on (seed, epoch, example) only."""
+class MixedImages(FieldDataset):
+    """Images with labels. The partner of an example and how both are mixed depend on (seed, epoch, example) only."""
 
     data: ImageData
 
@@ -43,19 +43,19 @@ class MixedPictures(FieldDataset):
 
 
 def mix(
-    picture: torch.Tensor, other: torch.Tensor, data: ImageData, rng: np.random.Generator
+    image: torch.Tensor, other: torch.Tensor, data: ImageData, rng: np.random.Generator
 ) -> tuple[torch.Tensor, float]:
-    """The mixed pixels (channels, height, width), and the share of the first picture in them."""
+    """The mixed pixels (channels, height, width), and the share of the first image in them."""
     cut = bool(data.cutmix) and (not data.mixup or rng.random() < 0.5)
     alpha = data.cutmix if cut else data.mixup
     share = float(rng.beta(alpha, alpha))
     if not cut:
-        return share * picture + (1 - share) * other, share
-    height, width = picture.shape[1:]
+        return share * image + (1 - share) * other, share
+    height, width = image.shape[1:]
     down, across = (round(side * np.sqrt(1 - share)) for side in (height, width))
     y, x = int(rng.integers(height)), int(rng.integers(width))
     top, left = max(y - down // 2, 0), max(x - across // 2, 0)
     bottom, right = min(y + down - down // 2, height), min(x + across - across // 2, width)
-    mixed = picture.clone()
+    mixed = image.clone()
     mixed[:, top:bottom, left:right] = other[:, top:bottom, left:right]
     return mixed, 1 - (bottom - top) * (right - left) / (height * width)

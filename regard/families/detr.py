@@ -1,0 +1,168 @@
+"""DETR (2005.12872): a convolutional backbone, an encoder–decoder, and object queries that answer all at once.
+
+A query answers with a class, or that there is no object, and a box: center, width and height as shares of the image.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..config.schema import Base, Count, Positive, Share
+from ..parts import (
+    AddedTerms,
+    Attention,
+    Cross,
+    Encoded,
+    FeedForward,
+    GridPositions,
+    Inputs,
+    Layer,
+    Mask,
+    Residual,
+    Stack,
+    slots,
+)
+from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
+from ..parts.resnet import NormKind, ResNet, build_norm
+from .spec import ModelSpec
+
+
+class Config(Base):
+    family: Literal["detr"] = "detr"
+    size: str = "R50"
+    stem: Positive = 64  # channels of the first convolution
+    stages: tuple[Positive, ...] = (256, 512, 1024, 2048)  # channels of the stages of the backbone
+    depths: tuple[Positive, ...] = (3, 4, 6, 3)  # blocks of each stage
+    strides: tuple[Positive, ...] = (1, 2, 2, 2)
+    bottleneck: bool = True
+    backbone_norm: NormKind = "group"  # frozen: batch norms with loaded weights
+    channels: Positive = 3
+    width: Positive = 256
+    heads: Positive = 8
+    layers: Positive = 6
+    inner: Positive = 2048
+    dropout: Share = 0.1
+    queries: Positive = 100
+    labels: Count = 0
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        slots.check_widths(self.width, self.heads, None)
+        if self.width % 4:
+            raise ValueError(f"positions of a grid need a width that 4 divides, not {self.width} (model.width)")
+        if not len(self.stages) == len(self.depths) == len(self.strides):
+            raise ValueError(
+                f"model.stages, model.depths and model.strides have {len(self.stages)}, {len(self.depths)} and "
+                f"{len(self.strides)} numbers; give as many of each"
+            )
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "stem": 8, "stages": (16, 32), "depths": (1, 1), "strides": (1, 2),
+        "width": 32, "heads": 2, "layers": 2, "inner": 64, "queries": 8,
+    },
+    "small": {
+        "stem": 32, "stages": (64, 128, 256), "depths": (2, 2, 2), "strides": (1, 2, 2), "bottleneck": False,
+        "width": 128, "heads": 4, "layers": 3, "inner": 512, "queries": 30,
+    },
+    "R50": {},
+    "R101": {"depths": (3, 4, 23, 3)},
+}  # fmt: skip
+SPEC = ModelSpec(
+    frozenset({"pixels"}), frozenset({"boxes"}), head_modules=("classes", "box"), label_modules=("classes",)
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """What the queries answer after each decoder layer; the last one counts."""
+
+    logits: Tensor  # (layers, batch, queries, labels + 1); the last class is "no object"
+    boxes: Tensor  # (layers, batch, queries, 4): center x, center y, width, height, as shares of the valid image
+
+
+class BoxHead(nn.Module):
+    """A small network to the four numbers of a box."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, last = self.layers
+        out: Tensor = last(F.relu(second(F.relu(first(x))))).sigmoid()
+        return out
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        norm = partial(build_norm, c.backbone_norm)
+        self.backbone = ResNet(c.stages, c.depths, norm, c.stem, c.bottleneck, c.channels, c.strides)
+        self.project = nn.Conv2d(self.backbone.width, c.width, 1)
+        self.grid, self.queries = GridPositions(c.width), nn.Embedding(c.queries, c.width)
+
+        def layer(cross: bool = False) -> Layer:
+            return Layer(
+                Attention(c.width, c.heads),
+                FeedForward(c.width, c.inner),
+                lambda: Residual(nn.LayerNorm(c.width), False, c.dropout),
+                Attention(c.width, c.heads) if cross else None,
+            )
+
+        self.encoder = Stack([layer() for _ in range(c.layers)])
+        self.decoder = Stack([layer(cross=True) for _ in range(c.layers)], nn.LayerNorm(c.width))
+        self.classes, self.box = nn.Linear(c.width, c.labels + 1), BoxHead(c.width)
+        initialize(self, INITIAL)
+
+    @property
+    def context(self) -> int | None:
+        return None
+
+    def encode(self, image: Inputs) -> tuple[Encoded, Tensor]:
+        """The states of the feature map, and the positions of its places."""
+        features: Tensor = self.project(self.backbone(image.values))
+        size = features.shape[2:]
+        if image.valid is None:
+            valid = torch.ones(len(features), *size, dtype=torch.bool, device=features.device)
+        else:
+            valid = F.interpolate(image.valid[:, None].float(), size)[:, 0] > 0
+        places = self.grid(valid).to(features.dtype)
+        x, key_valid = features.flatten(2).transpose(1, 2), None if image.valid is None else valid.flatten(1)
+        states = self.encoder(x, Mask(key_valid=key_valid), position_terms=AddedTerms(places, places))
+        return Encoded(states, key_valid), places
+
+    def decode(self, encoded: Encoded, places: Tensor) -> Detections:
+        asked = self.queries.weight.expand(len(encoded.states), -1, -1).to(encoded.states.dtype)
+        cross = Cross(encoded.states, Mask(key_valid=encoded.valid), AddedTerms(asked, places))
+        terms = AddedTerms(asked, asked)
+        outputs = self.decoder.layer_outputs(torch.zeros_like(asked), Mask(), cross, position_terms=terms)
+        states = torch.stack([self.decoder.norm(each) for each in outputs])
+        return Detections(self.classes(states), self.box(states))
+
+    def detect(self, image: Inputs) -> Detections:
+        return self.decode(*self.encode(image))
+
+    def forward(self, image: Inputs) -> Tensor:
+        return self.detect(image).logits[-1]
+
+
+def he(tensor: Tensor) -> Tensor:
+    return nn.init.kaiming_normal_(tensor, mode="fan_out", nonlinearity="relu")
+
+
+INITIAL: dict[str, Rule] = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"backbone\..*convolution\.weight": he,
+    r"queries\.weight": normal(1.0),
+    r"(classes|project)\.weight": unchanged,
+    r".*\.weight": glorot,
+}
