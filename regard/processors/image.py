@@ -46,6 +46,7 @@ class ImageProcessor(SavedSettings):
     randaugment: int = 0  # random operations, each of this strength (0…1)
     strength: float = 0.3
     erase: float = 0.0  # how often a random rectangle is erased
+    max_size: int = 0  # of the longer side if the shorter one is resized, which may become smaller; 0: any
     kind: ClassVar[str] = "image"
     file: ClassVar[str] = "image.json"
 
@@ -107,16 +108,24 @@ class ImageProcessor(SavedSettings):
 
     def _resize(self, image: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
         """`size` is (height, width); None: as `resize` says."""
-        if size is None and isinstance(self.resize, int):
-            width, height = image.size
-            if max(width, height) > MAX_ASPECT * min(width, height):
-                raise UserError(
-                    f"an image is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
-                )
-            longer = int(self.resize * max(width, height) / min(width, height))
-            size = (self.resize, longer) if height <= width else (longer, self.resize)
-        height, width = size or self.resize  # type: ignore[misc]
+        height, width = size or self.target_size(*image.size)
         return image.resize((width, height), RESAMPLING[self.resample])
+
+    def target_size(self, width: int, height: int) -> tuple[int, int]:
+        """The height and width that an image is resized to, rounded as transformers does."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        shorter, longer = min(width, height), max(width, height)
+        if longer > MAX_ASPECT * shorter:
+            raise UserError(
+                f"an image is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
+            )
+        exact: float = self.resize
+        if self.max_size and longer / shorter * self.resize > self.max_size:
+            exact = self.max_size * shorter / longer
+        side = max(round(exact), 1)
+        other = longer if side == shorter else int(exact * longer / shorter)
+        return (side, other) if height <= width else (other, side)
 
     def _crop(self, image: "Image.Image") -> "Image.Image":
         """The square in the center; an image that is smaller gets a black border."""

@@ -449,6 +449,16 @@ def test_settings_round_trip(processor, tmp_path):
     )
 
 
+@pytest.mark.parametrize("size", [(640, 480), (480, 640), (500, 333), (1000, 300), (97, 800), (64, 64), (61, 900)])
+@pytest.mark.parametrize(("shorter", "longer"), [(64, 100), (800, 1333), (64, 90)])
+def test_sides_are_limited_as_in_transformers(size, shorter, longer):
+    from transformers.image_transforms import get_size_with_aspect_ratio
+
+    width, height = size
+    expected = get_size_with_aspect_ratio((height, width), shorter, longer)
+    assert ImageProcessor(resize=shorter, crop=0, max_size=longer).target_size(width, height) == expected
+
+
 def test_every_builtin_kind_has_its_name():
     for kind in PROCESSORS.builtin:
         assert processor_class(kind).kind == kind and processor_class(kind).version >= 1
