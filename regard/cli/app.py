@@ -44,7 +44,7 @@ TuneFolder = Annotated[
     typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
-Details = Annotated[bool, typer.Option("--details", help="Print one JSON record per line.")]
+Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
 
 
 Plugins = Annotated[
@@ -164,7 +164,8 @@ def evaluate(
 def predict(
     run: RunFolder,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin); settings.")
+        list[str] | None,
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), or images; settings."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
@@ -180,7 +181,7 @@ def predict(
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
-    """Print the output for every line of files or stdin (taggers: every sentence), or for a prompt."""
+    """Print the output for every line of files or stdin (taggers: every sentence), every image, or a prompt."""
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
@@ -196,10 +197,10 @@ def predict(
     predictor = load_with_top(run, changes, top, tune, force)
     reader = InputReader(predictor, changes, whole=details or predictor.output is not None)
     if embed or similar is not None:
-        ranked = None if similar is None else [each.item for other in reader.texts([similar]) for each in other.entries]
-        print_embeddings(predictor, reader.texts(files), ranked)
+        ranked = None if similar is None else [each for other in reader.items([similar]) for each in other.entries]
+        print_embeddings(predictor, reader.items(files), ranked)
     else:
-        print_predictions(predictor, reader.texts(files), details)
+        print_predictions(predictor, reader.items(files), details)
 
 
 @app.command()

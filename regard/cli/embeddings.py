@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .inputs import Source, chunks
+from .inputs import Entry, Source, chunks
 from .io import one_line
 from .records import Record
 
@@ -17,29 +17,34 @@ if TYPE_CHECKING:
     from ..tasks.predictor import Embedding
 
 
-def print_embeddings(predictor: object, sources: Iterable[Source], others: list[str] | None) -> None:
-    """Print the vector of each text; with `others`, these by cosine similarity to the text, most similar first."""
+def print_embeddings(predictor: object, sources: Iterable[Source], others: list[Entry] | None) -> None:
+    """Print the vector of each item; with `others`, these by cosine similarity to the item, most similar first."""
     from ..tasks.predictor import Embedding
 
     if not isinstance(predictor, Embedding):
-        raise UserError("this model has no embeddings; --embed and --similar are for BERT runs and folders")
-    vectors: Tensor | list[str] = predictor.embed(others, normalize=True) if others else []
+        raise UserError("this model has no embeddings; --embed and --similar are for BERT and ViT runs and folders")
+    vectors: Tensor | list[str] = predictor.embed([each.item for each in others], normalize=True) if others else []
     for chunk in chunks(sources):
-        texts = [entry.item for entry in chunk]
-        rows = _vectors(predictor, texts) if others is None else _ranking(predictor, texts, others, vectors)
+        rows = _vectors(predictor, chunk) if others is None else _ranking(predictor, chunk, others, vectors)
         sys.stdout.writelines(one_line(row) + "\n" for row in rows)
         sys.stdout.flush()
 
 
-def _vectors(predictor: "Embedding", lines: list[str]) -> Iterator[str]:
-    return (json.dumps([round(x, 7) for x in row]) for row in predictor.embed(lines).tolist())
+def _vectors(predictor: "Embedding", chunk: list[Entry]) -> Iterator[str]:
+    vectors = predictor.embed([entry.item for entry in chunk])
+    return (json.dumps([round(x, 7) for x in row]) for row in vectors.tolist())
 
 
 def _ranking(
-    predictor: "Embedding", lines: list[str], others: list[str], vectors: "Tensor | list[str]"
+    predictor: "Embedding", chunk: list[Entry], others: list[Entry], vectors: "Tensor | list[str]"
 ) -> Iterator[list[str]]:
-    for line, ranked in zip(lines, predictor.similar(lines, vectors), strict=True):
-        yield from ([line, f"{cosine:.4f}", others[index]] for index, cosine in ranked)
+    for entry, ranked in zip(chunk, predictor.similar([each.item for each in chunk], vectors), strict=True):
+        yield from ([_shown(entry), f"{cosine:.4f}", _shown(others[index])] for index, cosine in ranked)
+
+
+def _shown(entry: Entry) -> str:
+    """The name of a file, or the text itself."""
+    return entry.name or str(entry.item)
 
 
 def save_confusion(metrics: Record, out: Path) -> None:

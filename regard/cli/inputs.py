@@ -27,6 +27,7 @@ class Entry(NamedTuple):
 
     item: Any  # what `predict` takes; for `score` the sides
     record: Record | None = None  # all its fields; None for a plain line
+    name: str = ""  # of an item that is a file
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Source:
     ready: Callable[[float], bool] = lambda since: True  # as in `Lines`
 
 
-def chunks(sources: Iterable[Source]) -> Iterator[list[Entry]]:
-    """Lists of CHUNK records; of fewer where the next one is not there yet, such as from a slow pipe."""
+def chunks(sources: Iterable[Source], size: int = CHUNK) -> Iterator[list[Entry]]:
+    """Lists of `size` records; of fewer where the next one is not there yet, such as from a slow pipe."""
     chunk: list[Entry] = []
     since = time.monotonic()
     for source in sources:
@@ -48,7 +49,7 @@ def chunks(sources: Iterable[Source]) -> Iterator[list[Entry]]:
         for entry in source.entries:
             since = since if chunk else time.monotonic()
             chunk.append(entry)
-            if len(chunk) == CHUNK or not source.ready(since):
+            if len(chunk) == size or not source.ready(since):
                 yield chunk
                 chunk = []
     if chunk:
@@ -56,14 +57,13 @@ def chunks(sources: Iterable[Source]) -> Iterator[list[Entry]]:
 
 
 def check_files(names: Sequence[str]) -> None:
-    """Refuse files that are missing or cannot be read, before any work."""
-    from ..data.open_file import open_text, refuse_suffix
+    """Refuse files that are missing or may not be read, before any work."""
+    from ..data.open_file import open_text
 
     if not names and sys.stdin.isatty():
         print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
     for path in (Path(name) for name in names if name != "-"):
-        refuse_suffix(path)
-        if path.is_file() or not path.exists() or path.is_dir():  # a pipe can be opened only once
+        if path.is_file() or not path.exists():  # a pipe can be opened only once; a folder may hold items
             open_text(path).close()
 
 
@@ -75,6 +75,20 @@ class InputReader:
         self.predictor, self.changes, self.whole = predictor, changes, whole
         self.invalid = changes.get("data.invalid", "refuse")
         self.folders: list[tempfile.TemporaryDirectory[str]] = []  # they live as long as this object
+
+    def items(self, names: Sequence[str]) -> list[Source]:
+        """What `predict` takes: files, for a predictor whose items are files; else the texts in files or stdin."""
+        from ..tasks.predictor import FileItems
+
+        if not isinstance(self.predictor, FileItems):
+            return self.texts(names)
+        given: Iterable[str] = names or decode_lines(open_lines("-"), "stdin")  # a name on each line
+        return [Source(entries) for entries in map(self._file_items, given)]
+
+    def _file_items(self, name: str) -> Iterator[Entry]:
+        check_files([name])
+        found: Any = self.predictor
+        return (Entry(item, name=place) for place, item in found.open_items(name))
 
     def texts(self, names: Sequence[str]) -> list[Source]:
         """The texts of files, or of stdin."""

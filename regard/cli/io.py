@@ -115,6 +115,12 @@ def print_records(records: Iterable[object]) -> None:
 
 def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], details: bool) -> None:
     """Print the answer to every record: as JSON if `details` or if the predictor answers records so, else as a line."""
+    from ..tasks.predictor import FileItems
+    from .files import print_files
+
+    if isinstance(predictor, FileItems):
+        print_files(predictor, sources, details)
+        return
     for chunk in chunks(sources):
         predictions = predictor.predict([entry.item for entry in chunk], details)
         for entry, prediction in zip(chunk, predictions, strict=True):

@@ -5,6 +5,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +21,7 @@ from .table_files import SUFFIXES, column_rule, open_table
 from .tables import Table, TableExamples
 from .trees import FileTree, is_archive, open_tree
 
-PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
+IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
 PATH = Role("path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "image")), text_value)
 
 
@@ -35,6 +36,26 @@ def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
         )
     found = [_open(pattern, data) for pattern in sides[0]]
     return found[0] if len(found) == 1 else _joined(found)
+
+
+def open_images(name: str, data: ImageData) -> Iterator[tuple[str, Any]]:
+    """The images in a file, a folder, an archive or a table of paths, each with its name."""
+    path = Path(name).expanduser()
+    if path.is_dir() or is_archive(name):
+        tree = open_tree(path)
+        names = [each for each in tree.names if is_image_name(each)]
+        if not names:
+            raise UserError(f"{name} has no images; expected files such as .png or .jpg")
+        return ((tree.location(each), tree.read(each)) for each in names)
+    if plain_suffix(name) in SUFFIXES:
+        rule = replace(column_rule(data, (PATH,)), asked=data.columns[:1])
+        table = TableImages(open_table([name], rule, "auto", data.invalid))
+        return ((str(path := table.path(index)), path) for index in range(len(table)))
+    return iter([(name, path)])
+
+
+def is_image_name(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in IMAGES
 
 
 def _open(pattern: str, data: ImageData) -> Examples:
@@ -82,7 +103,7 @@ class TreeImages(Examples):
 
     def __init__(self, tree: FileTree) -> None:
         self.tree, self.name = tree, str(tree.path)
-        images = [name for name in tree.names if PurePosixPath(name).suffix.lower() in PICTURES]
+        images = [name for name in tree.names if is_image_name(name)]
         top = _common_folder(images)
         self.files = [(name, PurePosixPath(name).relative_to(top).parts[0]) for name in images]
         loose = [name for name in images if len(PurePosixPath(name).relative_to(top).parts) < 2]
@@ -122,7 +143,7 @@ def _common_folder(names: Sequence[str]) -> PurePosixPath:
 
 
 class TableImages(TableExamples):
-    """Paths and labels in a table. Paths are relative to the folder of the table."""
+    """Paths in a table, and perhaps labels. Paths are relative to the folder of the table."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -135,7 +156,7 @@ class TableImages(TableExamples):
         return Path(place).parent / str(super().item(index)[0])
 
     def item(self, index: int) -> tuple[Any, ...]:
-        return self.path(index), super().item(index)[1]
+        return self.path(index), *super().item(index)[1:]
 
 
 # --- IDX -------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def open_tree(path: Path) -> FileTree:
     if path.is_dir():
         return FolderTree(path)
     if not path.is_file():
-        raise UserError(f"there is no folder or archive {path}; check the name (the current folder is {os.getcwd()})")
+        raise UserError(f"{path} does not exist; expected a folder or an archive (the current folder is {os.getcwd()})")
     try:
         if zipfile.is_zipfile(path):
             return ZipTree(path)

@@ -1,6 +1,7 @@
 """Classification of images: one label for an image."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from ..config.run import Run, change_settings
 from ..config.schema import Base, Sides
 from ..config.vision import ImageData, ImageDecode
 from ..data.examples import Examples
-from ..data.images import labeled_images
+from ..data.images import labeled_images, open_images
 from ..data.loader import Loader
 from ..data.mixed_images import MixedImages
 from ..device import resolve_device
@@ -39,10 +40,10 @@ from .base import (
     open_splits,
     with_model_settings,
 )
+from .embedding import EmbeddingPredictor
 from .finite import require_finite
 from .label_answers import LabelAnswers
 from .objectives import ImageObjective
-from .predictor import Predictor
 from .records import label_record
 from .requests import ClassifyImageRequest, ClassifyResult
 from .task import Task
@@ -51,10 +52,11 @@ TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageReque
 IMAGE, LABEL = "image", "label"  # the fields of an example
 
 
-class ClassifyImagePredictor(LabelAnswers, Predictor[RawImage, ClassifyImageRequest, ClassifyResult]):
+class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
     """The label of every image: a path, bytes, a Pillow image or an array. decode.top gives that many labels."""
 
     model: LabelModel
+    item_name = "image"
     paired_test = staticmethod(paired_bootstrap)
 
     def __init__(
@@ -87,20 +89,25 @@ class ClassifyImagePredictor(LabelAnswers, Predictor[RawImage, ClassifyImageRequ
     def record(self, request: ClassifyImageRequest, result: ClassifyResult) -> Record:
         return label_record(result)
 
-    def answer(self, request: ClassifyImageRequest, result: ClassifyResult) -> str | list[tuple[str, float]]:
-        pairs = [(each.label, each.probability) for each in result.top]
-        return pairs if self.top(request) else result.label or ""
+    def answer(self, request: ClassifyImageRequest, result: ClassifyResult) -> ClassifyResult:
+        return result
 
     def is_item(self, x: object) -> bool:
         return is_image(x)
 
-    def embed(self, images: "RawImage | Sequence[RawImage]", **decode: object) -> Tensor:
+    def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
+        return open_images(name, self.run.data)
+
+    def output_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
+        shown = result.top[: self.top(request) or 1]
+        return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
+
+    def embed(self, images: "RawImage | Iterable[RawImage]", /, **decode: object) -> Tensor:
         """A vector for every image, (images, width); one image gives one vector."""
         if is_image(images):
             return self.embed([images], **decode)[0]  # type: ignore[list-item]
-        settings = self.decode_settings(decode)
-        how = self.run.model.pool
-        found = self.map_encoded(images, lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[arg-type]
+        settings, how = self.decode_settings(decode), self.run.model.pool
+        found = self.map_encoded([*images], lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[misc]
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
@@ -166,8 +173,8 @@ class _Images(Sequence[Any]):
 def is_image(value: object) -> bool:
     """True for one image, False for several."""
     if isinstance(value, np.ndarray | Tensor):
-        return value.ndim < 4
-    return isinstance(value, str | bytes | Path) or hasattr(value, "convert")
+        return value.ndim in (2, 3)
+    return isinstance(value, str | bytes | PathLike) or hasattr(value, "convert")
 
 
 class ClassifyImageJob(TrainingJob):

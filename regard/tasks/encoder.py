@@ -36,10 +36,11 @@ from .base import (
     vocab_size,
     with_model_settings,
 )
+from .embedding import EmbeddingPredictor
 from .finite import require_finite
 from .label_answers import LabelAnswers
 from .notices import Notice, cut_text, warn_once
-from .predictor import Answer, Item, Predictor, RequestType, ResultType
+from .predictor import Item, RequestType, ResultType
 from .requests import ClassifyRequest, MaskedRequest, TagRequest
 from .texts import as_text, as_texts
 
@@ -47,7 +48,7 @@ OTHER_HEADS = {"labels": 0, "next_sentence": False, "pooled": False}  # defaults
 CPU_BATCH_TOKENS = 1024  # tokens of a batch on a CPU: with more, intermediate results no longer fit its caches
 
 
-class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
+class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
     """A model with its tokenizer. Batch-invariant: a result never depends on the rest of its batch."""
 
     model: EncoderModel
@@ -63,7 +64,7 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
 
     # --- public methods ----------------------------------------------------------------------------------------
 
-    def embed(self, texts: str | Iterable[str], **decode: object) -> Tensor:
+    def embed(self, texts: str | Iterable[str], /, **decode: object) -> Tensor:
         """A vector for every text, (texts, width); one text gives one vector. See decode.pooling, decode.normalize."""
         if isinstance(texts, str):
             return self.embed([texts], **decode)[0]
@@ -76,27 +77,6 @@ class EncoderPredictor(Predictor[Item, RequestType, ResultType]):
         vectors = torch.stack(found) if found else torch.zeros(0, self.run.model.width)
         require_finite([float(vectors.sum())])
         return vectors
-
-    def similar(self, queries: str | Iterable[str], texts: str | Iterable[str] | Tensor, **decode: object) -> Answer:
-        """For every query the indices of the texts and their cosine similarities, best first, at most decode.top.
-
-        `texts` may be their vectors of length 1.
-        """
-        if isinstance(queries, str):
-            return self.similar([queries], texts, **decode)[0]
-        texts = texts if isinstance(texts, Tensor) else as_texts(texts)
-        if not len(texts):
-            raise UserError("there is no text to compare with; give a file that has at least one line")
-        if isinstance(texts, Tensor) and (texts.dim() != 2 or texts.shape[1] != self.run.model.width):
-            shape = " × ".join(map(str, texts.shape))
-            raise UserError(f"the vectors are {shape}; expected texts × {self.run.model.width}, as `embed` gives them")
-        settings, decode = self.decode_settings(decode), {**decode, "normalize": True}
-        others = texts if isinstance(texts, Tensor) else self.embed(texts, **decode)
-        best = (self.embed(queries, **decode) @ others.T).topk(min(settings.top or len(texts), len(texts)), dim=-1)
-        return [
-            list(zip(indices, cosines, strict=True))
-            for indices, cosines in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         """The attention weights of every layer while the model reads `text`."""

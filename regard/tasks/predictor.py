@@ -166,10 +166,8 @@ class FileItems(Protocol):
 
 @runtime_checkable
 class Embedding(Protocol):
-    """A predictor that gives vectors of texts."""
+    """A predictor that gives vectors of its items."""
 
-    def embed(self, texts: str | Iterable[str], **decode: object) -> Tensor: ...
+    def embed(self, items: Any, /, **decode: object) -> Tensor: ...
 
-    def similar(
-        self, queries: str | Iterable[str], texts: str | Iterable[str] | Tensor, **decode: object
-    ) -> Answer: ...
+    def similar(self, queries: Any, others: Any, **decode: object) -> Answer: ...

@@ -149,6 +149,11 @@ class ClassifyResult(Result):
     probability: float | None
     top: tuple[LabelProbability, ...]
 
+    @property
+    def score(self) -> float | None:
+        """The probability of the label, under the name that results of all image tasks have."""
+        return self.probability
+
 
 @dataclass(frozen=True)
 class RegressionRequest(Request):

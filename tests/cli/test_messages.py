@@ -31,7 +31,7 @@ from regard.formats.peft import VECTORS, _load_virtual_tokens, load_adapter
 from regard.parts.layer import smallest_context
 from regard.processors.audio import read_sound, resample
 from regard.processors.external import sentencepiece_processor
-from regard.processors.image import open_picture
+from regard.processors.image import open_image
 from regard.synthetic.matching import MatchingExamples
 from regard.tasks.predictor import Predictor
 from regard.tasks.text_generation import TextGeneration
@@ -106,7 +106,7 @@ def missing(monkeypatch, *modules: str) -> None:
             sentencepiece_processor,
             r"Marian folders need sentencepiece; .* pip install 'regard\[marian\]'",
         ),
-        ("PIL", lambda: open_picture(b""), r"pictures need Pillow; .* pip install 'regard\[vision\]'"),
+        ("PIL", lambda: open_image(b""), r"images need Pillow; .* pip install 'regard\[vision\]'"),
     ],
 )
 def test_a_package_that_is_missing(monkeypatch, module, call, words):
@@ -121,7 +121,7 @@ def test_virtual_tokens_need_an_embedding():
 
 
 def test_only_some_models_have_embeddings():
-    with pytest.raises(UserError, match="this model has no embeddings; --embed and --similar are for BERT runs"):
+    with pytest.raises(UserError, match="this model has no embeddings; --embed and --similar are for BERT and ViT runs"):
         print_embeddings(object(), [], None)
 
 

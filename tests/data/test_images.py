@@ -123,7 +123,7 @@ def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 no")
     for place, words in (
         ("nothing", "there is no file"),
-        ("none.zip", "there is no folder or archive"),
+        ("none.zip", "expected a folder or an archive"),
         ("broken.zip", "neither a folder nor a .zip or .tar archive"),
         ("loose", "a.png is in no folder of a class"),
         ("loose/a.png", "neither a folder, an archive nor a table"),

@@ -1,0 +1,57 @@
+"""Predictions for files that are items, such as images."""
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import UserError
+from ..files import json_line
+from .inputs import Entry, Source, chunks
+
+
+def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> None:
+    """Print a line for every file; with `details` a JSON record with its path.
+
+    A file that cannot be read ends the work after the lines before it; with data.invalid=skip it is reported.
+    """
+    skipped = 0
+    for entry, request, result in answers(predictor, sources):
+        if isinstance(result, UserError):
+            skipped += 1
+            print(f"regard: {result}", file=sys.stderr)
+            record = {"path": entry.name, "error": str(result)}
+            line = f"{entry.name}\t"
+        else:
+            record = {"path": entry.name, **predictor.record(request, result)} if details else {}
+            line = predictor.output_line(entry.name, request, result)
+        print(json_line(record) if details else line)
+        sys.stdout.flush()
+    if skipped:
+        print(f"regard: {skipped:,} files cannot be read (data.invalid=skip)", file=sys.stderr)
+
+
+def answers(predictor: Any, sources: Iterable[Source]) -> Iterator[tuple[Entry, Any, Any]]:
+    """Every file with its request and its result; the result of a file that is skipped is its error."""
+    skip = predictor.run.data.invalid == "skip"
+    for chunk in chunks(sources, predictor.run.decode.batch):
+        requests = predictor.requests([entry.item for entry in chunk])
+        try:
+            results = predictor.predict_requests(requests)
+        except UserError:  # find the file, and answer those before it
+            results = (_alone(predictor, entry, request, skip) for entry, request in zip(chunk, requests, strict=True))
+        for entry, request, result in zip(chunk, requests, results, strict=True):
+            for notice in getattr(result, "notices", ()):
+                warnings.warn(f"{entry.name}: {notice}", stacklevel=2)
+            yield entry, request, result
+
+
+def _alone(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
+    try:
+        (result,) = predictor.predict_requests([request])
+    except UserError as error:
+        named = error if entry.name in str(error) else UserError(f"{entry.name}: {error}")
+        if skip:
+            return named
+        raise named from error
+    return result
