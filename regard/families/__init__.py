@@ -21,6 +21,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "rnn": "regard.families.rnn",
     "cnn": "regard.families.cnn",
     "vit": "regard.families.vit",
+    "detr": "regard.families.detr",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

@@ -3,22 +3,19 @@
 A query answers with a class, or that there is no object, and a box: center, width and height as shares of the image.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import (
     AddedTerms,
-    Attention,
     Cross,
+    Detections,
     Encoded,
-    FeedForward,
     GridPositions,
     Inputs,
     Layer,
@@ -28,8 +25,10 @@ from ..parts import (
     slots,
 )
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
-from ..parts.resnet import NormKind, ResNet, build_norm
+from ..parts.resnet import ResNet
 from .spec import ModelSpec
+
+BackboneNorm = Annotated[slots.Group | slots.Frozen, Field(discriminator="kind")]
 
 
 class Config(Base):
@@ -40,13 +39,16 @@ class Config(Base):
     depths: tuple[Positive, ...] = (3, 4, 6, 3)  # blocks of each stage
     strides: tuple[Positive, ...] = (1, 2, 2, 2)
     bottleneck: bool = True
-    backbone_norm: NormKind = "group"  # frozen: batch norms with loaded weights
+    backbone_norm: BackboneNorm = slots.Group()
     channels: Positive = 3
     width: Positive = 256
     heads: Positive = 8
     layers: Positive = 6
+    decoder_layers: Count = 0  # 0: as many as `layers`
     inner: Positive = 2048
     dropout: Share = 0.1
+    attention: slots.Dense = slots.Dense()
+    feed: slots.Feed = slots.Feed()
     queries: Positive = 100
     labels: Count = 0
 
@@ -72,20 +74,14 @@ SIZES: dict[str, dict[str, Any]] = {
         "stem": 32, "stages": (64, 128, 256), "depths": (2, 2, 2), "strides": (1, 2, 2), "bottleneck": False,
         "width": 128, "heads": 4, "layers": 3, "inner": 512, "queries": 30,
     },
+    "R18": {"stages": (64, 128, 256, 512), "depths": (2, 2, 2, 2), "bottleneck": False},
+    "R34": {"stages": (64, 128, 256, 512), "depths": (3, 4, 6, 3), "bottleneck": False},
     "R50": {},
     "R101": {"depths": (3, 4, 23, 3)},
 }  # fmt: skip
 SPEC = ModelSpec(
     frozenset({"pixels"}), frozenset({"boxes"}), head_modules=("classes", "box"), label_modules=("classes",)
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Detections:
-    """What the queries answer after each decoder layer; the last one counts."""
-
-    logits: Tensor  # (layers, batch, queries, labels + 1); the last class is "no object"
-    boxes: Tensor  # (layers, batch, queries, 4): center x, center y, width, height, as shares of the valid image
 
 
 class BoxHead(nn.Module):
@@ -104,21 +100,20 @@ class BoxHead(nn.Module):
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        norm = partial(build_norm, c.backbone_norm)
-        self.backbone = ResNet(c.stages, c.depths, norm, c.stem, c.bottleneck, c.channels, c.strides)
+        self.backbone = ResNet(c.stages, c.depths, c.backbone_norm.build, c.stem, c.bottleneck, c.channels, c.strides)
         self.project = nn.Conv2d(self.backbone.width, c.width, 1)
         self.grid, self.queries = GridPositions(c.width), nn.Embedding(c.queries, c.width)
 
         def layer(cross: bool = False) -> Layer:
             return Layer(
-                Attention(c.width, c.heads),
-                FeedForward(c.width, c.inner),
+                c.attention.build(c.width, c.heads),
+                c.feed.build(c.width, c.inner),
                 lambda: Residual(nn.LayerNorm(c.width), False, c.dropout),
-                Attention(c.width, c.heads) if cross else None,
+                c.attention.build(c.width, c.heads) if cross else None,
             )
 
         self.encoder = Stack([layer() for _ in range(c.layers)])
-        self.decoder = Stack([layer(cross=True) for _ in range(c.layers)], nn.LayerNorm(c.width))
+        self.decoder = Stack([layer(cross=True) for _ in range(c.decoder_layers or c.layers)], nn.LayerNorm(c.width))
         self.classes, self.box = nn.Linear(c.width, c.labels + 1), BoxHead(c.width)
         initialize(self, INITIAL)
 
@@ -128,14 +123,11 @@ class Model(nn.Module):
 
     def encode(self, image: Inputs) -> tuple[Encoded, Tensor]:
         """The states of the feature map, and the positions of its places."""
-        features: Tensor = self.project(self.backbone(image.values))
-        size = features.shape[2:]
-        if image.valid is None:
-            valid = torch.ones(len(features), *size, dtype=torch.bool, device=features.device)
-        else:
-            valid = F.interpolate(image.valid[:, None].float(), size)[:, 0] > 0
-        places = self.grid(valid).to(features.dtype)
-        x, key_valid = features.flatten(2).transpose(1, 2), None if image.valid is None else valid.flatten(1)
+        features, valid = self.backbone(image.values, image.valid)
+        features = self.project(features)
+        all_valid = torch.ones(len(features), *features.shape[2:], dtype=torch.bool, device=features.device)
+        places = self.grid(all_valid if valid is None else valid).to(features.dtype)
+        x, key_valid = features.flatten(2).transpose(1, 2), None if valid is None else valid.flatten(1)
         states = self.encoder(x, Mask(key_valid=key_valid), position_terms=AddedTerms(places, places))
         return Encoded(states, key_valid), places
 

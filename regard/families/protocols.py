@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.schema import Base
-from ..parts import Cache, Encoded, Inputs
+from ..parts import Cache, Detections, Encoded, Inputs
 from .spec import ModelSpec
 
 C = TypeVar("C")
@@ -99,6 +99,10 @@ class MaskedModel(EncoderModel, Protocol):
         """(batch, 2)"""
 
 
+class BoxModel(ModelBase, Protocol):
+    def detect(self, image: Inputs) -> Detections: ...
+
+
 class EmbeddingModel(ModelBase, Protocol):
     log_scale: Tensor  # (1,): the logarithm of what the cosines are multiplied by
 
@@ -127,9 +131,9 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, generic, gpt, lm, longformer, rnn, t5, transformer, vit, xl
+    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, t5, transformer, vit, xl
 
-    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit)
+    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr)
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
@@ -141,4 +145,7 @@ if TYPE_CHECKING:
         return model
 
     def _check_masked(model: bert.Model) -> MaskedModel:
+        return model
+
+    def _check_boxes(model: detr.Model) -> BoxModel:
         return model

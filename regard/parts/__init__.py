@@ -6,7 +6,7 @@ from .cache import Cache, InputCache, InputLayout, LayerCache
 from .dropout import Dropout
 from .feed import ConvFeedForward, FeedForward, GatedFeedForward
 from .init import glorot, initialize, normal, ones, zeros
-from .inputs import Encoded, Inputs
+from .inputs import Detections, Encoded, Inputs
 from .kernels import AdditiveKernel, Kernel, RollingSoftmaxKernel, SoftmaxKernel
 from .layer import Cross, Layer, Residual, Stack
 from .masks import Mask
@@ -31,6 +31,7 @@ __all__ = [
     "Cache",
     "ConvFeedForward",
     "Cross",
+    "Detections",
     "Dropout",
     "Encoded",
     "FeedForward",

@@ -1,4 +1,4 @@
-"""What models read and what encoders return: tensors with their modality and what is valid in them."""
+"""What models read, and what encoders and detectors return: tensors with their modality and what is valid in them."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -56,3 +56,11 @@ class Encoded:
         if self.segments is None or target is None:
             return Cross(self.states, Mask(key_valid=self.valid))
         return Cross(self.states, Mask(segments=target.segments, key_segments=self.segments))
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """What object queries answer after each decoder layer; the last one counts."""
+
+    logits: Tensor  # (layers, batch, queries, labels + 1); the last class is "no object"
+    boxes: Tensor  # (layers, batch, queries, 4): center x, center y, width, height, as shares of the valid image

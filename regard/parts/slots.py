@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import nn
 
-from . import efficient, feed, kernels, positions
+from . import efficient, feed, kernels, positions, resnet
 from .attention import Attention, uneven_heads_message
 from .feed import Activation
 from .mixer import SequenceMixer
@@ -278,6 +278,35 @@ class RMSNorm:
 
     def build(self, width: int) -> nn.Module:
         return nn.RMSNorm(width, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Group norm after convolutions, for training from scratch; `groups` or fewer, as they divide the channels."""
+
+    kind: Literal["group"] = "group"
+    groups: int = 32
+    eps: float = 1e-5
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def __post_init__(self) -> None:
+        check_at_least(1, self.groups, "model.backbone_norm.groups")
+
+    def build(self, channels: int) -> resnet.ConvolutionNorm:
+        groups = next(number for number in range(min(self.groups, channels), 0, -1) if channels % number == 0)
+        return resnet.MaskedGroupNorm(groups, channels, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """Batch norm after convolutions with the statistics and weights of a trained model, which never change."""
+
+    kind: Literal["frozen"] = "frozen"
+    eps: float = 1e-5
+    __pydantic_config__: ClassVar[Any] = FORBID
+
+    def build(self, channels: int) -> resnet.ConvolutionNorm:
+        return resnet.FrozenBatchNorm(channels, self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,16 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..families.protocols import CausalModel, EncoderModel, Family, LabelModel, MaskedModel, Seq2SeqModel, TokenModel
+from ..families.protocols import (
+    BoxModel,
+    CausalModel,
+    EncoderModel,
+    Family,
+    LabelModel,
+    MaskedModel,
+    Seq2SeqModel,
+    TokenModel,
+)
 from ..families.spec import Output
 from ..parts import Cache, Stack
 from ..parts.inputs import Inputs
@@ -114,6 +123,26 @@ class LabelOutput(EncoderSubject):
         return list(model.label_logits(model.encode(inputs)))
 
 
+class BoxOutput(Subject):
+    """The class logits and the box of every object query."""
+
+    packs = False
+
+    @property
+    def size(self) -> int:
+        return LABELS + 1 + 4
+
+    def output_shape(self, example: Array) -> tuple[int, ...]:
+        return int(self.config.queries), self.size
+
+    def read(self, inputs: Inputs) -> Rows:
+        found = cast(BoxModel, self.module).detect(inputs)
+        return list(torch.cat([found.logits[-1], found.boxes[-1]], -1))
+
+    def key_valid(self, inputs: Inputs) -> Tensor | None:
+        return None
+
+
 class Writer(Subject):
     """A model that generates token by token."""
 
@@ -201,6 +230,7 @@ SUBJECTS: dict[Output, type[Subject]] = {
     "masked": TokenOutputs,
     "tags": TokenOutputs,
     "label": LabelOutput,
+    "boxes": BoxOutput,
 }
 
 

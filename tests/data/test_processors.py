@@ -20,7 +20,7 @@ from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
 from regard.processors.boxes import Boxes, BoxProcessor
 from regard.processors.external import FolderTokenizer
 from regard.processors.fields import Fields, FlipBoxes
-from regard.processors.image import ImageProcessor, random_region
+from regard.processors.image import ImageProcessor, random_region, side_lengths
 from regard.processors.labels import LabelProcessor, LabelSet, TagProcessor
 from regard.processors.saved import load_processor, load_processors, processor_class, save_processors
 from regard.processors.text import TextProcessor
@@ -155,6 +155,7 @@ def test_tags_stand_at_the_first_token_of_a_word(tokenizer, tmp_path):
 # --- images --------------------------------------------------------------------------------------------------------
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "resample": "bilinear"}
 
 
 def test_images_of_every_form_are_equal(tmp_path):
@@ -203,6 +204,29 @@ def test_images_agree_with_transformers():
         assert np.abs(ours - clip(image, return_tensors="np")["pixel_values"][0]).max() < 1e-5
         ours = ImageProcessor(resize=(24, 40), crop=0, resample="bilinear").encode(image)
         assert np.abs(ours - vit(image, return_tensors="np")["pixel_values"][0]).max() < 1e-5
+
+
+def test_images_of_detr_agree_with_transformers():
+    """Limits of both sides, bit for bit: images that are larger, smaller, equal; a padded batch with its mask."""
+    from transformers import DetrImageProcessorPil
+
+    theirs = DetrImageProcessorPil(size={"shortest_edge": 80, "longest_edge": 133})
+    ours = ImageProcessor(resize=80, longest=133, crop=0, patch=1, **IMAGENET)
+    sizes = (50, 70), (200, 90), (333, 100), (80, 80), (100, 133), (7, 400)
+    images = [Image.fromarray(gradient(*size)) for size in sizes]
+    wanted, found = theirs(images, return_tensors="pt"), ours.collate([ours.encode(image) for image in images])
+    assert torch.equal(found.values, wanted["pixel_values"])
+    assert torch.equal(found.valid, wanted["pixel_mask"].bool())
+
+
+def test_side_lengths_agree_with_transformers():
+    from transformers.image_transforms import get_size_with_aspect_ratio
+
+    rng = np.random.default_rng(1)
+    for height, width, shorter, more in rng.integers(1, 3000, (500, 4)).tolist():
+        if min(wanted := get_size_with_aspect_ratio((height, width), shorter, shorter + more)):
+            assert side_lengths((width, height), shorter, shorter + more) == wanted
+    assert side_lengths((20000, 1), 800, 1333) == (1, 1333)  # transformers makes it 0 pixels high
 
 
 def test_images_of_unequal_sizes_in_a_batch():
@@ -473,7 +497,7 @@ def test_every_builtin_kind_has_its_name():
         ({"kind": "image", "version": 1, "crop": "x"}, r"a\.json has a value of the wrong type"),
         ({"kind": "labels", "version": 9, "labels": {}}, r"a\.json has version 9 of the processor 'labels'"),
         ({"kind": "labels", "version": 1}, r"a\.json cannot be read \('labels'\); it belongs to the run"),
-        ({"kind": "image", "version": 1, "patch": 0}, "images of resize=224, crop=224, patch=0 are not possible"),
+        ({"kind": "image", "version": 1, "patch": 0}, "images of resize=224, longest=0, crop=224, patch=0 are not possible"),
         ({"kind": "image", "version": 1, "resample": "magic"}, "resample is 'magic'; expected one of nearest, "),
         ({"kind": "image", "version": 1, "std": [1, 1, 0]}, r"mean is .* and std \(1, 1, 0\); expected three numbers each"),
         ({"kind": "image", "version": 1, "scale": [0.5, 2]}, r"scale is \(0.5, 2\); expected two shares"),

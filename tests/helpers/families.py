@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.config.run import family_of
 from regard.families import FAMILIES
 from regard.families.spec import Output
+from regard.parts.inputs import Modality
 from regard.testing import Subject, make_subject
 from regard.testing.subjects import HEAD
 
@@ -104,7 +105,27 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "class": {"head": "class", "pooling": "mean"},
     },
 }
-CASES = [(family, name) for family in FAMILIES for name in VARIANTS[family]]
+PIXEL_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "vit": {
+        "paper": {"head": "class"},
+        "mean": {"head": "class", "pool": "mean", "feed": "gated", "norm": "rms"},
+    },
+    "detr": {
+        "paper": {},
+        "basic": {
+            "bottleneck": False,
+            "stages": [8, 16, 16],
+            "depths": [2, 1, 1],
+            "strides": [1, 1, 2],
+            "decoder_layers": 1,
+            "feed": {"act": "gelu"},
+            "backbone_norm": {"kind": "group", "groups": 4},
+        },
+        "frozen": {"backbone_norm": "frozen"},
+    },
+}
+CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens
+PIXEL_CASES = [(family, name) for family, variants in PIXEL_VARIANTS.items() for name in variants]
 LOOSE = {
     ("bert", "favor"): {"packing"},
     ("bert", "lowrank"): {"packing", "recording"},
@@ -113,25 +134,35 @@ LOOSE = {
     ("longformer", "several"): {"packing"},
     ("bigbird", "paper"): {"packing"},
     ("bigbird", "tags"): {"packing"},
+    ("detr", "frozen"): {"batch_invariance"},
 }  # laws that a case does not keep: favor has one sum per row, lowrank one map, whose numbers are no shares; a packed row has
-# more than one first token, or first block
+# more than one first token, or first block; frozen norms read padding as image, as the published models do
 
 
 def output_of(case: Case) -> Output:
     """What a case writes: its head says it, or its family has one output only."""
-    family, name = case
+    family, _ = case
     fields = family_of(family).Config.model_fields
     if "head" not in fields:
         (output,) = family_of(family).SPEC.writes
         return output
-    head = VARIANTS[family][name].get("head", fields["head"].default)
+    head = settings_of(case).get("head", fields["head"].default)
     return next(output for output, value in HEAD.items() if value == head)
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    family, name = case
+    return (VARIANTS | PIXEL_VARIANTS)[family][name]
+
+
+def modality_of(case: Case) -> Modality:
+    (modality,) = family_of(case[0]).SPEC.reads
+    return modality
 
 
 def case_subject(case: Case, **settings: Any) -> Subject:
     """The small model of a case; `settings` change its config."""
-    family, name = case
-    subject = make_subject(family_of(family), "tokens", output_of(case), VARIANTS[family][name] | settings)
+    subject = make_subject(family_of(case[0]), modality_of(case), output_of(case), settings_of(case) | settings)
     subject.exempt = frozenset(LOOSE.get(case, ()))
     return subject
 

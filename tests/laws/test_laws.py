@@ -1,7 +1,9 @@
 """Laws of every family, at size tiny and with every slot variant."""
 
+from dataclasses import replace
+
 import pytest
-from helpers.families import CASES, LOOSE, case_subject, output_of
+from helpers.families import CASES, LOOSE, PIXEL_CASES, case_subject, modality_of, output_of
 
 from regard.config.run import family_of
 from regard.families import FAMILIES
@@ -13,14 +15,18 @@ from regard.testing import LAWS, laws_of, outputs_of
     [
         pytest.param(law, case, id=f"{law} {' '.join(case)}")
         for law in LAWS
-        for case in CASES
-        if law in laws_of("tokens", output_of(case))
+        for case in CASES + PIXEL_CASES
+        if law in laws_of(modality_of(case), output_of(case))
     ],
 )
 def test_law(law, case):
     subject = case_subject(case)
     if law == "packing":
         assert refuses_packed_rows(subject) == ("packing" in LOOSE.get(case, ()))
+    if law == "batch_invariance" and law in subject.exempt:
+        with pytest.raises(AssertionError, match="depends on the other rows"):
+            LAWS[law](subject)
+        subject.probe.processor = replace(subject.probe.processor, resize=(16, 32))  # images of one size keep it
     LAWS[law](subject)
 
 
@@ -35,5 +41,5 @@ def refuses_packed_rows(subject) -> bool:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_output_of_a_family_has_a_case(name):
-    outputs = {("tokens", output_of(case)) for case in CASES if case[0] == name}
+    outputs = {(modality_of(case), output_of(case)) for case in CASES + PIXEL_CASES if case[0] == name}
     assert outputs == set(outputs_of(family_of(name)))
