@@ -116,15 +116,15 @@ class ImageProcessor(SavedSettings):
         if not isinstance(self.resize, int):
             return self.resize
         shorter, longer = min(width, height), max(width, height)
-        if longer > MAX_ASPECT * shorter:
+        if not self.max_size and longer > MAX_ASPECT * shorter:
             raise UserError(
                 f"an image is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
             )
         exact: float = self.resize
         if self.max_size and longer / shorter * self.resize > self.max_size:
             exact = self.max_size * shorter / longer
-        side = max(round(exact), 1)
-        other = longer if side == shorter else int(exact * longer / shorter)
+        side = round(exact)
+        side, other = (side, longer) if side == shorter else (max(side, 1), int(exact * longer / shorter))
         return (side, other) if height <= width else (other, side)
 
     def _crop(self, image: "Image.Image") -> "Image.Image":

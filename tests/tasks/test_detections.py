@@ -14,7 +14,7 @@ def test_objects_agree_with_transformers():
     logits, boxes = 3 * torch.randn(2, 3, 9, 6), torch.rand(2, 3, 9, 4)
     logits[:, 2, :, -1] += 99  # an image without objects
     sizes = [(640, 480), (333, 500), (64, 64)]  # width, height
-    for threshold in (0.0, 0.5, 0.7):
+    for threshold in (0.01, 0.5, 0.7):
         found = find_objects(Detections(logits, boxes), sizes, threshold)
         wanted = DetrImageProcessorPil().post_process_object_detection(
             SimpleNamespace(logits=logits[-1], pred_boxes=boxes[-1]), threshold, [size[::-1] for size in sizes]
