@@ -19,7 +19,7 @@ from .schema import (
     TextData,
     TextEval,
 )
-from .vision import ImageData, ImageDecode
+from .vision import DetectData, DetectDecode, ImageData, ImageDecode
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ LOSS, PERPLEXITY = Metric("loss", False), Metric("perplexity", False)
 BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_perplexity", False)
 BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
+AP, AP50 = Metric("ap", True), Metric("ap50", True)
 
 
 @dataclass(frozen=True)
@@ -65,5 +66,6 @@ BUILTIN = {
     "text2text": TaskSettings(MixData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
+    "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
 }
 TASKS = Registry("task", BUILTIN)

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from .schema import TableData
+from .schema import Data, TableData
 from .types import Base, Count, Positive, Share, Strings
 
 
@@ -32,3 +32,42 @@ class ImageDecode(Base):
     top: Count = 0  # number of most likely labels, with probabilities; 0: the best one only
     normalize: bool = True  # embeddings have length 1
     batch: Positive = 32  # images per batch
+
+
+Triple = tuple[float, float, float]
+ImageScale = Annotated[float, Field(gt=0, le=4)]
+
+
+class DetectData(Data):
+    """Images with boxes, and how both are changed in training."""
+
+    max_tokens: Positive = 100000  # cells of 16 × 16 pixels of an image
+    size: Positive = 800  # of the shorter side in pixels
+    max_size: Positive = 1333  # of the longer side, which may make the shorter one smaller
+    mean: Triple = (0.485, 0.456, 0.406)  # of each channel, subtracted
+    std: Triple = (0.229, 0.224, 0.225)  # of each channel, divided by
+    scale: tuple[ImageScale, ImageScale] = (
+        0.5,
+        1.0,
+    )  # sides of the random window, in those of the image; above 1: a border
+    stretch: Share = 0.0  # the window's aspect changes by up to this share
+    visible: Share = 0.3  # boxes of which the window leaves less are dropped
+    flip: bool = True  # mirror half of the images, left and right
+    upside: bool = False  # mirror half of the images, up and down
+    color: Share = 0.0  # brightness, contrast and saturation change by up to this share
+    erase: Share = 0.0  # how often a random rectangle is erased
+    examples: Positive = 4000  # embedded training images
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> "DetectData":
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"data.scale is {self.scale}; expected the smaller number first")
+        return self
+
+
+class DetectDecode(Base):
+    """Detections of an image."""
+
+    threshold: Share = 0.5  # objects of a lower score are left out
+    top: Annotated[int, Field(ge=1, le=100)] = 100  # objects of an image, at most
+    batch: Positive = 8  # images per batch

@@ -1,7 +1,5 @@
 """Boxes as (center x, center y, width, height): corners, overlap, and their matching to queries."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -26,25 +24,32 @@ def overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return iou, iou - (hull - union) / hull.clamp(min=1e-12)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def match(
-    logits: Tensor, boxes: Tensor, labels: Sequence[Tensor], wanted: Sequence[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
-    """The best assignment of the objects of every image to queries: (queries, objects), each (objects,).
+def match(logits: Tensor, boxes: Tensor, labels: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:
+    """The best assignment of objects to queries: (4, pairs), the layer, image, query and object of every pair.
 
-    `logits` (batch, queries, classes), `boxes` (batch, queries, 4); `labels` and `wanted` of each image.
+    `logits` (layers, batch, queries, classes), `boxes` (layers, batch, queries, 4); `labels` (batch, objects), `wanted`
+    (batch, objects, 4) and `valid` (batch, objects). Every layer and image is matched on its own, with one transfer
+    from the device and one to it for all of them.
     """
     from scipy.optimize import linear_sum_assignment
 
-    sizes = [len(each) for each in labels]
-    if not sum(sizes):
-        none = torch.zeros(0, dtype=torch.long, device=logits.device)
-        return [(none, none)] * len(sizes)
-    target, target_labels = torch.cat(list(wanted)), torch.cat(list(labels))
-    chances = logits.float().softmax(-1)[..., target_labels]  # (batch, queries, objects of all images)
-    distance = torch.cdist(boxes.float().flatten(0, 1), target.float(), p=1).unflatten(0, boxes.shape[:2])  # type: ignore[no-untyped-call]
-    _, giou = overlap(corners(boxes.float())[:, :, None], corners(target.float()))
-    cost = BOX_COST * distance - CLASS_COST * chances - OVERLAP_COST * giou
-    parts = cost.nan_to_num(1e6, 1e6, -1e6).cpu().split(sizes, -1)  # one transfer for the whole batch
-    found = (linear_sum_assignment(part[image].numpy()) for image, part in enumerate(parts))
-    return [tuple(torch.as_tensor(each, device=logits.device) for each in pair) for pair in found]  # type: ignore[misc]
+    layers, batch, queries, _ = logits.shape
+    if not labels.size(1):
+        return torch.zeros(4, 0, dtype=torch.long, device=logits.device)
+    index = labels.clamp(min=0)[None, :, None].expand(layers, batch, queries, -1)
+    chances = logits.float().softmax(-1).gather(-1, index)  # (layers, batch, queries, objects)
+    found, target = boxes.float()[..., None, :], wanted.float()[:, None]
+    distance = (found - target).abs().sum(-1)
+    _, giou = overlap(corners(found), corners(target))
+    cost = (BOX_COST * distance - CLASS_COST * chances - OVERLAP_COST * giou).nan_to_num(1e6, 1e6, -1e6)
+    table = cost.masked_fill(~valid[:, None], torch.inf).cpu().numpy()
+    pairs = []
+    for layer, images in enumerate(table):
+        for image, costs in enumerate(images):
+            chosen, objects = linear_sum_assignment(costs[:, costs[0] < torch.inf])
+            pairs += [
+                (layer, image, query, each) for query, each in zip(chosen.tolist(), objects.tolist(), strict=True)
+            ]
+    return torch.tensor(pairs, dtype=torch.long).reshape(-1, 4).T.to(logits.device, non_blocking=True)

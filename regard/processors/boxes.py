@@ -30,6 +30,7 @@ class BoxProcessor(SavedSettings):
     """
 
     format: BoxFormat = "xyxy"
+    categories: tuple[int, ...] = ()  # the ids of the labels in COCO files, in the order of the labels
     kind: ClassVar[str] = "boxes"
     file: ClassVar[str] = "boxes.json"
 

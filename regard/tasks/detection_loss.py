@@ -1,6 +1,5 @@
 """The loss of detection: queries are matched to objects, then their classes and boxes are compared."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,15 @@ NO_OBJECT, BOX, OVERLAP = 0.1, 5.0, 2.0  # weights of the class "no object", of 
 
 
 @dataclass(frozen=True, eq=False)
+class TrueObjects:
+    """The objects of a batch. `valid` is False for padding, which comes last."""
+
+    labels: Tensor  # (batch, objects)
+    boxes: Tensor  # (batch, objects, 4): center x, center y, width, height, as shares of the image
+    valid: Tensor  # (batch, objects) bool
+
+
+@dataclass(frozen=True, eq=False)
 class DetectionLoss:
     """Sums over all decoder layers. Classes are divided by the summed class weights, boxes by the number of objects."""
 
@@ -21,30 +29,20 @@ class DetectionLoss:
     boxes: Tensor
 
 
-def detection_loss(found: Detections, labels: Sequence[Tensor], boxes: Sequence[Tensor]) -> DetectionLoss:
-    """`labels` and `boxes` are the objects of each image. Every layer is matched on its own."""
-    layers = [_layer_loss(*each, labels, boxes) for each in zip(found.logits, found.boxes, strict=True)]
-    return DetectionLoss(*(torch.stack(each).sum() for each in zip(*layers, strict=True)))
-
-
-def _layer_loss(
-    logits: Tensor, predicted: Tensor, labels: Sequence[Tensor], boxes: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    pairs = match(logits, predicted, labels, boxes)
-    none = logits.size(-1) - 1
-    target = torch.full(logits.shape[:2], none, dtype=torch.long, device=logits.device)
-    rows = torch.cat([torch.full_like(queries, row) for row, (queries, _) in enumerate(pairs)])
-    chosen = torch.cat([queries for queries, _ in pairs])
-    target[rows, chosen] = torch.cat([own[objects] for own, (_, objects) in zip(labels, pairs, strict=True)])
-    weight = torch.ones(none + 1, device=logits.device)
+def detection_loss(found: Detections, true: TrueObjects) -> DetectionLoss:
+    """Every layer is matched on its own, as the auxiliary losses of DETR are."""
+    layer, image, query, object_ = match(found.logits, found.boxes, true.labels, true.boxes, true.valid)
+    none = found.logits.size(-1) - 1
+    target = torch.full(found.logits.shape[:3], none, dtype=torch.long, device=found.logits.device)
+    target[layer, image, query] = true.labels[image, object_]
+    weight = torch.ones(none + 1, device=found.logits.device)
     weight[-1] = NO_OBJECT
-    classes = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), weight, reduction="sum")
-    wanted = torch.cat([own[objects] for own, (_, objects) in zip(boxes, pairs, strict=True)])
-    given = predicted[rows, chosen].float()
-    _, giou = overlap(corners(given), corners(wanted))
-    return classes, BOX * (given - wanted).abs().sum() + OVERLAP * (1 - giou).sum()
+    classes = F.cross_entropy(found.logits.float().flatten(0, 2), target.flatten(), weight, reduction="sum")
+    return DetectionLoss(classes, box_loss(found.boxes[layer, image, query], true.boxes[image, object_]))
 
 
-def class_weight_sum(images: int, queries: int, objects: int) -> float:
-    """The summed class weights of a batch: what the class loss is divided by."""
-    return objects + NO_OBJECT * (images * queries - objects)
+def box_loss(found: Tensor, true: Tensor) -> Tensor:
+    """Summed over boxes (…, 4) that belong together."""
+    found, true = found.float(), true.float()
+    _, giou = overlap(corners(found), corners(true))
+    return BOX * (found - true).abs().sum() + OVERLAP * (1 - giou).sum()

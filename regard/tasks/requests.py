@@ -4,7 +4,7 @@ A result never depends on the other requests of a call. A field of a request tha
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -196,3 +196,28 @@ class MaskedRequest(Request):
 class MaskedResult(Result):
     text: str  # with the likeliest tokens in place of the masks
     masks: tuple[tuple[TokenProbability, ...], ...]  # per mask
+
+
+# --- boxes from images -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DetectRequest(Request):
+    image: Any  # a path, bytes, a Pillow image, an array, or a tensor
+    threshold: float | None = None  # of the scores
+    top: int | None = None  # number of objects in the result, at most
+
+
+class DetectedObject(NamedTuple):
+    label: str
+    score: float
+    box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the original image
+
+
+@dataclass(frozen=True)
+class DetectResult(Result):
+    """The objects of an image, the likeliest first, and its size in pixels."""
+
+    objects: tuple[DetectedObject, ...]
+    width: int
+    height: int

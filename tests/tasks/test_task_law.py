@@ -27,7 +27,7 @@ import regard
 from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
-from regard.synthetic import dates, digits, language_id, python_tags, stdlib
+from regard.synthetic import dates, digits, language_id, python_tags, scenes, stdlib
 from regard.training import curves
 
 WORLD = 2
@@ -53,6 +53,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "classify-image",
         {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, "data.mixup": 0.5},
     ),
+    "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
 }
 TEXTS = ["4 July 2026", "the 1st of May", "def f(x): return x", "Monday"]
 KILLED = "translate"  # by a signal, in another process; the other cases copy the folder at that moment
@@ -73,6 +74,7 @@ def small_embedded_data() -> Iterator[None]:
         (language_id, "LOCALES", ("de", "en", "fr")),
         (python_tags, "HELD_OUT", 20),
         (digits, "HELD_OUT", 20),
+        (scenes, "HELD_OUT", 20),
         (stdlib, "stdlib_files", cache(partial(one_module, stdlib.stdlib_files))),
         (curves, "draw", lambda folder: None),
     ]
@@ -89,7 +91,7 @@ def one_module(files: Callable[[str], list[Path]], split: str) -> list[Path]:
 
 
 def inputs_of(case: str) -> list[Any]:
-    if case == "classify-image":
+    if case in ("classify-image", "detect"):
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
     return ["a <mask> b", "<mask>", "May <mask>"] if case == "masked" else TEXTS
 

@@ -1,0 +1,85 @@
+"""The objective of detection, and its loss over a whole data set."""
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data.batch import Batch
+from ..data.box_dataset import TENTHS
+from ..families.protocols import BoxModel
+from ..parts import Detections
+from ..parts.inputs import Inputs
+from ..processors.labels import LabelSet
+from ..training.objective import LossSum, Objective
+from .detection_loss import NO_OBJECT, TrueObjects, detection_loss
+
+
+class DetectionObjective(Objective):
+    """The class loss is divided by the class weights of the step, the loss of the boxes by their number."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, true = cast(BoxModel, self.model), true_objects(batch["label"], batch["boxes"])
+        loss = detection_loss(model.detect(batch["image"]), true)
+        return LossSum(TENTHS * loss.classes, {"boxes": loss.boxes})
+
+
+def true_objects(labels: Inputs, boxes: Inputs) -> TrueObjects:
+    valid = torch.ones_like(labels.values, dtype=torch.bool) if labels.valid is None else labels.valid
+    return TrueObjects(labels.values, boxes.values, valid)
+
+
+class TruthBoxes(Protocol):
+    """The objects of an image: corners in pixels."""
+
+    @property
+    def trained(self) -> "TruthBoxes": ...
+    @property
+    def boxes(self) -> np.ndarray: ...
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+
+
+class LossMeter:
+    """Adds up the loss over batches. Objects with a label that training never had are left out."""
+
+    def __init__(self, labels: LabelSet) -> None:
+        self.labels = labels
+        self.classes = self.boxes = self.weights = 0.0
+        self.objects = 0
+
+    def add(self, found: Detections, truths: Sequence[TruthBoxes]) -> None:
+        rows = [self._known(each.trained) for each in truths]
+        most = max(len(labels) for labels, _ in rows)
+        labels, boxes = torch.zeros(len(rows), most, dtype=torch.long), torch.zeros(len(rows), most, 4)
+        valid = torch.zeros(len(rows), most, dtype=torch.bool)
+        for row, (own, places) in enumerate(rows):
+            labels[row, : len(own)], valid[row, : len(own)] = torch.tensor(own, dtype=torch.long), True
+            boxes[row, : len(own)] = torch.from_numpy(places)
+        device, queries = found.logits.device, found.logits.size(2)
+        loss = detection_loss(found, TrueObjects(labels.to(device), boxes.to(device), valid.to(device)))
+        matched = sum(min(len(own), queries) for own, _ in rows)
+        self.classes, self.boxes = self.classes + float(loss.classes), self.boxes + float(loss.boxes)
+        self.weights += matched + NO_OBJECT * (len(rows) * queries - matched)
+        self.objects += sum(len(own) for own, _ in rows)
+
+    def _known(self, truth: TruthBoxes) -> tuple[list[int], np.ndarray]:
+        """The ids and boxes, as center and size in shares of the image, of the objects with a known label."""
+        known = [place for place, label in enumerate(truth.labels) if label in self.labels.ids]
+        low, high = truth.boxes[known, :2], truth.boxes[known, 2:]
+        shares = np.concatenate([(low + high) / 2, high - low], 1) / ([truth.width, truth.height] * 2)
+        return [self.labels.ids[truth.labels[place]] for place in known], shares
+
+    @property
+    def loss(self) -> float:
+        return self.classes / max(self.weights, 1e-9) + self.boxes / max(self.objects, 1)
