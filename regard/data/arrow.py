@@ -19,6 +19,7 @@ from .tables import check_names
 if TYPE_CHECKING:
     import pyarrow
 
+MEDIA = {"bytes", "path"}  # the fields of an image or a sound in a Hugging Face data set
 SPOOLED_ROWS = 10_000  # records that are written together
 
 
@@ -72,9 +73,16 @@ def arrow_columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Seq
     elif (metadata := data.schema.metadata) and b"huggingface" in metadata:
         features = json.loads(metadata[b"huggingface"]).get("info", {}).get("features", {})
     labels = {name: names for name, feature in features.items() if (names := _label_names(feature))}
-    data = data.flatten()
-    names = check_names(data.column_names)
-    return {name: ArrowColumn(column) for name, column in zip(names, data.columns, strict=True)}, labels
+    parts = [data.select([index]) for index in range(data.num_columns)]
+    parts = [part if _is_media(part.schema.field(0)) else part.flatten() for part in parts]
+    names = check_names([name for part in parts for name in part.column_names])
+    columns = [ArrowColumn(column) for part in parts for column in part.columns]
+    return dict(zip(names, columns, strict=True)), labels
+
+
+def _is_media(field: Any) -> bool:
+    """True for a column of images or sounds, which stay whole."""
+    return {inner.name for inner in field.flatten()} == MEDIA
 
 
 def _label_names(feature: Any) -> list[str]:

@@ -36,6 +36,14 @@ class Role:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class MediaValue:
+    """A cell that is no text, such as an image; `digest` identifies its content."""
+
+    value: Any
+    digest: Callable[[], str]
+
+
 def is_missing(cell: object) -> bool:
     """True for None and NaN, with which frames and JSON mark an empty cell."""
     return cell is None or (isinstance(cell, Real) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")

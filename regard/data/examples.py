@@ -46,8 +46,12 @@ class Examples(LazySequence[tuple[Any, ...]]):
     def fingerprint(self) -> str:
         """A hash of the content; it does not depend on file names."""
 
+    def side(self, index: int, side: int) -> Any:
+        """One side of an example. Sources whose other sides are slow to read override it."""
+        return self[index][side]
+
     def text(self, index: int, side: int) -> str:
-        text: str = self[index][side]
+        text: str = self.side(index, side)
         return text
 
     def order(self, rng: np.random.Generator) -> np.ndarray:

@@ -22,6 +22,9 @@ class Subset(Examples):
     def item(self, index: int) -> tuple[object, ...]:
         return self.examples.item(int(self.indices[index]))
 
+    def side(self, index: int, side: int) -> object:
+        return self.examples.side(int(self.indices[index]), side)
+
     def text(self, index: int, side: int) -> str:
         return self.examples.text(int(self.indices[index]), side)
 

@@ -95,7 +95,7 @@ def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     flat: dict[str, Sequence[Any]] = {}
     for name, column in columns.items():
         first = column[0] if len(column) else None
-        if isinstance(first, dict):
+        if isinstance(first, dict) and first.keys() != {"bytes", "path"}:
             flat |= {f"{name}.{inner}": [None if one is None else one.get(inner) for one in column] for inner in first}
         else:
             flat[name] = column

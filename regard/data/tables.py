@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .columns import Choice, ColumnRule
+from .columns import Choice, ColumnRule, MediaValue
 from .examples import Examples, LazySequence
 from .line_index import BLANK, INVALID, VALID
 from .open_file import text_error
@@ -104,7 +104,7 @@ def row_status(row: Sequence[Any], rule: ColumnRule) -> int:
 
 
 def _lists_status(sides: Sequence[Any], rule: ColumnRule) -> int:
-    lists = [side for side in sides if not isinstance(side, str)]
+    lists = [side for side in sides if not isinstance(side, str | MediaValue)]
     if len({len(side) for side in lists}) > 1:
         counts = [f"{len(side)} {word}" for side, word in zip(sides, rule.words, strict=False)]
         raise ValueError(f"{' and '.join(counts)}; expected equally many")
@@ -116,7 +116,7 @@ def _lists_status(sides: Sequence[Any], rule: ColumnRule) -> int:
 def check_texts(row: Sequence[Any]) -> None:
     """A ValueError for texts that no file of UTF-8 could hold."""
     for side in row:
-        for text in (side,) if isinstance(side, str) else side:
+        for text in (side,) if isinstance(side, str) else () if isinstance(side, MediaValue) else side:
             if ("\0" in text or not text.isascii()) and text_error(text.encode("utf-8", "surrogatepass")):
                 raise ValueError("a text with a NUL or half a surrogate pair")
 
@@ -215,7 +215,7 @@ class ColumnTable(Table):
             if invalid == "skip":
                 return INVALID
             raise UserError(f"{self.place(index)}: {error}; {SKIP_HINT}") from error
-        self._digest.update(json.dumps(row).encode())
+        self._digest.update(json.dumps(row, default=lambda each: each.digest()).encode())
         return status
 
 

@@ -1,10 +1,8 @@
 """Images as normalized pixels. Pillow (the extra `vision`) is imported where it is used."""
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -14,11 +12,11 @@ from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
 from .augment import erase, jitter_color, rand_augment
 from .base import Array, Rng, SavedSettings, to_array
+from .read_image import RawImage, image_name, open_image
 
 if TYPE_CHECKING:
     from PIL import Image
 
-RawImage: TypeAlias = "str | Path | bytes | Array | Image.Image"
 Triple: TypeAlias = tuple[float, float, float]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
@@ -70,7 +68,7 @@ class ImageProcessor(SavedSettings):
 
     def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
-        whole = open_image(raw)
+        whole = self._limit_aspect(open_image(raw), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         pixels: Array = np.asarray(image, np.float32).transpose(2, 0, 1) / 255
         normalized: Array = (pixels - self._channels(self.mean)) / self._channels(self.std)
@@ -106,6 +104,18 @@ class ImageProcessor(SavedSettings):
     def _channels(values: Triple) -> Array:
         return np.array(values, np.float32)[:, None, None]
 
+    def _limit_aspect(self, image: "Image.Image", raw: RawImage) -> "Image.Image":
+        """The middle of an image that is too narrow to be resized whole, if only a square of it is kept."""
+        width, height = image.size
+        longest = MAX_ASPECT * min(width, height)
+        if max(width, height) <= longest or self.max_size or not isinstance(self.resize, int):
+            return image
+        if not 0 < self.crop <= self.resize:
+            expected = f"expected one side at most {MAX_ASPECT} times the other"
+            raise UserError(f"{image_name(raw)} is {width} × {height} pixels; {expected}")
+        left, top = max(width - longest, 0) // 2, max(height - longest, 0) // 2
+        return image.crop((left, top, left + min(width, longest), top + min(height, longest)))
+
     def _resize(self, image: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
         """`size` is (height, width); None: as `resize` says."""
         height, width = size or self.target_size(*image.size)
@@ -116,10 +126,6 @@ class ImageProcessor(SavedSettings):
         if not isinstance(self.resize, int):
             return self.resize
         shorter, longer = min(width, height), max(width, height)
-        if not self.max_size and longer > MAX_ASPECT * shorter:
-            raise UserError(
-                f"an image is {width} × {height} pixels; expected one side at most {MAX_ASPECT} times the other"
-            )
         exact: float = self.resize
         if self.max_size and longer / shorter * self.resize > self.max_size:
             exact = self.max_size * shorter / longer
@@ -157,44 +163,7 @@ def random_region(size: tuple[int, int], scale: tuple[float, float], rng: Rng) -
         if 0 < across <= width and 0 < down <= height:
             left, top = int(rng.integers(width - across + 1)), int(rng.integers(height - down + 1))
             return left, top, left + across, top + down
-    return 0, 0, width, height
-
-
-def open_image(raw: RawImage) -> "Image.Image":
-    """An RGB image, upright where a camera noted its orientation."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
-    if isinstance(raw, Image.Image):
-        return _to_rgb(raw)
-    if isinstance(raw, np.ndarray):
-        return _to_rgb(Image.fromarray(_to_bytes(raw)))
-    name = "the bytes" if isinstance(raw, bytes) else str(raw)
-    try:
-        with Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw) as image:
-            return _to_rgb(ImageOps.exif_transpose(image))
-    except FileNotFoundError as error:
-        raise UserError(f"{name} does not exist; give the path of an image") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} cannot be read as an image ({error}); give a PNG, JPEG or another image") from error
-
-
-def _to_rgb(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
-    if image.mode.startswith("I"):  # 16 bits of gray, which `convert` would clip
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _to_bytes(array: Array) -> Array:
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
-        raise UserError(f"an array of shape {array.shape} is no image; expected (height, width[, 3])")
-    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    if array.dtype == np.uint8:
-        return array
-    low, high, limit = float(array.min()), float(array.max()), 1 if np.issubdtype(array.dtype, np.floating) else 255
-    if not (low >= 0 and high <= limit):
-        raise UserError(f"an image has values from {low:g} to {high:g}; expected floats of 0…1 or whole numbers 0…255")
-    return np.rint(array * (255 / limit)).astype(np.uint8)
+    across = min(width, max(round(height * ASPECTS[1]), 1))  # none fits: the middle, as large as possible
+    down = min(height, max(round(width / ASPECTS[0]), 1))
+    left, top = (width - across) // 2, (height - down) // 2
+    return left, top, left + across, top + down

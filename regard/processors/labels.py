@@ -29,6 +29,7 @@ class LabeledExamples(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+    def side(self, index: int, side: int) -> Any: ...
     def text(self, index: int, side: int) -> str: ...
     def location(self, index: int) -> str: ...
 
@@ -64,7 +65,7 @@ class LabelSet:
     def require_known(self, examples: LabeledExamples, key: str) -> None:
         """Raise if a label of `examples` is not in this set: no prediction could ever match it."""
         for index in range(len(examples)):
-            target = examples[index][1]
+            target = examples.side(index, 1)
             for label in (target,) if isinstance(target, str) else target:
                 if label not in self.ids:
                     raise UserError(
@@ -201,11 +202,14 @@ def _natural_key(name: str) -> tuple[bool, int, str]:
     return (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
 
 
-def collect_labels(examples: LabeledExamples) -> LabelSet:
-    """The labels of training texts. Columns that look swapped, and a single label, are errors."""
+def collect_labels(examples: LabeledExamples, remedy: str = "") -> LabelSet:
+    """The labels of training examples. Columns that look swapped, and a single label, are errors.
+
+    `remedy` is for a single label, of data that cannot look swapped; by default the examples are texts.
+    """
     labels = sorted_labels(Counter(examples.text(i, 1) for i in range(len(examples))))
-    swap = "set data.columns, for instance data.columns=label,text if the label comes first"
-    if len(labels) == len(examples) > 1 or len(labels) > MAX_LABELS:
+    swap = remedy or "set data.columns, for instance data.columns=label,text if the label comes first"
+    if not remedy and (len(labels) == len(examples) > 1 or len(labels) > MAX_LABELS):
         many = f"{len(labels):,} labels in {len(examples):,} lines"
         raise UserError(
             f"data.train: {examples.name} has {many}, such as {_quote(labels.names[-1])}: perhaps the columns are "

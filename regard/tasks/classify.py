@@ -23,9 +23,9 @@ from ..synthetic.language_id import make_phrases
 from ..synthetic.matching import make_matching
 from . import encoder
 from .base import Metrics, Processors, Record, build_model, open_split, open_splits
-from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .encoder import LabelPredictor, kept_or_trained_tokenizer, with_vocab
 from .finite import require_finite
-from .label_answers import LabelJob
+from .label_answers import LabelJob, label_set
 from .notices import empty_text
 from .objectives import LabelObjective
 from .predictor import Answer

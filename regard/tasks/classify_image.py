@@ -1,11 +1,9 @@
 """Classification of images: one label for an image."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +23,9 @@ from ..parts import Encoded
 from ..parts.pooling import pool
 from ..processors.base import Processor
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor, RawImage
+from ..processors.image import ImageProcessor
 from ..processors.labels import LabelProcessor, LabelSet, collect_labels
+from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
 from ..synthetic.digits import make_digits
 from .base import (
@@ -168,13 +167,6 @@ class _Images(Sequence[Any]):
         if isinstance(index, slice):
             return [self.examples[i][0] for i in range(*index.indices(len(self)))]
         return self.examples[index][0]
-
-
-def is_image(value: object) -> bool:
-    """True for one image, False for several."""
-    if isinstance(value, np.ndarray | Tensor):
-        return value.ndim in (2, 3)
-    return isinstance(value, str | bytes | PathLike) or hasattr(value, "convert")
 
 
 class ClassifyImageJob(TrainingJob):

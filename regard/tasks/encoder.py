@@ -182,14 +182,6 @@ def kept_or_trained_tokenizer(run: Run, kept: Processors, train: Examples) -> To
     return kept_tokenizer(kept) or train_tokenizer(run.tokenizer, train.texts(0), control=(MASK,))
 
 
-def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Examples]) -> LabelSet:
-    """The labels of the training data, with the ids of the kept label set if it has the same labels."""
-    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
-        collected.require_known(splits["valid"], "data.valid")
-    former = kept_labels(kept, field)
-    return collected.in_order_of(former) if former else collected
-
-
 class PretrainedEncoder(Protocol):
     """The content of a Hugging Face folder with an encoder."""
 

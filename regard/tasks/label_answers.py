@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..config.run import Run
 from ..data.examples import Examples
 from ..processors.labels import LabelSet
-from .base import Metrics, TrainingJob, describe_labels, log_facts
+from .base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
 from .requests import LabelProbability
 
 
@@ -48,6 +49,14 @@ class LabelAnswers:
         log_facts(examples.name, [describe_labels(Counter(references))])
 
 
+def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, splits: Mapping[str, Examples]) -> LabelSet:
+    """The labels of the training data, with the ids of the kept label set if it has the same labels."""
+    if run.data.valid and run.data.invalid == "refuse":  # the embedded data are not checked
+        collected.require_known(splits["valid"], "data.valid")
+    former = kept_labels(kept, field)
+    return collected.in_order_of(former) if former else collected
+
+
 class LabelJob(TrainingJob):
     """Examples with labels; the facts about the data include their counts."""
 
@@ -61,6 +70,6 @@ class LabelJob(TrainingJob):
     def _label_facts(self) -> list[str]:
         counts = {"train": self.predictor.labels.counts}
         for name in self.splits.keys() - counts:
-            targets = (each[1] for each in self.splits[name])
+            targets = (self.splits[name].side(index, 1) for index in range(len(self.splits[name])))
             counts[name] = Counter(chain(*((each,) if isinstance(each, str) else each for each in targets)))
         return [f"{name}: {describe_labels(each)}" for name, each in counts.items()]

@@ -28,9 +28,9 @@ from ..processors.text import encode_words
 from ..synthetic.python_tags import make_python_tags
 from . import encoder
 from .base import Metrics, Processors, Record, build_model, open_split, open_splits
-from .encoder import LabelPredictor, kept_or_trained_tokenizer, label_set, with_vocab
+from .encoder import LabelPredictor, kept_or_trained_tokenizer, with_vocab
 from .finite import require_finite
-from .label_answers import LabelJob
+from .label_answers import LabelJob, label_set
 from .objectives import TagObjective
 from .records import tag_record
 from .requests import TagRequest, TagResult

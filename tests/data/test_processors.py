@@ -258,13 +258,22 @@ def test_random_regions_lie_inside_and_have_their_area():
         ("nowhere.png", "nowhere.png does not exist; give the path of an image"),
         (b"no image", "the bytes cannot be read as an image"),
         (np.zeros((3, 4, 5)), r"an array of shape \(3, 4, 5\) is no image"),
-        (np.zeros((1, 200)), "an image is 200 × 1 pixels; expected one side at most 100 times the other"),
         (np.full((4, 4), 7.0), "an image has values from 7 to 7; expected floats of 0…1"),
     ],
 )
 def test_what_is_no_image(raw, words):
     with pytest.raises(UserError, match=words):
         ImageProcessor().encode(raw)
+
+
+def test_a_long_image_is_read_where_a_square_of_it_is_kept():
+    pixels = np.zeros((1, 20000), np.uint8)
+    pixels[:, 9990:10010] = 200
+    kept = ImageProcessor(resize=32, crop=32)
+    for encoded in (kept.encode(pixels), kept.encode(pixels.T), kept.encode(pixels, np.random.default_rng(1))):
+        assert encoded.shape == (3, 32, 32) and encoded == pytest.approx(200 / 127.5 - 1, abs=1e-6)
+    with pytest.raises(UserError, match="an image is 200 × 1 pixels; expected one side at most 100 times the other"):
+        ImageProcessor(crop=0).encode(np.zeros((1, 200)))
 
 
 def test_a_cut_off_image(tmp_path):

@@ -1,0 +1,219 @@
+"""Reads images: paths, bytes, files, Pillow images, arrays and tensors become upright RGB images.
+
+Pillow (the extra `vision`) is imported where it is used.
+"""
+
+import io
+import os
+import struct
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ..errors import UserError
+from .base import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+RawImage: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Array | torch.Tensor | Image.Image"
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "PPM",
+    "JPEG2000",
+    "AVIF",
+    "ICO",
+    "TGA",
+)  # none runs programs
+ORIENTATION = 0x0112  # the EXIF tag
+HEAD = 1024  # bytes that show what a file is
+CHANNELS = (1, 3, 4)
+EXPECTED = "give a PNG, JPEG or another image"
+CONVERT = "convert it to PNG or JPEG first"
+
+
+class FileBytes(bytes):
+    """The content of a file, with its name for messages."""
+
+    place: str
+
+    def __new__(cls, content: bytes, place: str = "the bytes") -> "FileBytes":
+        named = super().__new__(cls, content)
+        named.place = place
+        return named
+
+
+def is_image(value: object) -> bool:
+    """True for one image, False for several."""
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return value.ndim in (2, 3)
+    return isinstance(value, str | bytes | os.PathLike) or hasattr(value, "convert") or hasattr(value, "read")
+
+
+def image_name(raw: object) -> str:
+    """What messages call an image."""
+    if isinstance(raw, str | os.PathLike):
+        return os.fspath(raw)
+    if isinstance(raw, bytes):
+        return getattr(raw, "place", "the bytes")
+    return str(getattr(raw, "filename", "") or getattr(raw, "name", "") or "an image")
+
+
+def open_image(raw: RawImage) -> "Image.Image":
+    """An RGB image, upright where a camera noted its orientation. Transparency is dropped; the first frame counts."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("images need Pillow; install it with: pip install 'regard[vision]'") from error
+    name = image_name(raw)
+    if isinstance(raw, Image.Image):
+        return _decode(raw, name)
+    if isinstance(raw, np.ndarray | torch.Tensor):
+        return Image.fromarray(_to_bytes(raw, name)).convert("RGB")
+    with _open_file(raw, name) as file:
+        return _decode(_parse(file, name), name)
+
+
+def check_image(head: bytes, tail: bytes, size: int) -> bool:
+    """True if a file surely is a whole image of moderate size, from its first and last bytes; else decode it."""
+    ends = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}
+    end = next((end for start, end in ends.items() if head.startswith(start)), None)
+    return end is not None and tail.endswith(end) and size < 1 << 19
+
+
+def _open_file(raw: Any, name: str) -> IO[bytes]:
+    if isinstance(raw, bytes):
+        return io.BytesIO(raw)
+    if hasattr(raw, "read"):
+        return io.BytesIO(raw.read())
+    if not isinstance(raw, str | os.PathLike):
+        kind = type(raw).__name__
+        raise UserError(f"a {kind} is no image; expected a path, bytes, a Pillow image, an array or a tensor")
+    if name.startswith(("http://", "https://")):
+        raise UserError(f"{name} is an address, which regard does not fetch; download the image and give its path")
+    try:
+        return open(Path(name).expanduser(), "rb")
+    except FileNotFoundError as error:
+        raise UserError(f"{name} does not exist; give the path of an image") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name} cannot be read as an image ({reason}); {EXPECTED}") from error
+
+
+def _parse(file: IO[bytes], name: str) -> "Image.Image":
+    """The header of an image. Like Image.open, but of known formats, and without warnings about large ones."""
+    from PIL import Image
+
+    head = file.read(HEAD)
+    for load_plugins in (Image.preinit, Image.init):
+        load_plugins()
+        for factory, accept in (Image.OPEN[each] for each in FORMATS if each in Image.OPEN):
+            if accept is not None and accept(head[:16]) is not True:
+                continue
+            try:
+                file.seek(0)
+                return factory(file, name)
+            except (SyntaxError, IndexError, TypeError, struct.error):
+                continue  # of another format
+            except Exception as error:  # plugins raise what their parsers raise
+                raise _damaged(name, error) from error
+    raise UserError(f"{name} cannot be read as an image: {_describe(head)}")
+
+
+def _describe(head: bytes) -> str:
+    """What a file is that Pillow does not know, and what to do."""
+    if not head:
+        return "it is empty; create or download it again"
+    if head[4:8] == b"ftyp":
+        return f"it is HEIC or AVIF, or a video; {CONVERT}"
+    if b"<svg" in head:
+        return f"it is SVG, which is drawn by lines; {CONVERT}"
+    if head.startswith(b"%PDF"):
+        return f"it is PDF; {CONVERT}"
+    try:
+        head.decode("utf-8", "strict" if len(head) < HEAD else "ignore")
+        binary = b"\0" in head
+    except UnicodeDecodeError:
+        binary = True
+    return f"Pillow does not know its format; {EXPECTED}" if binary else f"it is text; {EXPECTED}"
+
+
+def _decode(image: "Image.Image", name: str) -> "Image.Image":
+    from PIL import Image, ImageOps
+
+    width, height = image.size
+    if (limit := Image.MAX_IMAGE_PIXELS) and width * height > limit:
+        raise UserError(
+            f"{name} is {width:,} × {height:,} pixels, more than the {limit:,} that Pillow allows; scale it down"
+        )
+    if not width * height:
+        raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
+    try:
+        image.load()
+        if _orientation(image) != 1:
+            image = ImageOps.exif_transpose(image)
+        return _to_rgb(image, name)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise what their parsers raise
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: Exception) -> UserError:
+    return UserError(f"{name} cannot be read as an image ({error}); {EXPECTED}, or create it again")
+
+
+def _orientation(image: "Image.Image") -> int:
+    """The orientation that a camera noted; 1, upright, if there is none, or if it cannot be read."""
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF data raise what their parser raises; the pixels are fine
+        return 1
+
+
+def _to_rgb(image: "Image.Image", name: str) -> "Image.Image":
+    """`convert` drops transparency; it would clip 16 bits and floats."""
+    from PIL import Image
+
+    if image.mode.startswith(("I", "F")):
+        array = np.asarray(image)
+        whole = image.mode != "F" and array.min() >= 0 and array.max() <= 65535
+        image = Image.fromarray(_to_bytes(array.astype(np.uint16) if whole else array, name))
+    if image.mode == "P" and "transparency" in image.info or image.mode in ("La", "RGBa"):
+        image = image.convert("LA" if image.mode == "La" else "RGBA")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_bytes(values: "Array | torch.Tensor", name: str) -> Array:
+    """An array (height, width[, channels]) or a tensor, which may have its channels first, as whole numbers 0…255."""
+    array = _channels_last(values) if isinstance(values, torch.Tensor) else values
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or not array.size:
+        kind = "a tensor" if isinstance(values, torch.Tensor) else "an array"
+        raise UserError(f"{kind} of shape {tuple(values.shape)} is no image; expected (height, width[, 1, 3 or 4])")
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    if array.dtype == np.uint16:
+        return (array >> 8).astype(np.uint8)  # as Pillow reads 16 bits of a color
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"an array of {array.dtype} is no image; expected numbers")
+    limit = 1 if array.dtype.kind in "bf" else 255
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= limit):
+        raise UserError(f"{name} has values from {low:g} to {high:g}; expected floats of 0…1 or whole numbers 0…255")
+    return np.rint(array * np.float64(255 / limit)).astype(np.uint8)
+
+
+def _channels_last(tensor: torch.Tensor) -> Array:
+    values = tensor.detach().cpu()
+    values = values.float() if values.dtype == torch.bfloat16 else values
+    first = values.ndim == 3 and values.size(0) in CHANNELS  # torchvision's order; it wins where both are possible
+    array: Array = (values.permute(1, 2, 0) if first else values).numpy()
+    return array
