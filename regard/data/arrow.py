@@ -82,7 +82,7 @@ def arrow_columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Seq
 
 def _is_media(field: Any) -> bool:
     """True for a column of images or sounds, which stay whole."""
-    return {inner.name for inner in field.flatten()} == MEDIA
+    return {inner.name.removeprefix(f"{field.name}.") for inner in field.flatten()} == MEDIA
 
 
 def _label_names(feature: Any) -> list[str]:

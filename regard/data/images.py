@@ -1,11 +1,17 @@
-"""Images with labels: a folder per class, tables of paths, IDX files as MNIST has them, and archives of these."""
+"""Images with labels: a folder per class, tables of paths, IDX files as MNIST has them, and archives of these.
 
+Every image is checked when the data are opened: the first and last bytes of a PNG or JPEG file, the header of others.
+With data.invalid=skip every image is decoded, and those that cannot be are left out.
+"""
+
+import bisect
 import gzip
 import hashlib
+import os
+import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +19,8 @@ import numpy as np
 
 from ..config.vision import ImageData
 from ..errors import UserError
-from .columns import LABEL, Role, text_value
+from ..processors.read_image import FileBytes, RawImage, image_problem
+from .columns import LABEL, MediaValue, Role, label_value, text_value
 from .examples import Examples, InMemoryExamples
 from .memory import InMemory
 from .open_file import matching_files, missing_file, open_decompressed, plain_suffix
@@ -21,51 +28,83 @@ from .table_files import SUFFIXES, column_rule, open_table
 from .tables import Table, TableExamples
 from .trees import FileTree, is_archive, open_tree
 
-IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
-PATH = Role("path", "path", (("path",), ("image", "file", "file_name", "filename", "image_path", "image")), text_value)
+SKIP_HINT = "or set data.invalid=skip to leave such images out"
+READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
+OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # refused by name, not left out as files that are no images
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+PATH_NAMES = ("image", "img", "file", "file_name", "filename", "image_path", "file_path", "filepath")
+RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
+
+
+def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
+    """The path of an image, or the image itself."""
+    if isinstance(cell, dict) and cell.keys() == {"bytes", "path"}:  # of a Hugging Face data set
+        content, path = cell["bytes"], cell["path"] or ""
+        cell = FileBytes(content, path or "the bytes") if content else path
+    if isinstance(cell, os.PathLike):
+        return os.fspath(cell)
+    if isinstance(cell, bytes | np.ndarray) or hasattr(cell, "tobytes") or hasattr(cell, "detach"):
+        return MediaValue(cell, lambda: _digest(cell))
+    path: str = text_value(cell)
+    return path
+
+
+def _digest(image: Any) -> str:
+    """Identifies an image in memory."""
+    image = image.detach().float().cpu().numpy() if hasattr(image, "detach") else image
+    size = getattr(image, "size", 0)
+    shape = f"{getattr(image, 'mode', '')}{getattr(image, 'dtype', '')}{getattr(image, 'shape', size)}"
+    content = image if isinstance(image, bytes) else image.tobytes()
+    return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
+
+
+PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
 
 
 def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
     """The examples in these files, each an image and its label."""
-    if len(sides) == 2:
-        return idx_examples(sides[0], sides[1])
+    if len(sides) == 2 and not any(Path(name).is_dir() for side in sides for name in side):
+        return idx_examples(sides[0], sides[1], data)
     if len(sides) != 1:
         raise UserError(
             f"images and labels are in one place, but {len(sides)} were given, separated by commas; two are IDX "
             "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
     found = [_open(pattern, data) for pattern in sides[0]]
-    return found[0] if len(found) == 1 else _joined(found)
+    return found[0] if len(found) == 1 else JoinedImages(found)
 
 
-def open_images(name: str, data: ImageData) -> Iterator[tuple[str, Any]]:
+def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
     """The images in a file, a folder, an archive or a table of paths, each with its name."""
     path = Path(name).expanduser()
     if path.is_dir() or is_archive(name):
         tree = open_tree(path)
         names = [each for each in tree.names if is_image_name(each)]
         if not names:
-            raise UserError(f"{name} has no images; expected files such as .png or .jpg")
-        return ((tree.location(each), tree.read(each)) for each in names)
+            raise _no_images(name)
+        return ((tree.location(each), tree.content(each)) for each in names)
     if plain_suffix(name) in SUFFIXES:
-        rule = replace(column_rule(data, (PATH,)), asked=data.columns[:1])
-        table = TableImages(open_table([name], rule, "auto", data.invalid))
-        return ((str(path := table.path(index)), path) for index in range(len(table)))
+        table = TableImages(open_table([name], column_rule(data, (PATH, LABEL), 1), "auto", data.invalid))
+        return ((table.image_name(index), table[index][0]) for index in range(len(table)))
     return iter([(name, path)])
 
 
 def is_image_name(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in IMAGES
+    return PurePosixPath(name).suffix.lower() in READ | OTHER
+
+
+def _no_images(name: str) -> UserError:
+    return UserError(f"{name} has no images; expected files such as .png or .jpg, in a folder for each class")
 
 
 def _open(pattern: str, data: ImageData) -> Examples:
-    if isinstance(pattern, InMemory):
-        return _in_memory(pattern)
     path = Path(pattern).expanduser()
-    if path.is_dir() or is_archive(pattern):
-        return TreeImages(open_tree(path))
-    if plain_suffix(pattern) in SUFFIXES or data.format != "auto":
-        return TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
+    if not isinstance(pattern, InMemory) and (path.is_dir() or is_archive(pattern)):
+        return TreeImages(open_tree(path), data)
+    if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
+        table = TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
+        table.check(data.invalid)
+        return table
     if not path.exists() and not matching_files(pattern):
         raise missing_file(pattern)
     raise UserError(
@@ -74,63 +113,95 @@ def _open(pattern: str, data: ImageData) -> Examples:
     )
 
 
-def _in_memory(name: InMemory) -> Examples:
-    rows = name.data
-    if not hasattr(rows, "__getitem__") or not all(isinstance(row, tuple) and len(row) == 2 for row in rows):
-        raise UserError(f"{name}: expected a list of tuples (image, label)")
-    return InMemoryImages(name, [(image, str(label)) for image, label in rows])
+def readable(problems: Iterable[str], invalid: str) -> tuple[np.ndarray, str]:
+    """The numbers of the images without a problem, and the first problem. Without data.invalid=skip it is raised."""
+    kept, first = [], ""
+    for number, problem in enumerate(problems):
+        if not problem:
+            kept.append(number)
+        elif invalid == "skip":
+            first = first or problem
+        else:
+            raise UserError(f"{problem}, {SKIP_HINT}")
+    return np.array(kept, np.int64), first
 
 
-def _joined(found: Sequence[Examples]) -> Examples:
-    return InMemoryImages(
-        f"{found[0].name} (and {len(found) - 1} more)", [example for examples in found for example in examples]
-    )
+class ImageExamples(Examples):
+    """Images, of which some may have been left out."""
+
+    problem = ""  # of the first image that was left out
+
+    def report(self) -> list[str]:
+        count = self.counts.get("unreadable", 0)
+        fact = f"{count:,} images left out because they cannot be read (data.invalid=skip); the first: {self.problem}"
+        return [fact] * bool(count) + super().report()
 
 
-class InMemoryImages(InMemoryExamples):
-    """Images held in memory, or named by paths."""
-
-    def fingerprint(self) -> str:
-        state = hashlib.blake2b(digest_size=16)
-        for image, label in self.examples:
-            content = image.tobytes() if hasattr(image, "tobytes") else str(image).encode()
-            state.update(content + b"\0" + label.encode())
-        return state.hexdigest()
-
-
-class TreeImages(Examples):
+class TreeImages(ImageExamples):
     """A folder or archive with one folder per class."""
 
-    def __init__(self, tree: FileTree) -> None:
+    def __init__(self, tree: FileTree, data: ImageData) -> None:
         self.tree, self.name = tree, str(tree.path)
         images = [name for name in tree.names if is_image_name(name)]
-        top = _common_folder(images)
-        self.files = [(name, PurePosixPath(name).relative_to(top).parts[0]) for name in images]
-        loose = [name for name in images if len(PurePosixPath(name).relative_to(top).parts) < 2]
-        if loose:
+        if not images:
+            raise _no_images(self.name)
+        self.top = _common_folder(images)
+        classes = [PurePosixPath(name).relative_to(self.top).parts for name in images]
+        self._check_folders(images, classes)
+        problems = (image_problem(tree.content(name), data.invalid == "skip") for name in images)
+        kept, self.problem = readable(problems, data.invalid)
+        self.files = [(images[number], _label(classes[number][0], data, self.name)) for number in kept.tolist()]
+        self.other = [name for name in tree.names if not is_image_name(name)]
+        self.counts = {"examples": len(self.files), "unreadable": len(images) - len(kept)}
+
+    def _check_folders(self, images: Sequence[str], classes: Sequence[tuple[str, ...]]) -> None:
+        for name, parts in zip(images, classes, strict=True):
+            if len(parts) < 2:
+                raise UserError(
+                    f"{self.tree.location(name)} is in no folder of a class; put the images of each class into a "
+                    "folder of its own, or give a table with the columns path and label"
+                )
+        labels = sorted({parts[0] for parts in classes})
+        if {label.lower() for label in labels} <= SPLITS and any(len(parts) > 2 for parts in classes):
             raise UserError(
-                f"{tree.location(loose[0])} is in no folder of a class; put the images of each class into a folder "
-                "of its own, or give a table with the columns path and label"
+                f"{self.name} has the folders {', '.join(labels)}, which look like splits and not like classes; give "
+                f"one for each split, such as data.train={self.name}/{self.top / labels[0]}"
             )
-        self.counts = {"examples": len(self.files), "other": len(tree.names) - len(images)}
 
     def __len__(self) -> int:
         return len(self.files)
 
     def item(self, index: int) -> tuple[Any, ...]:
         name, label = self.files[index]
-        return self.tree.read(name), label
+        return self.tree.content(name), label
+
+    def side(self, index: int, side: int) -> Any:
+        return self.files[index][1] if side == 1 else self.item(index)[side]
 
     def location(self, index: int) -> str:
         return self.tree.location(self.files[index][0])
 
     def fingerprint(self) -> str:
         parts = (f"{name}\0{label}\0{self.tree.digest(name)}" for name, label in self.files)
-        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
     def report(self) -> list[str]:
-        other = self.counts["other"]
-        return [f"{other:,} files are no images and were left out"] * bool(other) + super().report()
+        labels, facts = {PurePosixPath(name).relative_to(self.top).parts[0] for name, _ in self.files}, []
+        folders = [PurePosixPath(name) for name in self.tree.folders]
+        empty = sorted(each.name for each in folders if each.parent == self.top and each.name not in labels)
+        if empty:
+            facts.append(f"no images in {', '.join(empty)}, so no class of this name")
+        if self.other:
+            facts.append(f"{len(self.other):,} files are no images and were left out, such as {self.other[0]}")
+        return facts + super().report()
+
+
+def _label(name: str, data: ImageData, place: str) -> str:
+    """The label of a folder or a number; with data.names, a number is the index of one."""
+    try:
+        return label_value(name, data.names)
+    except ValueError as error:
+        raise UserError(f"{place} has the label {error}; give a name for each, or leave data.names out") from error
 
 
 def _common_folder(names: Sequence[str]) -> PurePosixPath:
@@ -142,28 +213,100 @@ def _common_folder(names: Sequence[str]) -> PurePosixPath:
     return PurePosixPath(*top)
 
 
-class TableImages(TableExamples):
-    """Paths in a table, and perhaps labels. Paths are relative to the folder of the table."""
+class TableImages(TableExamples, ImageExamples):
+    """Images and labels in a table. Paths are relative to the folder of the table."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
-        for index in range(len(self)):
-            if not (path := self.path(index)).is_file():
-                raise UserError(f"{self.location(index)}: there is no image {path}; correct the path or the line")
+        self._sizes = hashlib.blake2b(digest_size=16)  # of the files
 
-    def path(self, index: int) -> Path:
-        place = self.location(index).rpartition(":")[0] or "."
-        return Path(place).parent / str(super().item(index)[0])
+    def check(self, invalid: str) -> None:
+        """Find the images that cannot be read."""
+        kept, self.problem = readable((self._problem(index, invalid) for index in range(len(self))), invalid)
+        self.counts |= {"examples": len(kept), "unreadable": len(self) - len(kept)}
+        self.rows = np.asarray(self.rows)[kept]
+
+    def _problem(self, index: int, invalid: str) -> str:
+        image = self.item(index)[0]
+        where = self.location(index)
+        if isinstance(image, Path):
+            if not image.is_file():
+                return f"{where}: there is no image {image}; correct the path or the line"
+            self._sizes.update(b"%d " % image.stat().st_size)
+        problem = image_problem(image, invalid == "skip")
+        return f"{where}: {problem}" if problem else ""
+
+    def image_name(self, index: int) -> str:
+        image = self.item(index)[0]
+        return str(image) if isinstance(image, Path) else self.location(index)
 
     def item(self, index: int) -> tuple[Any, ...]:
-        return self.path(index), *super().item(index)[1:]
+        image, label = super().item(index)
+        if isinstance(image, MediaValue):
+            return image.value, label
+        return Path(RECORD.sub("", self.location(index))).parent / image, label
+
+    def side(self, index: int, side: int) -> Any:
+        return TableExamples.item(self, index)[side]
+
+    def text(self, index: int, side: int) -> str:
+        text: str = self.side(index, side)
+        return text
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
+
+
+class JoinedImages(Examples):
+    """The images of several places, one after the other."""
+
+    def __init__(self, parts: Sequence[Examples]) -> None:
+        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts]).tolist()
+        self.name = f"{parts[0].name} (and {len(parts) - 1} more)"
+        self.counts = {"examples": self.ends[-1]}
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def _find(self, index: int) -> tuple[Examples, int]:
+        number = bisect.bisect_right(self.ends, index)
+        return self.parts[number], index - self.ends[number] + len(self.parts[number])
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        part, inner = self._find(index)
+        return part.item(inner)
+
+    def side(self, index: int, side: int) -> Any:
+        part, inner = self._find(index)
+        return part.side(inner, side)
+
+    def location(self, index: int) -> str:
+        part, inner = self._find(index)
+        return part.location(inner)
+
+    def fingerprint(self) -> str:
+        parts = " ".join(part.fingerprint() for part in self.parts)
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def report(self) -> list[str]:
+        return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
+
+
+class InMemoryImages(InMemoryExamples):
+    """Images held in memory."""
+
+    def fingerprint(self) -> str:
+        state = hashlib.blake2b(digest_size=16)
+        for image, label in self.examples:
+            state.update(f"{_digest(image)} {label}\0".encode())
+        return state.hexdigest()
 
 
 # --- IDX -------------------------------------------------------------------------------------------------------------
 
 
-def idx_examples(image_files: Sequence[str], label_files: Sequence[str]) -> Examples:
-    """The images and labels of IDX files, as MNIST has them; a label is its number."""
+def idx_examples(image_files: Sequence[str], label_files: Sequence[str], data: ImageData) -> Examples:
+    """The images and labels of IDX files, as MNIST has them; a label is its number, or one of data.names."""
     images = np.concatenate([read_idx(path) for pattern in image_files for path in matching_files(pattern)])
     numbers = np.concatenate([read_idx(path) for pattern in label_files for path in matching_files(pattern)])
     if images.ndim not in (3, 4) or numbers.ndim != 1 or len(images) != len(numbers):
@@ -171,11 +314,9 @@ def idx_examples(image_files: Sequence[str], label_files: Sequence[str]) -> Exam
             f"{image_files[0]} has shape {images.shape} and {label_files[0]} {numbers.shape}; expected images (count, "
             "height, width) and as many labels (count)"
         )
-    return InMemoryImages(image_files[0], list(_pairs(images, numbers)))
-
-
-def _pairs(images: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    return ((image, str(int(number))) for image, number in zip(images, numbers, strict=True))
+    labels = {number: _label(str(number), data, label_files[0]) for number in np.unique(numbers).tolist()}
+    pairs = [(image, labels[number]) for image, number in zip(images, numbers.tolist(), strict=True)]
+    return InMemoryImages(image_files[0], pairs)
 
 
 def read_idx(path: Path) -> np.ndarray:

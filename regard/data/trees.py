@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from ..errors import UserError
+from ..processors.read_image import FileBytes
 
 TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
@@ -18,8 +19,14 @@ class FileTree(ABC):
     path: Path
     names: list[str]
 
+    folders: list[str]  # of a folder on disk, also empty ones
+
     @abstractmethod
     def read(self, name: str) -> bytes: ...
+
+    def content(self, name: str) -> Path | FileBytes:
+        """What opens a file: its path, or its bytes from an archive."""
+        return FileBytes(self.read(name), self.location(name))
 
     def location(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -56,8 +63,30 @@ def _is_shown(name: str) -> bool:
 class FolderTree(FileTree):
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = (Path(place, name) for place, _, files in os.walk(path, followlinks=True) for name in files)
-        self.names = sorted(name for file in found if _is_shown(name := file.relative_to(path).as_posix()))
+        self.folders, self.names = [], []
+        self._walk("", frozenset())
+        self.names.sort()
+
+    def _walk(self, inside: str, above: frozenset[tuple[int, int]]) -> None:
+        """Find the files. Links are followed, but not to a folder around them."""
+        try:
+            status = os.stat(self.path / inside)
+            with os.scandir(self.path / inside) as found:
+                entries = [entry for entry in found if _is_shown(entry.name)]
+        except OSError as error:
+            raise UserError(f"{self.path / inside} cannot be read: {error.strerror}; check its permissions") from error
+        if (own := (status.st_dev, status.st_ino)) in above:
+            return
+        for entry in entries:
+            name = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.is_dir():
+                self.folders.append(name)
+                self._walk(name, above | {own})
+            elif entry.is_file() or entry.is_symlink():  # a link to nothing is found when it is opened
+                self.names.append(name)
+
+    def content(self, name: str) -> Path | FileBytes:
+        return self.path / name
 
     def read(self, name: str) -> bytes:
         try:
@@ -76,7 +105,7 @@ class ZipTree(FileTree):
         self.path, self._open = path, threading.local()
         with zipfile.ZipFile(path) as archive:
             self._sizes = {info.filename: info.CRC for info in archive.infolist() if not info.is_dir()}
-        self.names = sorted(filter(_is_shown, self._sizes))
+        self.names, self.folders = sorted(filter(_is_shown, self._sizes)), []
 
     def read(self, name: str) -> bytes:
         if getattr(self._open, "process", None) != os.getpid():
@@ -107,7 +136,7 @@ class TarTree(FileTree):
                 self._places[name] = member.offset_data, member.size
                 if not plain and (file := archive.extractfile(member)):
                     self._unpacked[name] = file.read()
-        self.names = sorted(filter(_is_shown, self._places))
+        self.names, self.folders = sorted(filter(_is_shown, self._places)), []
 
     def read(self, name: str) -> bytes:
         if name in self._unpacked:

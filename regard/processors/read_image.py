@@ -35,6 +35,8 @@ FORMATS = (
 ORIENTATION = 0x0112  # the EXIF tag
 HEAD = 1024  # bytes that show what a file is
 CHANNELS = (1, 3, 4)
+ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  # of JPEG and PNG, by their first bytes
+SMALL = 1 << 19  # bytes; smaller files have few pixels, or are found when they are decoded
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
 
@@ -81,11 +83,36 @@ def open_image(raw: RawImage) -> "Image.Image":
         return _decode(_parse(file, name), name)
 
 
-def check_image(head: bytes, tail: bytes, size: int) -> bool:
-    """True if a file surely is a whole image of moderate size, from its first and last bytes; else decode it."""
-    ends = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}
-    end = next((end for start, end in ends.items() if head.startswith(start)), None)
-    return end is not None and tail.endswith(end) and size < 1 << 19
+def image_problem(raw: RawImage, thorough: bool = False) -> str:
+    """Why an image cannot be read, as a sentence; "" if it can.
+
+    Unless `thorough`, only a PNG or JPEG file without its usual end is decoded. Of others the header is read, of small
+    ones only the first bytes (20 µs; a header takes 100 µs, decoding milliseconds).
+    """
+    name = image_name(raw)
+    try:
+        if thorough or isinstance(raw, np.ndarray | torch.Tensor):
+            open_image(raw)
+        elif isinstance(raw, str | os.PathLike | bytes):
+            with _open_file(raw, name) as file:
+                _check_ends(file, name)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _check_ends(file: IO[bytes], name: str) -> None:
+    head, size = file.read(HEAD), file.seek(0, os.SEEK_END)
+    end = next((end for start, end in ENDS.items() if head.startswith(start)), None)
+    file.seek(max(size - 8, 0))
+    whole = end is not None and file.read().endswith(end)
+    if whole and size < SMALL:
+        return
+    file.seek(0)
+    image = _parse(file, name)
+    _check_size(image, name)
+    if end and not whole:
+        _decode(image, name)
 
 
 def _open_file(raw: Any, name: str) -> IO[bytes]:
@@ -145,8 +172,8 @@ def _describe(head: bytes) -> str:
     return f"Pillow does not know its format; {EXPECTED}" if binary else f"it is text; {EXPECTED}"
 
 
-def _decode(image: "Image.Image", name: str) -> "Image.Image":
-    from PIL import Image, ImageOps
+def _check_size(image: "Image.Image", name: str) -> None:
+    from PIL import Image
 
     width, height = image.size
     if (limit := Image.MAX_IMAGE_PIXELS) and width * height > limit:
@@ -155,6 +182,12 @@ def _decode(image: "Image.Image", name: str) -> "Image.Image":
         )
     if not width * height:
         raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
+
+
+def _decode(image: "Image.Image", name: str) -> "Image.Image":
+    from PIL import ImageOps
+
+    _check_size(image, name)
     try:
         image.load()
         if _orientation(image) != 1:
