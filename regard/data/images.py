@@ -39,14 +39,13 @@ RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, a
 def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
     """The path of an image, or the image itself."""
     if isinstance(cell, dict) and cell.keys() == {"bytes", "path"}:  # of a Hugging Face data set
-        content, path = cell["bytes"], cell["path"] or ""
-        cell = FileBytes(content, path or "the bytes") if content else path
+        content, path = cell["bytes"], str(cell["path"] or "")
+        return image_value(FileBytes(content, path or "the bytes") if content else path)
     if isinstance(cell, os.PathLike):
-        return os.fspath(cell)
+        return str(os.fspath(cell))
     if isinstance(cell, bytes | np.ndarray) or hasattr(cell, "tobytes") or hasattr(cell, "detach"):
         return MediaValue(cell, lambda: _digest(cell))
-    path: str = text_value(cell)
-    return path
+    return text_value(cell)
 
 
 def _digest(image: Any) -> str:
@@ -163,9 +162,10 @@ class TreeImages(ImageExamples):
                 )
         labels = sorted({parts[0] for parts in classes})
         if {label.lower() for label in labels} <= SPLITS and any(len(parts) > 2 for parts in classes):
+            first = min(labels, key=lambda label: not label.lower().startswith("train"))
             raise UserError(
                 f"{self.name} has the folders {', '.join(labels)}, which look like splits and not like classes; give "
-                f"one for each split, such as data.train={self.name}/{self.top / labels[0]}"
+                f"one for each split, such as data.train={self.name}/{self.top / first}"
             )
 
     def __len__(self) -> int:

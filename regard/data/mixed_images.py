@@ -9,10 +9,14 @@ from ..config.schema import Train
 from ..config.vision import ImageData
 from ..parts.inputs import Inputs
 from ..processors.fields import Fields
+from ..processors.image import ImageProcessor
 from .batch import Batch
+from .dataset import Measured
 from .draws import Draws
 from .examples import Examples
 from .field_dataset import FieldDataset
+
+MAX_PATCHES = 1 << 20  # images are never too large to train on: they are resized
 
 
 class MixedImages(FieldDataset):
@@ -22,6 +26,15 @@ class MixedImages(FieldDataset):
 
     def __init__(self, examples: Examples, fields: Fields, data: ImageData, train: Train) -> None:
         super().__init__(examples, fields, data, train, augmented=True)
+        self.limit = MAX_PATCHES
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        image = self.fields.processors["image"]
+        cost = image.fixed_cost if isinstance(image, ImageProcessor) else None
+        if cost is None:
+            return super().measure(indices, keep)
+        count = len(indices)  # no image is read
+        return Measured(indices, np.full((count, 2), cost), np.zeros(count, bool), np.ones(count, np.int64))
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
         plain = super().batch(indices, epoch)

@@ -77,6 +77,12 @@ class ImageProcessor(SavedSettings):
     def cost(self, encoded: Array) -> int:
         return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
 
+    @property
+    def fixed_cost(self) -> int | None:
+        """The cost of every image; None if it depends on the image."""
+        sides = (self.crop, self.crop) if self.crop else self.resize
+        return None if isinstance(sides, int) else math.prod(-(-side // self.patch) for side in sides)
+
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
         height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))

@@ -32,7 +32,6 @@ from .base import (
     Metrics,
     Processors,
     Record,
-    TrainingJob,
     build_model,
     kept_labels,
     open_split,
@@ -41,7 +40,7 @@ from .base import (
 )
 from .embedding import EmbeddingPredictor
 from .finite import require_finite
-from .label_answers import LabelAnswers
+from .label_answers import LabelAnswers, LabelJob, label_set, label_side
 from .objectives import ImageObjective
 from .records import label_record
 from .requests import ClassifyImageRequest, ClassifyResult
@@ -49,6 +48,7 @@ from .task import Task
 
 TASK = Task("classify-image", frozenset({"pixels"}), "label", ClassifyImageRequest, ClassifyResult)
 IMAGE, LABEL = "image", "label"  # the fields of an example
+ONE_LABEL = "give a folder with one folder for each class, or a table with the columns path and label"
 
 
 class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, ClassifyImageRequest, ClassifyResult]):
@@ -116,8 +116,13 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         """The metrics of `evaluate`, the predicted labels and the reference labels."""
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
-        _, found, references = self.loss_over(examples)
-        metrics = {"examples": len(references), **label_metrics(found, references)}
+        references = label_side(examples)
+        self.report_labels(examples, references)
+        logprobs = self._logprobs(examples)
+        found = self.best_labels(logprobs)
+        metrics = label_metrics(found, references)
+        first = {"examples": len(references), "accuracy": metrics["accuracy"], **self.top_k(logprobs, references)}
+        metrics = first | metrics
         return metrics | self.majority_baseline(references) | self.unseen_labels(references), found, references
 
     # --- internals ---------------------------------------------------------------------------------------------
@@ -126,14 +131,20 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return int(self.run.decode.top) if request.top is None else request.top
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
-        """Nats per image with a known label, predicted and reference labels."""
-        references = [examples[index][1] for index in range(len(examples))]
-        logprobs = torch.stack(self.label_logprobs(_Images(examples)))
-        require_finite([float(logprobs.sum())])
-        known = [row for row, label in enumerate(references) if label in self.labels.ids]
-        wanted = torch.tensor([self.labels.ids[references[row]] for row in known], dtype=torch.long)
-        nats = -float(logprobs[known].gather(1, wanted[:, None]).sum())
+        """Nats per image, predicted and reference labels; images with an unseen label are left out."""
+        labels = label_side(examples)
+        known = [index for index, label in enumerate(labels) if label in self.labels.ids]
+        logprobs, references = self._logprobs(examples, known), [labels[index] for index in known]
+        wanted = torch.tensor([self.labels.ids[label] for label in references], dtype=torch.long)
+        nats = -float(logprobs.gather(1, wanted[:, None]).sum())
         return nats / max(len(known), 1), self.best_labels(logprobs), references
+
+    def _logprobs(self, examples: Examples, chosen: Sequence[int] | None = None) -> Tensor:
+        """(images, labels) of the examples, or of those that are chosen."""
+        images = _Images(examples, range(len(examples)) if chosen is None else chosen)
+        logprobs = torch.stack(self.label_logprobs(images)) if len(images) else torch.zeros(0, len(self.labels))
+        require_finite([float(logprobs.sum())])
+        return logprobs
 
     def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
         return self.map_encoded(images, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
@@ -157,23 +168,22 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
 class _Images(Sequence[Any]):
     """The images of examples, read when they are needed."""
 
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
+    def __init__(self, examples: Examples, chosen: Sequence[int]) -> None:
+        self.examples, self.chosen = examples, chosen
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.chosen)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self.examples[i][0] for i in range(*index.indices(len(self)))]
-        return self.examples[index][0]
+            return [self.examples[i][0] for i in self.chosen[index]]
+        return self.examples[self.chosen[index]][0]
 
 
-class ClassifyImageJob(TrainingJob):
+class ClassifyImageJob(LabelJob):
     """Images with one label each."""
 
     predictor: ClassifyImagePredictor
-    splits: Mapping[str, Examples]
 
     def __init__(self, predictor: ClassifyImagePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
@@ -196,9 +206,7 @@ class ClassifyImageJob(TrainingJob):
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> ClassifyImageJob:
     """Open the data and collect the labels; writes no file."""
     splits = open_splits(run, data_split)
-    labels = collect_labels(splits["train"])
-    former = kept_labels(kept, LABEL)
-    labels = labels.in_order_of(former) if former else labels
+    labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), kept, LABEL, splits)
     image = kept.get(IMAGE)
     image = image if isinstance(image, ImageProcessor) else image_processor(run.data, run.model)
     run = with_model_settings(run, head="class", labels=len(labels))

@@ -14,6 +14,8 @@ from ..processors.labels import LabelSet
 from .base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
 from .requests import LabelProbability
 
+TOP = 5  # of many labels, the likeliest that are counted as hits
+
 
 class LabelAnswers:
     """A predictor with a label set."""
@@ -38,6 +40,14 @@ class LabelAnswers:
         label = self.labels.majority
         return {"majority": sum(each == label for each in references) / len(references), "majority label": label}
 
+    def top_k(self, logprobs: Tensor, references: Sequence[str]) -> Metrics:
+        """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
+        if len(self.labels) <= TOP:
+            return {}
+        best = logprobs.topk(TOP).indices.tolist()
+        hits = sum(self.labels.ids.get(label) in row for label, row in zip(references, best, strict=True))
+        return {f"top-{TOP} accuracy": hits / len(references)}
+
     def unseen_labels(self, references: Sequence[str]) -> dict[str, str]:
         """A metric that lists the reference labels outside the label set; empty if there are none."""
         counts = Counter(label for label in references if label not in self.labels.ids)
@@ -55,6 +65,11 @@ def label_set(run: Run, collected: LabelSet, kept: Processors, field: str, split
         collected.require_known(splits["valid"], "data.valid")
     former = kept_labels(kept, field)
     return collected.in_order_of(former) if former else collected
+
+
+def label_side(examples: Examples) -> list[str]:
+    """The labels of examples, whose other sides are not read."""
+    return [examples.side(index, 1) for index in range(len(examples))]
 
 
 class LabelJob(TrainingJob):

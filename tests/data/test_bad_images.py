@@ -231,12 +231,12 @@ def test_odd_folders(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_read_as_classes(tmp_path: Path) -> None:
     make(tmp_path / "both", "cat/1.png", "2.png")
-    make(tmp_path / "splits", "train/cat/1.png", "train/dog/2.png", "val/cat/3.png")
+    make(tmp_path / "splits", "train/cat/1.png", "train/dog/2.png", "test/cat/3.png")
     (tmp_path / "none" / "cat").mkdir(parents=True)
     make(tmp_path / "single", "cat/1.png", "cat/2.png")
     for name, words in (
         ("both", r"2\.png is in no folder of a class"),
-        ("splits", r"has the folders train, val, which look like splits .* such as data.train=.*splits/train"),
+        ("splits", r"has the folders test, train, which look like splits .* such as data.train=.*splits/train"),
         ("none", r"none has no images; expected files such as \.png"),
     ):
         with pytest.raises(UserError, match=words):
