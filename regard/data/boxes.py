@@ -1,7 +1,6 @@
 """Images with boxes: COCO JSON, Pascal VOC XML, or data in memory."""
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy as np
 
 from ..config.vision import DetectData
 from ..errors import UserError
-from ..processors.image import open_image
 from ..processors.labels import LabelSet, sorted_labels
+from ..processors.read_image import FileBytes, image_size, open_image
 from .examples import Examples
 from .holdout import Subset
 from .images import is_image_name
@@ -94,10 +93,10 @@ class BoxExamples(BoxData):
         ids = categories or {}
         self.categories = {label: ids.get(label, number + 1) for number, label in enumerate(self.labels)}
         for index in range(min(len(self), CHECKED)):
-            self._check_size(index, _header_size(self.images[index]))
+            self._check_size(index, image_size(_named_bytes(self.images[index])))
 
     def _add(self, each: Annotation) -> None:
-        width, height = each.size or _header_size(each.image)
+        width, height = each.size or image_size(_named_bytes(each.image))
         limits, kept = np.array([width, height, width, height], np.float64), []
         for label, corners, crowd, area in each.objects:
             given = np.array(corners, np.float64)
@@ -156,7 +155,11 @@ class BoxExamples(BoxData):
 
 def load_image(image: Any) -> Any:
     """The upright RGB image of an example."""
-    return open_image(image.read() if isinstance(image, StoredImage) else image)
+    return open_image(_named_bytes(image))
+
+
+def _named_bytes(image: Any) -> Any:
+    return FileBytes(image.read(), str(image)) if isinstance(image, StoredImage) else image
 
 
 def image_digest(image: Any) -> bytes:
@@ -177,22 +180,6 @@ def box_source(examples: Examples) -> BoxData:
 def label_counts(examples: Examples) -> Counter[str]:
     """How often each label occurs, crowds left out."""
     return Counter(label for index in range(len(examples)) for label in examples[index][1].trained.labels)
-
-
-def _header_size(image: Any) -> tuple[int, int]:
-    """Width and height of the upright image; the pixels of a file are not decoded."""
-    from PIL import Image
-
-    if not isinstance(image, StoredImage):
-        found: tuple[int, int] = open_image(image).size
-        return found
-    try:
-        with Image.open(io.BytesIO(image.read())) as opened:
-            width, height = opened.size
-            turned = opened.getexif().get(274, 1) in (5, 6, 7, 8)  # the tag Orientation: turned by 90 degrees
-            return (height, width) if turned else (width, height)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{image} cannot be read as an image ({error}); give a PNG, JPEG or another image") from error
 
 
 # --- opening ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import numpy as np
 from .base import Array, Rng
 from .boxes import Boxes
 from .fields import Example
-from .image import RESAMPLING, ImageProcessor, open_image
+from .image import RESAMPLING, ImageProcessor
+from .read_image import open_image
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -83,6 +83,18 @@ def open_image(raw: RawImage) -> "Image.Image":
         return _decode(_parse(file, name), name)
 
 
+def image_size(raw: RawImage) -> tuple[int, int]:
+    """Width and height of the upright image; the pixels of a file are not decoded."""
+    name = image_name(raw)
+    if not isinstance(raw, str | os.PathLike | bytes):
+        return open_image(raw).size
+    with _open_file(raw, name) as file:
+        image = _parse(file, name)
+        _check_size(image, name)
+        width, height = image.size
+        return (height, width) if _orientation(image) >= 5 else (width, height)  # turned by 90 degrees
+
+
 def image_problem(raw: RawImage, thorough: bool = False) -> str:
     """Why an image cannot be read, as a sentence; "" if it can.
 
@@ -119,6 +131,8 @@ def _open_file(raw: Any, name: str) -> IO[bytes]:
     if isinstance(raw, bytes):
         return io.BytesIO(raw)
     if hasattr(raw, "read"):
+        if hasattr(raw, "seek"):
+            raw.seek(0)
         return io.BytesIO(raw.read())
     if not isinstance(raw, str | os.PathLike):
         kind = type(raw).__name__

@@ -25,8 +25,9 @@ from ..processors.base import Processor
 from ..processors.box_window import BoxWindow
 from ..processors.boxes import BoxProcessor
 from ..processors.fields import Fields
-from ..processors.image import ImageProcessor, RawImage
+from ..processors.image import ImageProcessor
 from ..processors.labels import LabelProcessor, LabelSet
+from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
 from ..synthetic.scenes import make_scenes
 from .base import (
@@ -41,7 +42,7 @@ from .base import (
     open_splits,
     with_model_settings,
 )
-from .classify_image import PretrainedImages, is_image
+from .classify_image import PretrainedImages
 from .detection_objective import DetectionObjective, LossMeter
 from .detections import find_objects
 from .finite import require_finite

@@ -19,7 +19,7 @@ from regard.data.memory import as_sides
 from regard.errors import UserError
 from regard.processors import read_image
 from regard.processors.labels import collect_labels
-from regard.processors.read_image import FileBytes, image_problem, is_image, open_image
+from regard.processors.read_image import FileBytes, image_problem, image_size, is_image, open_image
 
 COLOR = np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3) * 2
 GRAY = COLOR[..., 0]
@@ -133,7 +133,7 @@ def test_paths_files_and_camera_orientation(tmp_path: Path) -> None:
     turned = np.rot90(COLOR, -1)
     with open(place, "rb") as file, Image.open(place) as image:
         for form in (place, str(place), Named(), raw, io.BytesIO(raw), file, image):
-            assert is_image(form) and (pixels(form) == turned).all()
+            assert is_image(form) and (pixels(form) == turned).all() and image_size(form) == (5, 6)
         assert image.size == (6, 5)  # that of the caller stays as it is
     damaged = encoded(Image.fromarray(COLOR), exif=b"Exif\0\0no orientation")
     assert (pixels(damaged) == COLOR).all()
