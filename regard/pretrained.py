@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from .formats.huggingface.folder import StartModel
     from .processors.base import Processor
     from .tasks.predictor import AnyPredictor
 
@@ -32,7 +33,7 @@ def read_settings(start: str) -> JsonObject:
         config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
     else:
-        groups = {"model": source.config().model_dump(mode="json")}
+        groups = {"model": source.start_settings()}
     return dict(flatten(groups))
 
 
@@ -42,7 +43,9 @@ class Pretrained:
     def __init__(self, start: str, load: "Callable[[str], AnyPredictor]") -> None:
         self.start = start
         self.source = find_model(start, f"start={start}")
-        self.predictor = load(self.source.name)
+        part = self.source.load_part()
+        self.partial = part is not None  # such as a backbone: all else is new
+        self.predictor: StartModel = part or load(self.source.name)
         if self.predictor.run.tune.kind != "none":
             raise UserError(f"start={start} is a tuned run; merge it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Tensor] = self.predictor.model.state_dict()
@@ -119,7 +122,8 @@ class Pretrained:
         spec = family(self.predictor.run.model.family).SPEC
         top = {name for name in {*own, *self.weights} if name.partition(".")[0] in spec.head_modules}
         names = [name for name in own if name in self.weights and own[name].shape == self.weights[name].shape]
-        wrong = [name for name in own if name not in names and name not in top]
+        new = {name for name in own if name not in self.weights} if self.partial else top
+        wrong = [name for name in own if name not in names and name not in new]
         wrong += [name for name in self.weights if name not in own and name not in top]
         if wrong:
             raise UserError(self._mismatch(wrong[0], own, tuned))

@@ -79,9 +79,28 @@ SIZES: dict[str, dict[str, Any]] = {
     "R50": {},
     "R101": {"depths": (3, 4, 23, 3)},
 }  # fmt: skip
+
+
+def needs_start(c: Config) -> str | None:
+    if c.backbone_norm.kind == "group":
+        return None
+    return (
+        "model.backbone_norm.kind is frozen, and new weights have no statistics to freeze; use group, or set start to "
+        "a folder with a trained DETR or ResNet"
+    )
+
+
 SPEC = ModelSpec(
-    frozenset({"pixels"}), frozenset({"boxes"}), head_modules=("classes", "box"), label_modules=("classes",)
+    frozenset({"pixels"}),
+    frozenset({"boxes"}),
+    head_modules=("classes", "box"),
+    label_modules=("classes",),
+    needs_start=needs_start,
 )
+
+
+def build_backbone(c: Config) -> ResNet:
+    return ResNet(c.stages, c.depths, c.backbone_norm.build, c.stem, c.bottleneck, c.channels, c.strides)
 
 
 class BoxHead(nn.Module):
@@ -100,7 +119,7 @@ class BoxHead(nn.Module):
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.backbone = ResNet(c.stages, c.depths, c.backbone_norm.build, c.stem, c.bottleneck, c.channels, c.strides)
+        self.backbone = build_backbone(c)
         self.project = nn.Conv2d(self.backbone.width, c.width, 1)
         self.grid, self.queries = GridPositions(c.width), nn.Embedding(c.queries, c.width)
 

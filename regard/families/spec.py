@@ -12,6 +12,10 @@ Output: TypeAlias = Literal["target", "next", "masked", "label", "tags", "embedd
 Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel"]
 
 
+def need_nothing(config: Any) -> str | None:
+    return None
+
+
 def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
@@ -25,6 +29,7 @@ class ModelSpec:
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
+    needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 
 TOKENS: frozenset[Modality] = frozenset({"tokens"})

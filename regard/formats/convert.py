@@ -19,7 +19,7 @@ from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
-from .huggingface import bert_export, causal_parity, gpt2_export, longformer_export, marian_export, t5_export, vit
+from .huggingface import bert_export, causal_parity, detr, gpt2_export, longformer_export, marian_export, t5_export, vit
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .model_files import find_gguf
 from .parity import check_close, check_ctranslate2, check_texts
@@ -72,6 +72,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "vit"): Exporter(
         "a ViT folder", vit.unsupported, vit.write, vit.check, lambda predictor: vit.USAGE,
         lambda c: "image-classification",
+    ),
+    ("huggingface", "detr"): Exporter(
+        "a DETR folder", detr.unsupported, detr.write, detr.check, lambda predictor: detr.USAGE,
+        lambda c: "object-detection",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

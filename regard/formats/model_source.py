@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.schema import Base
 from ..errors import UserError
-from ..files import JsonMapping
+from ..files import JsonMapping, JsonObject
 from ..run_folder import is_run
 from .model_files import INDEX, WEIGHTS, find_gguf
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
+    from .huggingface.folder import StartModel
 
 EXPECTED = (
     "give a run folder or a Hugging Face folder, or a GGUF file, or the name of a model on the Hugging Face hub "
@@ -38,6 +39,22 @@ class ModelSource:
         from .huggingface.folder import load_folder
 
         return load_folder(self.path, changes)
+
+    def start_settings(self) -> JsonObject:
+        """The model settings that a run takes over from a model other than a run."""
+        if self.kind == "gguf":
+            return self.config().model_dump(mode="json")
+        from .huggingface.folder import start_settings
+
+        return start_settings(self.path)
+
+    def load_part(self) -> "StartModel | None":
+        """The part of a model, such as a backbone, that only serves to start a run; None: a whole model."""
+        if self.kind != "huggingface":
+            return None
+        from .huggingface.folder import load_start
+
+        return load_start(self.path)
 
     def config(self) -> Base:
         """The settings of a model other than a run, read without its weights."""

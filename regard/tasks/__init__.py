@@ -12,6 +12,7 @@ import torch
 
 from ..config.registry import Registry
 from ..config.run import Run
+from ..errors import UserError
 from .base import Processors, TrainingJob
 from .predictor import AnyPredictor
 from .task import Task, spec_of
@@ -33,6 +34,8 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     is the folder of a resumed run.
     """
     check_family(run)
+    if not run.start and (reason := spec_of(run.model.family).needs_start(run.model)):
+        raise UserError(reason)
     job: TrainingJob = task_module(run.task).prepare(run, kept, device, folder)
     return job
 

@@ -12,6 +12,7 @@ from PIL import Image
 import regard
 from regard.errors import UserError
 from regard.formats.huggingface import vit
+from regard.formats.huggingface.image_settings import write_image_settings
 from regard.parts import Inputs
 from regard.processors.image import ImageProcessor
 
@@ -71,7 +72,8 @@ def test_images_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
     with torch.no_grad():
         chances = model(wanted).logits[0].softmax(-1)
     found = ours.predict([image()], top=3)[0]
-    assert dict(found) == pytest.approx(dict(zip("abc", chances.tolist(), strict=True)), abs=1e-5)
+    probabilities = {each.label: each.probability for each in found.top}
+    assert probabilities == pytest.approx(dict(zip("abc", chances.tolist(), strict=True)), abs=1e-5)
 
 
 def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
@@ -89,8 +91,8 @@ def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = theirs(processor(image(), return_tensors="pt")["pixel_values"]).logits[0]
     again = regard.load(tmp_path / "hf")
-    label = regard.load(tmp_path / "run").predict([image()])[0]
-    assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([image()])[0]
+    label = regard.load(tmp_path / "run").predict([image()])[0].label
+    assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([image()])[0].label
 
 
 def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -106,6 +108,7 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
         ({"do_resize": False}, "regard resizes every image"),
         ({"do_center_crop": True, "crop_size": {"height": 3, "width": 4}}, "regard crops squares"),
         ({"resample": 9}, "resample is 9"),
+        ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
     ],
 )
 def test_processors_that_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -120,6 +123,13 @@ def _config() -> Any:
 
 
 def test_processors_go_both_ways() -> None:
+    square, shorter = (
+        {"size": 32, "image_processor_type": kind} for kind in ("ViTImageProcessor", "CLIPImageProcessor")
+    )
+    assert (vit.read_processor(square, _config()).resize, vit.read_processor(shorter, _config()).resize) == (
+        (32, 32),
+        32,
+    )
     for image in (ImageProcessor(resize=36, crop=32, patch=8), ImageProcessor(resize=(32, 40), crop=0, patch=8)):
-        again = vit.read_processor(vit.write_processor(image), _config())
+        again = vit.read_processor(write_image_settings(image), _config())
         assert (again.resize, again.crop, again.mean, again.std) == (image.resize, image.crop, image.mean, image.std)

@@ -1,25 +1,39 @@
 """Folders of Hugging Face `transformers`, read without it: the importer by model type, config.json, safetensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ...config.run import Run
 from ...config.schema import Base
 from ...errors import UserError
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json
 from ..model_files import INDEX, WEIGHTS, first_module, weight_files
 
 if TYPE_CHECKING:
+    from ...processors.base import Processor
     from ...tasks.predictor import AnyPredictor
 
 T = TypeVar("T")
+
+
+class StartModel(Protocol):
+    """What a run needs of the model that it starts from: every predictor, or a part of a model."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def processors(self) -> "Mapping[str, Processor]": ...
+
 
 IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to our Config) and `load_predictor`
     "marian": "regard.formats.huggingface.marian",
@@ -32,6 +46,8 @@ IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to
     "mistral": "regard.formats.huggingface.llama",
     "qwen2": "regard.formats.huggingface.llama",
     "vit": "regard.formats.huggingface.vit",
+    "detr": "regard.formats.huggingface.detr",
+    "resnet": "regard.formats.huggingface.resnet",
 }
 
 
@@ -46,6 +62,23 @@ def folder_config(path: Path) -> Base:
     """The settings of a folder's model, read without its weights: what only tensors show has its default."""
     home, config, importer = _open_folder(path)
     found: Base = parse_config(home, config, importer.from_huggingface)
+    return found
+
+
+def start_settings(path: Path) -> JsonObject:
+    """The model settings that a run which starts from a folder takes over."""
+    home, config, importer = _open_folder(path)
+    found: Base = parse_config(home, config, importer.from_huggingface)
+    only = getattr(importer, "START_SETTINGS", None)  # of a folder with a part of a model
+    return found.model_dump(mode="json", include=only)
+
+
+def load_start(path: Path) -> "StartModel | None":
+    """The part of a model that a folder holds, for a run that starts from it; None: it holds a whole model."""
+    home, config, importer = _open_folder(path)
+    if not hasattr(importer, "load_start"):
+        return None
+    found: StartModel = importer.load_start(home, config)
     return found
 
 

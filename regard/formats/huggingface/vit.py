@@ -11,19 +11,19 @@ import torch
 from safetensors.torch import save
 
 from ...families import vit
-from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
+from ...files import JsonMapping, read_json, read_optional_json, write_json
 from ...parts import Inputs
-from ...processors.image import RESAMPLING, ImageProcessor
+from ...processors.image import ImageProcessor
 from ..parity import check_close, quiet
 from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
 from .folder import parse_config, read_weights
+from .image_settings import PROCESSOR, read_image_settings, write_image_settings
 from .weight_names import WeightRule, export_weights, load_weights, prefixed
 
 if TYPE_CHECKING:
     from ...tasks.classify_image import ClassifyImagePredictor
 
-PROCESSOR = "preprocessor_config.json"
 USAGE = """from transformers import pipeline
 
 pipeline("image-classification", model="FOLDER")("image.png")
@@ -97,56 +97,11 @@ def from_huggingface(theirs: JsonMapping, tensors: Collection[str] = ()) -> vit.
     return vit.Config.model_validate(settings)
 
 
-# --- images --------------------------------------------------------------------------------------------------------
-
-
 def read_processor(theirs: JsonMapping, c: vit.Config) -> ImageProcessor:
-    """Our processor of their preprocessor_config.json; ValueError for what it cannot represent."""
-    if not theirs:
-        return ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
-    if abs(theirs.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or theirs.get("do_rescale") is False:
-        raise ValueError(f"rescale_factor is {theirs.get('rescale_factor')}; regard scales pixels by 1/255")
-    size, crop = theirs.get("size", c.image), theirs.get("crop_size", 0) if theirs.get("do_center_crop") else 0
-    if theirs.get("do_resize") is False:
-        raise ValueError("do_resize is false; regard resizes every image")
-    if isinstance(size, dict):
-        size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
-    side = crop["height"] if isinstance(crop, dict) else crop
-    if isinstance(crop, dict) and crop["height"] != crop["width"]:
-        raise ValueError(f"crop_size is {crop}; regard crops squares")
-    resample = {number: name for name, number in RESAMPLING.items()}.get(theirs.get("resample", 2))
-    if resample is None:
-        raise ValueError(f"resample is {theirs.get('resample')}; expected one of {list(RESAMPLING.values())}")
-    normal = theirs.get("do_normalize", True)
-    mean, std = (
-        tuple(theirs.get(f"image_{name}", [0.5] * 3)) if normal else (at,) * 3
-        for name, at in (("mean", 0.0), ("std", 1.0))
+    """Our processor of their preprocessor_config.json; without one, the image is resized to the model's square."""
+    return read_image_settings(
+        theirs, ImageProcessor(resize=(c.image, c.image), crop=0, resample="bilinear", patch=c.patch)
     )
-    return ImageProcessor(resize=size, crop=side, resample=resample, mean=mean, std=std, patch=c.patch)  # type: ignore[arg-type]
-
-
-def write_processor(image: ImageProcessor) -> JsonObject:
-    """Their preprocessor_config.json of our processor."""
-    size = (
-        {"shortest_edge": image.resize}
-        if isinstance(image.resize, int)
-        else dict(zip(("height", "width"), image.resize, strict=True))
-    )
-    crop = {"crop_size": {"height": image.crop, "width": image.crop}} if image.crop else {}
-    return {
-        "image_processor_type": "CLIPImageProcessor" if image.crop else "ViTImageProcessor",
-        "do_resize": True,
-        "size": size,
-        "do_center_crop": bool(image.crop),
-        **crop,
-        "resample": RESAMPLING[image.resample],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(image.mean),
-        "image_std": list(image.std),
-        "do_convert_rgb": True,
-    }
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
@@ -197,7 +152,7 @@ def write(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> N
         for name, tensor in export_weights(predictor.module, names(c)).items()
     }
     (draft / "model.safetensors").write_bytes(save(theirs, {"format": "pt"}))
-    write_json(draft / PROCESSOR, write_processor(predictor.image))
+    write_json(draft / PROCESSOR, write_image_settings(predictor.image))
 
 
 def check(predictor: "ClassifyImagePredictor", draft: Path, precision: str) -> str:

@@ -1,0 +1,231 @@
+"""Hugging Face DETR folders: the tables of config.json and weight names; reader and writer.
+
+The backbone is a ResNet of transformers, or one of timm, which has the same layers under other names.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save
+
+from ...families import detr
+from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
+from ...parts import Inputs
+from ...processors.image import ImageProcessor
+from ..parity import check_close, quiet
+from . import resnet
+from .bert import ACTIVATIONS
+from .config_table import ConfigTable, Field, Joint, Only, choice, present
+from .folder import parse_config, read_weights
+from .image_settings import PROCESSOR, read_image_settings, write_image_settings
+from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+
+if TYPE_CHECKING:
+    from ...tasks.predictor import AnyPredictor
+
+ARCHITECTURE = "DetrForObjectDetection"
+USAGE = """from transformers import pipeline
+
+pipeline("object-detection", model="FOLDER")("image.png")
+"""
+BACKBONE = "model.backbone.conv_encoder.model."
+IMAGES = ImageProcessor(
+    resize=800, max_size=1333, crop=0, resample="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+    patch=1, scale=(1.0, 1.0), flip=False,
+)  # fmt: skip
+LAYER: dict[str, str | WeightRule] = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.out": one_of("self_attn.out_proj", "self_attn.o_proj"),
+    "attention_residual.norm": "self_attn_layer_norm",
+    "feed_residual.norm": "final_layer_norm",
+    "feed.into": one_of("fc1", "mlp.fc1"),
+    "feed.out": one_of("fc2", "mlp.fc2"),
+}
+CROSS: dict[str, str | WeightRule] = {
+    "cross.query": "encoder_attn.q_proj",
+    "cross.key": "encoder_attn.k_proj",
+    "cross.value": "encoder_attn.v_proj",
+    "cross.out": one_of("encoder_attn.out_proj", "encoder_attn.o_proj"),
+    "cross_residual.norm": "encoder_attn_layer_norm",
+}
+
+
+def _read_backbone(theirs: JsonMapping) -> JsonObject:
+    """The settings of the backbone, by config.json or by its name in timm."""
+    given = theirs.get("backbone_config") or {}
+    kind = given.get("model_type", "resnet" if given else "timm_backbone")
+    if kind == "timm_backbone":
+        name = given.get("backbone") or theirs.get("backbone") or "resnet50"
+        size = name.partition(".")[0].replace("resnet", "R")
+        if size not in ("R18", "R34", "R50", "R101") or given.get("output_stride", 32) != 32:
+            raise ValueError(f"backbone is {name!r}; expected resnet18, resnet34, resnet50 or resnet101 of stride 32")
+        c = detr.Config.model_validate(detr.SIZES[size])
+        given = resnet.CONFIG.write(c) | {"num_channels": theirs.get("num_channels", 3)}
+    elif kind != "resnet":
+        raise ValueError(f"backbone_config is of type {kind!r}; expected resnet or timm_backbone")
+    return resnet.CONFIG.read(given)
+
+
+def _write_backbone(c: detr.Config) -> JsonObject:
+    given = {"model_type": "resnet", **resnet.CONFIG.write(c)}
+    return {"backbone_config": given, "backbone": None, "use_timm_backbone": False, "num_channels": c.channels}
+
+
+def _read_stacks(theirs: JsonMapping) -> JsonObject:
+    """Heads and inner width, which encoder and decoder share here."""
+    found = {}
+    for ours, key, default in (("heads", "attention_heads", 8), ("inner", "ffn_dim", 2048)):
+        first, second = (present(theirs, f"{side}_{key}", default) for side in ("encoder", "decoder"))
+        if first != second:
+            raise ValueError(f"encoder_{key} is {first} and decoder_{key} {second}; expected one number for both")
+        found[ours] = first
+    return found
+
+
+def _write_stacks(c: detr.Config) -> JsonObject:
+    pairs = {"attention_heads": c.heads, "ffn_dim": c.inner}
+    sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in pairs.items()}
+    return sides | {"decoder_layers": c.decoder_layers or c.layers}
+
+
+def _read_architecture(theirs: JsonMapping) -> JsonObject:
+    if (found := (theirs.get("architectures") or [ARCHITECTURE])[0]) != ARCHITECTURE:
+        raise ValueError(f"architectures has {found!r}; expected {ARCHITECTURE}")
+    return {}
+
+
+CONFIG = ConfigTable(
+    (
+        Joint(_read_architecture, lambda c: {"architectures": [ARCHITECTURE]}),
+        Joint(_read_backbone, _write_backbone),
+        Field("width", "d_model", 256),
+        Joint(_read_stacks, _write_stacks),
+        Field("layers", "encoder_layers", 6),
+        Field("decoder_layers", "decoder_layers", 6, write=None),
+        Field("dropout", "dropout", 0.1),
+        Field("attention.dropout", "attention_dropout", 0.0),
+        Field("feed.act", "activation_function", "relu", **choice("activation_function", ACTIVATIONS)),
+        Field("feed.dropout", "activation_dropout", 0.0),
+        Field("queries", "num_queries", 100),
+        Only("position_embedding_type", "sine", "regard's DETR has sinusoids"),
+        Only("dilation", False, "regard's ResNet has strides only"),
+        Only("scale_embedding", False, "regard does not scale the features", written=False),
+    )
+)
+
+
+def unsupported(c: detr.Config) -> list[str]:
+    """Settings of ours that their model cannot have."""
+    strides = (1, 2), *[(2,)] * (len(c.strides) - 1)
+    wrong = any(stride not in allowed for stride, allowed in zip(c.strides, strides, strict=True))
+    refused = [f"model.strides={c.strides} (expected 1 or 2, then 2)"] if wrong else []
+    return resnet.CONFIG.unsupported(c) + CONFIG.unsupported(c) + refused
+
+
+def names(c: detr.Config) -> dict[str, str | WeightRule]:
+    """Our tensors to theirs."""
+    return {
+        **resnet.names(BACKBONE),
+        "project": "model.input_projection",
+        "queries": "model.query_position_embeddings",
+        **prefixed("encoder.layers.*", "model.encoder.layers.*", LAYER),
+        **prefixed("decoder.layers.*", "model.decoder.layers.*", LAYER | CROSS),
+        "decoder.norm": "model.decoder.layernorm",
+        "classes": "class_labels_classifier",
+        "box.layers.*": "bbox_predictor.layers.*",
+    }
+
+
+def label_names(theirs: JsonMapping) -> list[str]:
+    """The labels in order. COCO's unused ids are all named N/A: the second and later ones get their number."""
+    known = theirs.get("id2label") or {number: f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
+    names, seen = list[str](), Counter[str]()
+    for number in sorted(known, key=int):
+        name = str(known[number])
+        names.append(f"{name} {number}" if seen[name] else name)
+        seen[name] += 1
+    return names
+
+
+def from_huggingface(theirs: JsonMapping) -> detr.Config:
+    settings = CONFIG.read(theirs) | {"size": "huggingface", "labels": len(label_names(theirs))}
+    return detr.Config.model_validate(settings)
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DetrFolder:
+    """The contents of a DETR folder."""
+
+    config: detr.Config
+    model: detr.Model
+    image: ImageProcessor
+    labels: tuple[str, ...]
+
+
+def read(path: Path, config: JsonMapping) -> DetrFolder:
+    ours = parse_config(path, config, from_huggingface)
+    tensors = {name.replace("model.backbone.model.", BACKBONE): tensor for name, tensor in read_weights(path).items()}
+    tensors = resnet.rename_timm(tensors, BACKBONE)
+    model = load_weights(detr.Model(ours), tensors, names(ours), resnet.UNUSED)
+    about = read_optional_json(path / PROCESSOR)
+    image = parse_config(path, about, lambda theirs: read_image_settings(theirs, IMAGES), PROCESSOR)
+    return DetrFolder(ours, model, image, tuple(label_names(config)))
+
+
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
+    folder = read(path, config)
+    predictor: AnyPredictor = import_module("regard.tasks.detect").from_folder(folder, overrides)
+    return predictor
+
+
+def write(predictor: Any, draft: Path, precision: str) -> None:
+    """Write everything in the folder except its README."""
+    c, labels = predictor.run.model, predictor.labels
+    draft.mkdir()
+    maps = {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+    write_json(draft / "config.json", {"model_type": "detr", **CONFIG.write(c), "dtype": "float32", **maps})
+    theirs = {
+        name: tensor.detach().clone().contiguous()
+        for name, tensor in export_weights(predictor.module, names(c)).items()
+    }
+    (draft / "model.safetensors").write_bytes(save(theirs, {"format": "pt"}))
+    write_json(draft / PROCESSOR, write_image_settings(predictor.image, detector=True))
+
+
+def check(predictor: "AnyPredictor", draft: Path, precision: str) -> str:
+    """Compare the folder, as transformers and regard read it, with the run on random images, one of them padded."""
+    c: detr.Config = predictor.run.model
+    pixels = torch.randn(2, c.channels, 96, 128, generator=torch.Generator().manual_seed(1))
+    valid = torch.ones(2, 96, 128, dtype=torch.bool)
+    valid[1, 64:], valid[1, :, 80:] = False, False
+    pixels *= valid[:, None]
+
+    def outputs(model: Any) -> torch.Tensor:
+        found = model.detect(Inputs("pixels", pixels, valid))
+        return torch.cat([found.logits[-1], found.boxes[-1]], -1)
+
+    with torch.no_grad():
+        wanted = outputs(predictor.module.float().cpu())
+        again = outputs(read(draft, read_json(draft / "config.json")).model)
+        check_close("outputs of the folder as regard reads it", again, wanted)
+        if find_spec("transformers") is None:
+            return "equal when read again; not compared with transformers, which is not installed"
+        hf: Any = import_module("transformers")
+        with quiet(hf):
+            found = hf.DetrForObjectDetection.from_pretrained(draft).eval()(pixels, pixel_mask=valid.long())
+        theirs = torch.cat([found.logits, found.pred_boxes], -1)
+        difference = check_close("outputs of transformers", theirs, wanted)
+    return f"equal when read again; transformers differs by {difference:.1g} of the largest output"

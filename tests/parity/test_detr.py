@@ -1,0 +1,255 @@
+"""DETR folders of transformers, both ways: logits and boxes of padded batches, images, labels; ResNet folders."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from helpers.parity import change_config
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from regard.errors import UserError
+from regard.families.detr import SIZES, Config, Model
+from regard.formats.huggingface import detr, resnet
+from regard.formats.huggingface.folder import load_folder, read_weights
+from regard.parts import Inputs
+from regard.processors.image import ImageProcessor
+
+SMALL = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_queries": 7, "num_labels": 5,
+}  # fmt: skip
+BACKBONES: dict[str, dict[str, Any]] = {
+    "bottleneck": {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 2, 1, 1]},
+    "basic": {"embedding_size": 6, "hidden_sizes": [6, 12, 20], "depths": [2, 1, 1], "layer_type": "basic"},
+    "first stage": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "downsample_in_first_stage": True},
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "bottleneck": {},
+    "basic": {"decoder_layers": 1, "activation_function": "gelu"},
+    "first stage": {"encoder_layers": 1, "num_queries": 3},
+}
+
+
+def stir(model: Any) -> Any:
+    """Random weights and statistics that show every error."""
+    torch.manual_seed(1)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name.endswith("running_var") or (tensor.dim() == 1 and "normalization.weight" in name):
+            tensor.data.uniform_(0.5, 2)
+        elif tensor.is_floating_point():
+            tensor.data.normal_(0, 0.3)
+    return model.eval()
+
+
+def make_theirs(backbone: dict[str, Any], **settings: Any) -> Any:
+    last = f"stage{len(backbone['depths'])}"
+    config = hf.ResNetConfig(**backbone, out_features=[last])
+    model = hf.DetrForObjectDetection(
+        hf.DetrConfig(use_timm_backbone=False, backbone_config=config, **SMALL | settings)
+    )
+    return stir(model)
+
+
+def read(path: Path) -> detr.DetrFolder:
+    return detr.read(path, json.loads((path / "config.json").read_text()))
+
+
+def batch(height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Three images: one whole, one narrower, one smaller in both directions."""
+    valid = torch.ones(3, height, width, dtype=torch.bool)
+    valid[1, :, width * 2 // 3 :] = False
+    valid[2, height // 2 :], valid[2, :, width - 9 :] = False, False
+    return torch.randn(3, 3, height, width) * valid[:, None], valid
+
+
+@torch.no_grad()
+def same_outputs(theirs: Any, ours: Model, height: int, width: int) -> None:
+    pixels, valid = batch(height, width)
+    for mask in (valid, None):
+        wanted = theirs(pixels, pixel_mask=None if mask is None else mask.long())
+        found = ours.detect(Inputs("pixels", pixels, mask))
+        assert torch.allclose(found.logits[-1], wanted.logits, rtol=0, atol=1e-5)
+        assert torch.allclose(found.boxes[-1], wanted.pred_boxes, rtol=0, atol=1e-5)
+    assert wanted.logits.std() > 0.1  # not constant
+
+
+@pytest.mark.parametrize("size", [(64, 64), (97, 131), (75, 50)])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_folders_give_the_same_outputs_both_ways(name: str, size: tuple[int, int], tmp_path: Path) -> None:
+    theirs = make_theirs(BACKBONES[name], **CHANGES[name])
+    theirs.save_pretrained(tmp_path / "theirs")
+    folder = read(tmp_path / "theirs")
+    assert len(folder.config.stages) == len(BACKBONES[name]["depths"]) and not detr.unsupported(folder.config)
+    same_outputs(theirs, folder.model, *size)
+    predictor = predictor_of(folder)
+    detr.write(predictor, tmp_path / "ours", "fp32")
+    assert "transformers differs" in detr.check(predictor, tmp_path / "ours", "fp32")
+    again = hf.DetrForObjectDetection.from_pretrained(tmp_path / "ours").eval()
+    same_outputs(again, folder.model, *size)
+
+
+def predictor_of(folder: detr.DetrFolder) -> Any:
+    labels = {label: number for number, label in enumerate(folder.labels)}
+    return SimpleNamespace(
+        run=SimpleNamespace(model=folder.config), module=folder.model, image=folder.image, labels=labels
+    )
+
+
+def test_the_auxiliary_outputs_are_those_of_every_layer() -> None:
+    theirs = make_theirs(BACKBONES["basic"], auxiliary_loss=True)
+    ours = Model(detr.from_huggingface(theirs.config.to_dict() | {"architectures": None}))
+    tensors = {name.replace("model.backbone.model.", detr.BACKBONE): each for name, each in theirs.state_dict().items()}
+    detr.load_weights(ours, tensors, detr.names(Config()), resnet.UNUSED)
+    pixels, valid = batch(64, 80)
+    wanted = {"class_labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4) / 2 + 0.2}
+    with torch.no_grad():
+        found = theirs(pixels, pixel_mask=valid.long(), labels=[wanted] * 3)
+        own = ours.detect(Inputs("pixels", pixels, valid))
+    assert torch.allclose(own.logits[0], found.auxiliary_outputs[0]["logits"], atol=1e-5)
+    assert torch.allclose(own.boxes[0], found.auxiliary_outputs[0]["pred_boxes"], atol=1e-5)
+
+
+def test_backbones_of_timm_have_other_names(tmp_path: Path) -> None:
+    """The oracle is the ResNet-18 of transformers, renamed as timm names its layers."""
+    theirs = make_theirs(
+        {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"},
+        id2label=dict(enumerate(("N/A", "cat", "N/A", "dog", "N/A"))),
+    )
+    theirs.save_pretrained(tmp_path)
+    save_file({timm_name(name): each for name, each in load_file(tmp_path / "model.safetensors").items()},
+              tmp_path / "model.safetensors")  # fmt: skip
+    change_config(tmp_path, backbone_config=None, use_timm_backbone=True, backbone="resnet18")
+    folder = read(tmp_path)
+    assert "model.backbone.conv_encoder.model.layer2.0.downsample.1.weight" in read_weights(tmp_path)
+    assert folder.labels == ("N/A", "cat", "N/A 2", "dog", "N/A 4")
+    same_outputs(theirs, folder.model, 70, 64)
+    kept = {"model_type": "timm_backbone", "backbone": "resnet18.a1_in1k", "out_indices": [1, 2, 3, 4]}
+    assert (
+        detr.from_huggingface(json.loads((tmp_path / "config.json").read_text()) | {"backbone_config": kept})
+        == folder.config
+    )
+
+
+def timm_name(name: str) -> str:
+    name = re.sub(r"embedder\.embedder\.convolution", "conv1", name)
+    name = re.sub(r"embedder\.embedder\.normalization", "bn1", name)
+    stage = r"encoder\.stages\.(\d)\.layers\.(\d)\."
+    for pattern, new in (
+        (stage + r"layer\.(\d)\.convolution", lambda m: f"layer{int(m[1]) + 1}.{m[2]}.conv{int(m[3]) + 1}"),
+        (stage + r"layer\.(\d)\.normalization", lambda m: f"layer{int(m[1]) + 1}.{m[2]}.bn{int(m[3]) + 1}"),
+        (stage + r"shortcut\.convolution", lambda m: f"layer{int(m[1]) + 1}.{m[2]}.downsample.0"),
+        (stage + r"shortcut\.normalization", lambda m: f"layer{int(m[1]) + 1}.{m[2]}.downsample.1"),
+    ):
+        name = re.sub(pattern, new, name)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["DetrForSegmentation"]}, "'DetrForSegmentation'; expected DetrForObjectDetection"),
+        ({"encoder_ffn_dim": 7}, "encoder_ffn_dim is 7 and decoder_ffn_dim 2048"),
+        ({"position_embedding_type": "learned"}, "regard's DETR has sinusoids"),
+        ({"dilation": True}, "regard's ResNet has strides only"),
+        ({"backbone": "swin_tiny"}, "backbone is 'swin_tiny'; expected resnet18"),
+        ({"backbone_config": {"model_type": "swin"}}, "backbone_config is of type 'swin'"),
+        ({"backbone_config": {"model_type": "resnet", "hidden_act": "gelu"}}, "regard's ResNet has relu"),
+        ({"backbone_config": {"model_type": "resnet", "layer_type": "wide"}}, "expected basic or bottleneck"),
+        ({"backbone_config": {"model_type": "resnet", "out_features": ["stage2"]}}, "of the last stage, stage4"),
+    ],
+)
+def test_configs_that_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "detr", **changes}))
+    with pytest.raises(UserError, match=words):
+        load_folder(tmp_path, {})
+
+
+def test_what_a_folder_cannot_hold() -> None:
+    frozen = {"backbone_norm": {"kind": "frozen"}}
+    assert detr.unsupported(Config(**frozen)) == []
+    refused = detr.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1)}))
+    assert refused == [
+        "model.backbone_norm.kind=group (expected frozen: group norm does not exist there)",
+        "model.strides=(1, 1) (expected 1 or 2, then 2)",
+    ]
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size.startswith("R")])
+def test_every_size_survives_export_and_import(size: str) -> None:
+    changes = {"backbone_norm": {"kind": "frozen"}, "labels": 3, "size": "huggingface", "decoder_layers": 4}
+    c = Config.model_validate(SIZES[size] | changes | {"attention": {"dropout": 0.2}, "feed": {"act": "silu"}})
+    named = {"id2label": {"0": "a", "1": "b", "2": "c"}}
+    assert detr.from_huggingface(detr.CONFIG.write(c) | named) == c
+    theirs = hf.DetrConfig(**detr.CONFIG.write(c)).backbone_config
+    assert (theirs.hidden_sizes, theirs.depths) == (list(c.stages), list(c.depths))
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def pictures() -> list[Image.Image]:
+    rng = np.random.default_rng(1)
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in ((50, 70), (90, 40), (64, 64))]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        hf.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 90}),
+        hf.DetrImageProcessorPil(size={"height": 40, "width": 56}, image_mean=[0.1, 0.2, 0.3], resample=3),
+        hf.DetrImageProcessorPil(size={"shortest_edge": 32, "longest_edge": 60}, do_normalize=False),
+    ],
+    ids=["aspect", "fixed", "plain"],
+)
+def test_images_are_read_and_written_as_theirs(theirs: Any, tmp_path: Path) -> None:
+    model = make_theirs(BACKBONES["basic"])
+    model.save_pretrained(tmp_path / "a")
+    theirs.save_pretrained(tmp_path / "a")
+    folder = read(tmp_path / "a")
+    wanted, found = theirs(pictures(), return_tensors="pt"), folder.image.collate(
+        [folder.image.encode(each) for each in pictures()]
+    )  # fmt: skip
+    assert torch.equal(found.values, wanted["pixel_values"])
+    assert (
+        wanted["pixel_mask"]
+        .bool()
+        .equal(torch.ones_like(wanted["pixel_mask"]).bool() if found.valid is None else found.valid)
+    )
+    detr.write(predictor_of(folder), tmp_path / "b", "fp32")
+    again = hf.AutoImageProcessor.from_pretrained(tmp_path / "b", backend="pil")
+    assert torch.equal(again(pictures(), return_tensors="pt")["pixel_values"], wanted["pixel_values"])
+    assert read(tmp_path / "b").image == folder.image
+
+
+def test_a_folder_without_settings_of_images(tmp_path: Path) -> None:
+    make_theirs(BACKBONES["basic"]).save_pretrained(tmp_path)
+    assert read(tmp_path).image == detr.IMAGES
+    (tmp_path / detr.PROCESSOR).write_text(json.dumps({"size": 600, "max_size": 1000}))  # as first published
+    assert (read(tmp_path).image.resize, read(tmp_path).image.max_size) == (600, 1000)
+    limited = detr.write_image_settings(ImageProcessor(resize=40, crop=0, patch=1), detector=True)
+    assert limited["size"] == {"shortest_edge": 40, "longest_edge": 4000}  # there is always a limit there
+
+
+# --- ResNet ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ResNetModel", "ResNetForImageClassification", "ResNetBackbone"])
+def test_resnet_folders_start_a_backbone(kind: str, tmp_path: Path) -> None:
+    config = hf.ResNetConfig(**BACKBONES["bottleneck"])
+    theirs = stir(getattr(hf, kind)(config))
+    theirs.save_pretrained(tmp_path)
+    ours = resnet.load_start(tmp_path, json.loads((tmp_path / "config.json").read_text())).model["backbone"].eval()
+    pixels = torch.randn(2, 3, 70, 90)
+    with torch.no_grad():
+        found = theirs(pixels, output_hidden_states=True).hidden_states[-1]
+        assert torch.allclose(ours(pixels)[0], found, rtol=1e-5, atol=1e-4)
+    with pytest.raises(UserError, match="holds a ResNet.*regard train detect start="):
+        load_folder(tmp_path, {})
