@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import regard
 from regard.errors import UserError
 from regard.families.detr import SIZES, Config, Model
 from regard.formats.huggingface import detr, resnet
@@ -253,3 +254,67 @@ def test_resnet_folders_start_a_backbone(kind: str, tmp_path: Path) -> None:
         assert torch.allclose(ours(pixels)[0], found, rtol=1e-5, atol=1e-4)
     with pytest.raises(UserError, match="holds a ResNet.*regard train detect start="):
         load_folder(tmp_path, {})
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+TRAINED = {
+    "train.steps": 2, "train.warmup": 1, "train.batch": 4, "data.examples": 8, "train.eval_every": 9,
+    "train.tensorboard": False, "device": "cpu",
+}  # fmt: skip
+
+
+def test_predictions_are_those_of_transformers(tmp_path: Path) -> None:
+    theirs = make_theirs(BACKBONES["basic"], id2label=dict(enumerate("abcde")))
+    theirs.save_pretrained(tmp_path)
+    processor = hf.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 90})
+    processor.save_pretrained(tmp_path)
+    ours = regard.load(tmp_path)
+    for image, found in zip(pictures(), ours.predict(pictures(), threshold=0.3), strict=True):
+        with torch.no_grad():
+            outputs = theirs(**processor(image, return_tensors="pt"))
+        (wanted,) = processor.post_process_object_detection(outputs, 0.3, [image.size[::-1]])
+        order = wanted["scores"].argsort(descending=True)
+        assert [each.label for each in found.objects] == ["abcde"[number] for number in wanted["labels"][order]]
+        assert [each.score for each in found.objects] == pytest.approx(wanted["scores"][order].tolist(), abs=1e-5)
+        limits = torch.tensor([*image.size, *image.size])
+        boxes = torch.tensor([each.box for each in found.objects]).reshape(-1, 4)
+        assert torch.allclose(boxes, wanted["boxes"][order].clamp(min=0).minimum(limits), atol=1e-3)
+    assert found.objects
+
+
+def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path) -> None:
+    make_theirs(BACKBONES["basic"]).save_pretrained(tmp_path / "theirs")
+    hf.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 90}).save_pretrained(tmp_path / "theirs")
+    run = regard.train("detect", TRAINED, start=str(tmp_path / "theirs"), out=tmp_path / "run")
+    assert run.run.model.backbone_norm.kind == "frozen" and run.image.max_size == 90
+    report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+    assert any("transformers differs" in value for value in report.values())
+    theirs = hf.DetrForObjectDetection.from_pretrained(tmp_path / "hf").eval()
+    same_outputs(theirs, run.model.cpu(), 75, 50)
+    assert list(theirs.config.id2label.values()) == list(run.labels)
+    again = regard.load(tmp_path / "hf")
+    assert [each.label for each in again.predict(pictures()[0], threshold=0.0).objects] == [
+        each.label for each in run.predict(pictures()[0], threshold=0.0).objects
+    ]
+
+
+def test_a_run_starts_from_a_resnet(tmp_path: Path) -> None:
+    theirs = stir(hf.ResNetForImageClassification(hf.ResNetConfig(**BACKBONES["basic"], num_labels=3)))
+    theirs.save_pretrained(tmp_path / "resnet")
+    settings = TRAINED | {"start": str(tmp_path / "resnet"), "train.lr": 1e-12, "model.width": 64}
+    run = regard.train("detect", settings, out=tmp_path / "run")
+    model = run.run.model
+    assert (model.stages, model.bottleneck, model.backbone_norm.kind, model.width) == ((6, 12, 20), False, "frozen", 64)
+    first = theirs.resnet.embedder.embedder
+    stem = run.model.cpu().backbone.stem
+    assert torch.allclose(stem.convolution.weight, first.convolution.weight, atol=1e-6)
+    assert torch.equal(stem.norm.running_mean, first.normalization.running_mean)
+    notes = json.loads((tmp_path / "run" / "run.json").read_text())["start"]["notes"]
+    assert "new tensors: project.weight" in notes[0] and len(notes) == 1
+
+
+def test_frozen_norms_need_trained_weights(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model.backbone_norm.kind is frozen, and new weights have no statistics"):
+        regard.train("detect", TRAINED | {"model.backbone_norm.kind": "frozen"}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -26,7 +26,7 @@ from .image_settings import PROCESSOR, read_image_settings, write_image_settings
 from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
-    from ...tasks.predictor import AnyPredictor
+    from ...tasks.detect import DetectPredictor
 
 ARCHITECTURE = "DetrForObjectDetection"
 USAGE = """from transformers import pipeline
@@ -182,13 +182,13 @@ def read(path: Path, config: JsonMapping) -> DetrFolder:
     return DetrFolder(ours, model, image, tuple(label_names(config)))
 
 
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "AnyPredictor":
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "DetectPredictor":
     folder = read(path, config)
-    predictor: AnyPredictor = import_module("regard.tasks.detect").from_folder(folder, overrides)
+    predictor: DetectPredictor = import_module("regard.tasks.detect").from_folder(folder, overrides)
     return predictor
 
 
-def write(predictor: Any, draft: Path, precision: str) -> None:
+def write(predictor: "DetectPredictor", draft: Path, precision: str) -> None:
     """Write everything in the folder except its README."""
     c, labels = predictor.run.model, predictor.labels
     draft.mkdir()
@@ -205,7 +205,7 @@ def write(predictor: Any, draft: Path, precision: str) -> None:
     write_json(draft / PROCESSOR, write_image_settings(predictor.image, detector=True))
 
 
-def check(predictor: "AnyPredictor", draft: Path, precision: str) -> str:
+def check(predictor: "DetectPredictor", draft: Path, precision: str) -> str:
     """Compare the folder, as transformers and regard read it, with the run on random images, one of them padded."""
     c: detr.Config = predictor.run.model
     pixels = torch.randn(2, c.channels, 96, 128, generator=torch.Generator().manual_seed(1))
