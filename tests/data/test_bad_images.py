@@ -3,7 +3,9 @@
 import io
 import os
 import struct
+import sys
 import warnings
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from PIL import Image
 from regard.config.vision import ImageData
 from regard.data.images import labeled_images, open_images
 from regard.data.memory import as_sides
+from regard.data.trees import FolderTree
 from regard.errors import UserError
 from regard.processors import read_image
 from regard.processors.labels import collect_labels
@@ -362,3 +365,34 @@ def test_mistakes_in_memory_name_the_record() -> None:
             labeled_images(data, ImageData())
         kept = labeled_images(data, ImageData(invalid="skip"))
         assert labels(kept) == ["a"]
+
+
+def test_trees_that_cannot_be_read(tmp_path: Path) -> None:
+    folder = make(tmp_path / "all", "a/1.png", "b/2.png")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(folder / "a/1.png", "a/1.png")
+        archive.writestr("b/2.png", b"x" * 100)
+    content = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "damaged.zip").write_bytes(content.replace(b"x" * 100, b"y" * 100))
+    with pytest.raises(UserError, match=r"damaged\.zip/b/2\.png cannot be read .*create the archive again"):
+        read(tmp_path / "damaged.zip")
+    (tmp_path / "cut.zip").write_bytes(content.replace(b"PK\x01\x02", b"PK\x01\x09"))
+    with pytest.raises(UserError, match=r"cut\.zip cannot be unpacked .*; download or create it again"):
+        read(tmp_path / "cut.zip")
+    tree = FolderTree(folder)
+    (folder / "a" / "1.png").unlink()
+    with pytest.raises(UserError, match=r"1\.png cannot be read: No such file"):
+        tree.read("a/1.png")
+    with pytest.raises(UserError, match="gone cannot be read: No such file or directory; check its permissions"):
+        FolderTree(tmp_path / "gone")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty has no images; expected files such as \.png or \.jpg"):
+        open_images(str(tmp_path / "empty"), ImageData())
+
+
+def test_no_pillow_and_no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="an image is 0 × 0 pixels; expected at least one"):
+        open_image(Image.new("RGB", (0, 0)))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError, match=r"images need Pillow; install it with: pip install 'regard\[vision\]'"):
+        open_image(b"")

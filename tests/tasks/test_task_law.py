@@ -39,6 +39,8 @@ TINY = {
 GENERATE = {"decode.kind": "greedy", "decode.max_tokens": 6}
 LANGUAGE = {"data.max_tokens": 24, **GENERATE}
 FEW = {"data.examples": 40}
+AUGMENTED = {"data.mixup": 0.5, "data.cutmix": 1.0, "data.randaugment": 2, "data.color": 0.3, "data.erase": 0.5}
+AUGMENTED |= {"data.flip": True, "model.depth_dropout": 0.3}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),
@@ -51,7 +53,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("masked", {**FEW, "model.inner": 48}),
     "classify-image": (
         "classify-image",
-        {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, "data.mixup": 0.5},
+        {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED},
     ),
     "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
 }
