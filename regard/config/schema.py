@@ -186,11 +186,16 @@ class WarmupStableDecay(Base):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.2  # fraction of the steps
 
 
+LayerDecay: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+"""The rate of a layer is that of the layer above times this; 1: all layers have the same rate."""
+
+
 class Adam(Base):
     kind: Literal["adam"] = "adam"
     betas: tuple[Share, Share] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0)] = 1e-9
     decay: Annotated[float, Field(ge=0)] = 0.0
+    layer_decay: LayerDecay = 1.0
 
 
 class AdamW(Base):
@@ -198,6 +203,7 @@ class AdamW(Base):
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Annotated[float, Field(gt=0)] = 1e-8
     decay: Annotated[float, Field(ge=0)] = 0.01
+    layer_decay: LayerDecay = 1.0
 
 
 Schedule: TypeAlias = Annotated[Noam | Cosine | Linear | Constant | WarmupStableDecay, Field(discriminator="kind")]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
-from ..parts.init import initialize, normal, ones, zeros
+from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid
 from ..parts.pooling import pool
 from .spec import ModelSpec
@@ -78,6 +78,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    no_decay = ("first",)
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.pooling = c.pool
@@ -138,9 +140,11 @@ class Model(nn.Module):
         return encoded.states if self.classes is None else self.label_logits(encoded)
 
 
-INITIAL = {
+INITIAL: dict[str, Rule] = {
     r".*norm\.weight": ones,
     r".*bias": zeros,
     r"classes\.weight": zeros,
-    r"(first|positions\.table|.*\.weight)": normal(0.02),
+    r"(first|positions\.table)": normal(0.02),
+    r"patches\..*\.weight": fan_in,
+    r".*\.weight": glorot,
 }

@@ -17,6 +17,11 @@ def glorot(tensor: Tensor) -> Tensor:
     return init.xavier_uniform_(tensor)
 
 
+def fan_in(tensor: Tensor) -> Tensor:
+    """Inputs of variance 1 give outputs of variance 1."""
+    return init.kaiming_normal_(tensor, nonlinearity="linear")
+
+
 def zeros(tensor: Tensor) -> Tensor:
     return init.zeros_(tensor)
 

@@ -63,6 +63,8 @@ class LearnedGrid(PatchPositions):
     `before` tokens come before the patches; their positions are the first rows of the table.
     """
 
+    no_decay = ("table",)
+
     def __init__(self, side: int, width: int, before: int = 0) -> None:
         super().__init__()
         self.side, self.before = side, before

@@ -57,21 +57,19 @@ def draw_digit(digit: int, rng: np.random.Generator) -> np.ndarray:
     """A gray image (28, 28) of a digit: random font, size, place, rotation, shear, gray levels and noise."""
     from PIL import Image, ImageDraw
 
-    font = _font(FONTS[int(rng.integers(len(FONTS)))], int(rng.integers(30, 46)))
+    font = _font(FONTS[int(rng.integers(len(FONTS)))], int(rng.integers(36, 49)))
     canvas = Image.new("L", (DRAWN, DRAWN), 0)
-    place = DRAWN / 2 + rng.uniform(-6, 6), DRAWN / 2 + rng.uniform(-6, 6)
+    place = DRAWN / 2 + rng.uniform(-4, 4), DRAWN / 2 + rng.uniform(-4, 4)
     ImageDraw.Draw(canvas).text(place, str(digit), 255, font, anchor="mm")
-    shear, turn = rng.uniform(-0.25, 0.25), rng.uniform(-18, 18)
+    shear, turn = rng.uniform(-0.2, 0.2), rng.uniform(-15, 15)
     canvas = canvas.rotate(turn, Image.Resampling.BILINEAR)
     shift = -shear * DRAWN / 2
     canvas = canvas.transform(
         canvas.size, Image.Transform.AFFINE, (1, shear, shift, 0, 1, 0), Image.Resampling.BILINEAR
     )
     ink = np.asarray(canvas.resize((SIDE, SIDE), Image.Resampling.BOX), np.float32) / 255
-    dark, light = rng.uniform(0, 90), rng.uniform(150, 255)
-    if rng.random() < 0.5:
-        dark, light = light, dark
-    values = dark + (light - dark) * ink + rng.normal(0, rng.uniform(2, 20), (SIDE, SIDE))
+    dark, light = rng.uniform(0, 80), rng.uniform(160, 255)
+    values = dark + (light - dark) * ink + rng.normal(0, rng.uniform(2, 15), (SIDE, SIDE))
     gray: np.ndarray = np.rint(values.clip(0, 255)).astype(np.uint8)
     return gray
 

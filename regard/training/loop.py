@@ -168,7 +168,7 @@ class Trainer:
         if self.settings.minutes and number <= self.settings.warmup:
             state.warm_seconds = self.elapsed
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(number)
+            group["lr"] = self.learning_rate(number) * group["rate_scale"]
         for position, part in enumerate(self.resampled):
             part.resample(number, random.Random(f"{self.settings.seed} {number} {position}").getrandbits(63))
         loss = self.compute_gradients(number, step)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Optimizer
 from ..errors import UserError
+from ..parts import Stack
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
@@ -52,17 +53,42 @@ def seed_everything(number: int) -> None:
 def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Adam:
     """Build Adam or AdamW over the trainable parameters.
 
-    Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms and biases.
+    Weight decay applies to tensors of two dimensions or more (matrices and embeddings), not to norms and biases, nor to
+    what a module names in `no_decay`. The rate of a group is that of the schedule times its `rate_scale`.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not trained:
         raise UserError("the model has nothing to train: every parameter is frozen; unfreeze some")
-    groups = [
-        {"params": [each for each in trained if each.dim() >= 2], "weight_decay": settings.decay},
-        {"params": [each for each in trained if each.dim() < 2], "weight_decay": 0.0},
-    ]
+    modules = model.named_modules()
+    kept = {f"{place}.{name}".lstrip(".") for place, each in modules for name in getattr(each, "no_decay", ())}
+    scales = rate_scales(model, settings.layer_decay)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        decay = settings.decay if parameter.dim() >= 2 and name not in kept else 0.0
+        groups.setdefault((scales[name], decay), []).append(parameter)
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
-    return kind([group for group in groups if group["params"]], betas=settings.betas, eps=settings.eps, fused=True)
+    named = [{"params": each, "weight_decay": decay, "rate_scale": scale} for (scale, decay), each in groups.items()]
+    return kind(named, betas=settings.betas, eps=settings.eps, fused=True)
+
+
+def rate_scales(model: nn.Module, decay: float) -> dict[str, float]:
+    """The factor of the learning rate for every parameter by name: 1 at the top, times `decay` for each layer below.
+
+    The layers are those of the model's stacks in order; what comes before them, such as embeddings, is one layer more.
+    """
+    layers = [
+        f"{name}.layers.{number}."
+        for name, each in model.named_modules()
+        if isinstance(each, Stack)
+        for number in range(len(each.layers))
+    ]
+    scales, before = dict[str, float](), 0
+    for name, _ in model.named_parameters():
+        own = next((number for number, layer in enumerate(layers, 1) if name.startswith(layer)), None)
+        before = own or before  # what is between layers has the rate of the layer before it
+        depth = before if own or before < len(layers) else len(layers) + 1
+        scales[name] = decay ** (len(layers) + 1 - depth)
+    return scales
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:

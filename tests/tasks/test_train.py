@@ -23,6 +23,7 @@ from regard.config.schema import Constant, Cosine, Linear, Noam, Train, WarmupSt
 from regard.data.batch import Batch
 from regard.device import resolve_device
 from regard.errors import UserError
+from regard.families import transformer, vit
 from regard.parts.inputs import Inputs
 from regard.parts.losses import smoothed_cross_entropy
 from regard.training import checkpoint, curves, fit, loop, progress
@@ -283,6 +284,26 @@ def test_weight_decay_excludes_norms_and_biases() -> None:
     }  # fmt: skip
     assert type(found) is torch.optim.AdamW
     assert (found.defaults["betas"], found.defaults["eps"]) == ((0.8, 0.9), 1e-7)
+
+
+def test_layers_below_learn_more_slowly_and_positions_do_not_decay(tmp_path: Path) -> None:
+    image = {"image": 8, "patch": 4, "width": 8, "heads": 2, "layers": 3, "inner": 8, "head": "class", "labels": 2}
+    model = vit.Model(vit.Config(**image))
+    settings = Train(optimizer={"kind": "adamw", "decay": 0.5, "layer_decay": 0.5}).optimizer
+    groups = optim.build_optimizer(model, settings).param_groups
+    found = {id(each): (group["rate_scale"], group["weight_decay"]) for group in groups for each in group["params"]}
+    of = {name: found[id(each)] for name, each in model.named_parameters()}
+    assert len(of) == len(found) and of["first"] == of["positions.table"] == (0.0625, 0.0)
+    assert of["patches.project.weight"] == (0.0625, 0.5)
+    weights = [of[f"encoder.layers.{number}.feed.{name}.weight"] for number in range(3) for name in ("into", "out")]
+    assert weights == [(scale, 0.5) for scale in (0.125, 0.125, 0.25, 0.25, 0.5, 0.5)]
+    assert of["encoder.norm.weight"] == (1, 0) and of["classes.weight"] == (1, 0.5)
+    shape = {"vocab": 9, "width": 8, "heads": 2, "layers": 2, "decoder_layers": 2, "inner": 8}
+    both = transformer.Model(transformer.Config(**shape))
+    scales = optim.rate_scales(both, 0.5)
+    assert {scales[name] for name in scales if name.startswith("encoder.layers.0")} == {0.0625}
+    assert {scales[name] for name in scales if name.startswith("decoder.layers.1")} == {0.5}
+    assert set(optim.rate_scales(net(), 0.5).values()) == {1.0}  # no stack
 
 
 def test_frozen_parameters_stay_and_a_fully_frozen_model_is_refused(tmp_path: Path) -> None:
