@@ -23,7 +23,7 @@ class ImageData(TableData):
     erase: Share = 0.0  # how often a random rectangle is erased
     mixup: Annotated[float, Field(ge=0)] = 0.0  # alpha of mixup (1710.09412); 0: off
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # alpha of CutMix (1905.04899); with mixup, each half of the time
-    examples: Positive = 10000  # embedded training images
+    examples: Positive = 20000  # embedded training images
 
 
 class ImageDecode(Base):
