@@ -17,7 +17,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def run(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="translate, generate, encode, long, scaling, tune or big-file.")
+        str,
+        typer.Argument(metavar="WHAT", help="translate, generate, encode, long, scaling, tune, vision or big-file."),
     ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
     size: Annotated[str | None, typer.Option(help="Model size; default: the size of the published results.")] = None,

@@ -143,6 +143,8 @@ class ResNet(nn.Module):
         masks = None
         if valid is not None and self.stem.norm.masked:
             masks, pixels = self._masks(valid), pixels * valid[:, None]
+        if not (pixels.is_cuda and self.stem.norm.masked):  # convolutions are faster; CUDA's group norm would copy
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         x = F.max_pool2d(self.stem(pixels, masks), 3, 2, 1)
         x = x if masks is None else x * masks[x.size(2), x.size(3)]
         for stage in self.stages:

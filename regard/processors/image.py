@@ -70,9 +70,11 @@ class ImageProcessor(SavedSettings):
         """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
         whole = self._limit_aspect(open_image(raw), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
-        pixels: Array = np.asarray(image, np.float32).transpose(2, 0, 1) / 255
-        normalized: Array = (pixels - self._channels(self.mean)) / self._channels(self.std)
-        return erase(normalized, rng) if rng is not None and self.erase and rng.random() < self.erase else normalized
+        pixels: Array = np.asarray(image).transpose(2, 0, 1).astype(np.float32, order="C")
+        pixels /= 255  # in place: a third of the time
+        pixels -= self._channels(self.mean)
+        pixels /= self._channels(self.std)
+        return erase(pixels, rng) if rng is not None and self.erase and rng.random() < self.erase else pixels
 
     def cost(self, encoded: Array) -> int:
         return math.prod(-(-side // self.patch) for side in encoded.shape[1:])
