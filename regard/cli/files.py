@@ -28,7 +28,8 @@ def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> Non
         print(json_line(record) if details else line)
         sys.stdout.flush()
     if skipped:
-        print(f"regard: {skipped:,} files cannot be read (data.invalid=skip)", file=sys.stderr)
+        noun = "file" if skipped == 1 else "files"
+        print(f"regard: {skipped:,} {noun} cannot be read (data.invalid=skip)", file=sys.stderr)
 
 
 def answers(predictor: Any, sources: Iterable[Source]) -> Iterator[tuple[Entry, Any, Any]]:
