@@ -49,6 +49,7 @@ class Pretrained:
         if self.predictor.run.tune.kind != "none":
             raise UserError(f"start={start} is a tuned run; merge it into one model first (`regard convert --merge`)")
         self.weights: dict[str, Tensor] = self.predictor.model.state_dict()
+        self.resized: dict[str, Tensor] = {}  # tensors of the start, interpolated to the sizes of the model
         self.new: list[str] = []  # tensors of the model that the start does not have
         self.unfrozen: list[str] = []  # `new`, and heads with a row per label: trained even if all else is frozen
 
@@ -83,15 +84,19 @@ class Pretrained:
         own, names = model.state_dict(), self.shared_names(model)
         with torch.no_grad():
             for name in names:
-                own[name].copy_(self.weights[name])
+                own[name].copy_(self.resized.get(name, self.weights[name]))
         unused = [name for name in self.weights if name not in own]
         new = f"new tensors: {_name_list(self.new)}" if self.new else "no new tensors"
+        new += f"; resized: {_name_list(list(self.resized))}" if self.resized else ""
         notes = [f"start: {len(names)} tensors from {self.start}; {new}"]
         return notes + ([f"start: unused tensors: {_name_list(unused)}"] if unused else [])
 
     def share_weights(self, model: "nn.Module", device: "torch.device") -> None:
         """Let the model use the parameters of the start itself: several models then hold them in memory once."""
         base, names = self.predictor.model.to(device), set(self.copy_buffers(model)).difference(self.unfrozen)
+        for name, tensor in self.resized.items():
+            model.get_parameter(name).data.copy_(tensor)
+        names.difference_update(self.resized)
         shared = {
             id(own): base.get_parameter(full)
             for path, module in model.named_modules()
@@ -119,9 +124,10 @@ class Pretrained:
         from .families import family
 
         own = model.state_dict()
+        self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
         top = {name for name in {*own, *self.weights} if name.partition(".")[0] in spec.head_modules}
-        names = [name for name in own if name in self.weights and own[name].shape == self.weights[name].shape]
+        names = [name for name in own if name in self.weights and own[name].shape == self._shape(name)]
         new = {name for name in own if name not in self.weights} if self.partial else top
         wrong = [name for name in own if name not in names and name not in new]
         wrong += [name for name in self.weights if name not in own and name not in top]
@@ -130,6 +136,21 @@ class Pretrained:
         self.new = [name for name in own if name not in names]
         self.unfrozen = [name for name in own if name in self.new or name.partition(".")[0] in spec.label_modules]
         return names
+
+    def _shape(self, name: str) -> "torch.Size":
+        return self.resized.get(name, self.weights[name]).shape
+
+    def _resized(self, model: "nn.Module") -> "dict[str, Tensor]":
+        """Tensors of the start that fit parts of the model after interpolation: positions of another image size."""
+        resized = {}
+        for path, part in model.named_modules():
+            name = f"{path}.table"
+            given = self.weights.get(name)
+            if given is None or not hasattr(part, "fit") or given.shape == part.table.shape:
+                continue
+            if (table := part.fit(given)) is not None:
+                resized[name] = table
+        return resized
 
     def _mismatch(self, name: str, own: "Mapping[str, Tensor]", tuned: Path | None) -> str:
         here, there = (f"{tuple(some[name].shape)}" if name in some else "missing" for some in (own, self.weights))

@@ -54,7 +54,13 @@ def smallest_vocab(c: object) -> int:
 
 
 def random_inputs(model: nn.Module, vocab: int, rows: int, tokens: int) -> list[Inputs]:
-    """Random tokens for every text that the model reads at once; none if its `forward` does not take Inputs."""
+    """Random tokens for every text that the model reads at once; none if its `forward` does not take Inputs.
+
+    A model of images makes its own.
+    """
+    if make := getattr(model, "random_inputs", None):
+        own: list[Inputs] = make(rows)
+        return own
     parameters = signature(model.forward).parameters.values()
     required = [each for each in parameters if each.default is each.empty]
     if not all(each.annotation in (Inputs, "Inputs") for each in required):

@@ -17,6 +17,7 @@ from .virtual_tokens import (
     VirtualTokens,
     check_keeps_prefix,
     initial_tokens,
+    noise_for,
     shift_positions,
     start_method,
 )
@@ -49,18 +50,21 @@ class PrefixTuning(VirtualTokens):
 
 
 def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> Injection:
-    """Give every self-attention a prefix. It starts as the model's own keys and values of `init_tokens`."""
+    """Give every self-attention a prefix. It starts as the keys and values that `init_tokens` or noise have."""
     check_keeps_prefix(model, "prefix")
     injection = PrefixTuning("prefix", model, settings.length)
     for path, stack in injection.stacks.items():
         injection.add_handles(stack.register_forward_pre_hook(partial(injection.supply_cache, path), with_kwargs=True))
-    tokens = Inputs("tokens", initial_tokens(model, settings.length, init_tokens))
+    noise = noise_for(model, "prefix")
+    tokens = noise or [Inputs("tokens", initial_tokens(model, settings.length, init_tokens))]
     with injection.capture() as captures, torch.no_grad(), _eval_mode(model):
-        model(*[tokens] * (injection.has_encoder + injection.has_decoder))
+        model(*tokens * (injection.has_encoder + injection.has_decoder))
     for path, cache in captures.items():
-        for i, (k, v) in enumerate(cache.key_values()):
-            injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k[0].clone(), v[0].clone()))
-    injection.replace_methods(model, _methods(injection))
+        for i, both in enumerate(cache.key_values()):
+            k, v = (each[0][:, torch.arange(settings.length) % each.size(2)].clone() for each in both)
+            injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k, v))
+    if not noise:  # images have no positions to move
+        injection.replace_methods(model, _methods(injection))
     return injection
 
 

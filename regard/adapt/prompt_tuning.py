@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config.tuning import Prompt
-from ..parts import Cache, Encoded, Inputs, Stack
+from ..parts import Cache, Encoded, Inputs, Mask, Stack
 from ..parts.efficient import GlobalAttention
 from .injection import Injection, unsupported
 from .virtual_tokens import (
@@ -21,6 +21,7 @@ from .virtual_tokens import (
     check_has_stack,
     check_keeps_prefix,
     initial_tokens,
+    noise_for,
     shift_positions,
     start_method,
     thread_key,
@@ -85,9 +86,49 @@ class PromptTuning(VirtualTokens):
         return weights[..., 0 if stack.causal else self.length :, self.length :]
 
 
+class ImagePromptTuning(VirtualTokens):
+    """`vectors` (length, width) before the patches of an image (2203.12119): the encoder reads them with every image.
+
+    Its input has positions already, and its states of the vectors are cut off.
+    """
+
+    def __init__(self, model: nn.Module, vectors: Tensor) -> None:
+        super().__init__("prompt", model, len(vectors))
+        self.vectors = nn.Parameter(vectors)
+
+    def add_to_input(self, stack: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor, Mask]:
+        """Forward pre-hook of the encoder."""
+        x, mask = arguments
+        x = torch.cat([self.vectors.to(x.dtype).expand(len(x), -1, -1), x], 1)
+        if mask.key_valid is not None:
+            mask = mask.replace(key_valid=F.pad(mask.key_valid, (self.length, 0), value=True))
+        return x, mask
+
+    def cut_from_output(self, stack: nn.Module, arguments: tuple[Any, ...], states: Tensor) -> Tensor:
+        """Forward hook of the encoder."""
+        return states[:, self.length :]
+
+    def text_only(self, path: str, weights: Tensor) -> Tensor:
+        return weights[..., self.length :, self.length :]
+
+
+def install_for_images(model: nn.Module, settings: Prompt) -> Injection:
+    """Put learned vectors before the patches of every image. They start as small random numbers."""
+    (stack,) = (each for each in model.modules() if isinstance(each, Stack))
+    weight = next(stack.parameters())
+    vectors = 0.02 * torch.randn(settings.length, weight.size(-1), device=weight.device)
+    injection = ImagePromptTuning(model, vectors)
+    injection.add_handles(
+        stack.register_forward_pre_hook(injection.add_to_input), stack.register_forward_hook(injection.cut_from_output)
+    )
+    return injection
+
+
 def install(model: nn.Module, settings: Prompt, init_tokens: Sequence[int]) -> Injection:
     """Put learned vectors before every text. They start as the embeddings of `init_tokens`."""
     check_has_stack(model, "prompt")
+    if noise_for(model, "prompt"):
+        return install_for_images(model, settings)
     if all(each.causal for each in model.modules() if isinstance(each, Stack)):
         check_keeps_prefix(model, "prompt")
     if any(isinstance(each, GlobalAttention) and each.leading_globals for each in model.modules()):

@@ -82,7 +82,10 @@ def _initial_tokens(run: Run, processors: Mapping[str, Processor]) -> Sequence[i
             f"tune.words is {text!r}, but source and target have separate vocabularies; leave it out to initialize "
             "the prefix from random tokens"
         )
-    if not (tokens := next(iter(processors.values())).encode(text).tolist()):
+    first = next(iter(processors.values()))
+    if first.modality != "tokens":
+        raise UserError(f"tune.words is {text!r}, but this model reads {first.modality}; leave it out")
+    if not (tokens := first.encode(text).tolist()):
         raise UserError(f"tune.words is {text!r}, which has no tokens; give some words, or leave it out")
     found: list[int] = tokens
     return found

@@ -110,7 +110,11 @@ class VirtualTokens(Injection):
         """Forward pre-hook of a stack: a call without a cache gets one that holds the virtual tokens."""
         given = dict(zip(STACK_ARGUMENTS, arguments, strict=False)) | named
         if given.get("cache") is None:
-            given["cache"] = self._cache(path, given["x"])
+            x, mask = given["x"], given["mask"]
+            given["cache"] = self._cache(path, x)
+            if mask.positions is None and thread_key() not in self._captures:  # of images; they tell the number of keys
+                places = torch.arange(self.length, self.length + x.size(1), device=x.device)
+                given["mask"] = mask.replace(positions=places.expand(len(x), -1))
         return (), given
 
     def _cache(self, path: str, x: Tensor) -> Cache:
@@ -178,6 +182,17 @@ def check_keeps_prefix(model: nn.Module, kind: str) -> None:
         if kernel is None or not kernel.biasable or not issubclass(layer.attention.cache_layout(None)[0], DenseLayout):
             name = type(layer.attention if kernel is None else kernel).__name__
             raise unsupported(kind, f"its attention ({name}) does not keep every key, so a prefix would be lost")
+
+
+def noise_for(model: nn.Module, kind: str) -> list[Inputs]:
+    """An image of noise for a model that reads images with one encoder; none for models of texts."""
+    make = getattr(model, "random_inputs", None)
+    if make is None:
+        return []
+    if sum(isinstance(each, Stack) for each in model.modules()) > 1:
+        raise unsupported(kind, "its attention has positions for image and objects only")
+    noise: list[Inputs] = make(1)
+    return noise
 
 
 def initial_tokens(model: nn.Module, length: int, tokens: Sequence[int]) -> Tensor:

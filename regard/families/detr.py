@@ -25,6 +25,7 @@ from ..parts import (
     slots,
 )
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
+from ..parts.patches import random_images
 from ..parts.resnet import ResNet
 from .spec import ModelSpec
 
@@ -139,6 +140,10 @@ class Model(nn.Module):
     @property
     def context(self) -> int | None:
         return None
+
+    def random_inputs(self, rows: int) -> list[Inputs]:
+        """Images of noise, to probe the model with."""
+        return [random_images(rows, self.backbone.stem.convolution.weight)]
 
     def encode(self, image: Inputs) -> tuple[Encoded, Tensor]:
         """The states of the feature map, and the positions of its places."""

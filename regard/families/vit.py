@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, zeros
-from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid
+from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, random_images
 from ..parts.pooling import pool
 from .spec import ModelSpec
 
@@ -82,7 +82,7 @@ class Model(nn.Module):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.pooling = c.pool
+        self.pooling, self.image = c.pool, c.image
         self.patches = PatchEmbedding(c.channels, c.width, c.patch)
         self.first = nn.Parameter(torch.zeros(1, 1, c.width)) if c.pool == "first" else None  # the class token
         learned = c.positions == "learned"
@@ -112,6 +112,10 @@ class Model(nn.Module):
     @property
     def context(self) -> int | None:
         return None
+
+    def random_inputs(self, rows: int) -> list[Inputs]:
+        """Images of noise, to probe the model with."""
+        return [random_images(rows, self.patches.project.weight, self.image)]
 
     def encode(self, image: Inputs) -> Encoded:
         grid, valid = self.patches(image.values), self.patches.valid(image.valid)

@@ -1,9 +1,12 @@
 """Images as sequences: a linear map of square patches, and positions of the grid they form."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .inputs import Inputs
 from .positions import GridPositions
 
 
@@ -18,6 +21,7 @@ class PatchEmbedding(nn.Module):
         self.patch, self.project = patch, nn.Conv2d(channels, width, patch, patch)
 
     def forward(self, pixels: Tensor) -> Tensor:
+        pixels = pixels.to(self.project.weight.dtype)
         right, bottom = (-pixels.size(side) % self.patch for side in (3, 2))
         out: Tensor = self.project(F.pad(pixels, (0, right, 0, bottom)) if right or bottom else pixels)
         return out
@@ -77,6 +81,16 @@ class LearnedGrid(PatchPositions):
             table = F.interpolate(pixels, (rows, columns), mode="bicubic", align_corners=False).permute(0, 2, 3, 1)
         return table[0]
 
+    def fit(self, table: Tensor) -> Tensor | None:
+        """The table of another grid, interpolated to this one (bicubic); None if it has no equal rows before it."""
+        side = math.isqrt(table.size(1) - self.before)
+        if side * side != table.size(1) - self.before or table.size(2) != self.table.size(2):
+            return None
+        other = LearnedGrid(side, table.size(2), self.before)
+        other.table.data = table
+        with torch.no_grad():
+            return torch.cat([other.first(), other.grid(self.side, self.side).flatten(0, 1)[None]], 1)
+
     def first(self) -> Tensor:
         """The positions of the tokens before the patches."""
         return self.table[:, : self.before]
@@ -93,3 +107,9 @@ class SinusoidGrid(PatchPositions):
         device = self.sinusoid.rate.device
         y, x = (self.sinusoid.vectors(torch.arange(size, device=device)) for size in (rows, columns))
         return torch.cat([y[:, None].expand(-1, columns, -1), x[None].expand(rows, -1, -1)], -1)
+
+
+def random_images(rows: int, convolution: Tensor, side: int = 64) -> Inputs:
+    """Images of noise for a model whose first convolution has this weight."""
+    noise = torch.randn(rows, convolution.size(1), side, side, generator=torch.Generator().manual_seed(1), device="cpu")
+    return Inputs("pixels", noise.to(convolution.device))

@@ -140,7 +140,7 @@ class ResNet(nn.Module):
 
     def forward(self, pixels: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Features, and which of their places (batch, rows, columns) are valid; None: all."""
-        masks = None
+        masks, pixels = None, pixels.to(self.stem.convolution.weight.dtype)
         if valid is not None and self.stem.norm.masked:
             masks, pixels = self._masks(valid), pixels * valid[:, None]
         if not (pixels.is_cuda and self.stem.norm.masked):  # convolutions are faster; CUDA's group norm would copy

@@ -1,6 +1,7 @@
 """Classification of images: one label for an image."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -208,19 +209,33 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     splits = open_splits(run, data_split)
     labels = label_set(run, collect_labels(splits["train"], ONE_LABEL), kept, LABEL, splits)
     image = kept.get(IMAGE)
-    image = image if isinstance(image, ImageProcessor) else image_processor(run.data, run.model)
+    image = image_processor(run.data, run.model, image if isinstance(image, ImageProcessor) else None)
     run = with_model_settings(run, head="class", labels=len(labels))
     predictor = ClassifyImagePredictor(run, build_model(run), image, labels, device)
     return ClassifyImageJob(predictor, splits)
 
 
-def image_processor(data: ImageData, model: Any) -> ImageProcessor:
-    """How images are read: squares of data.size pixels, changed in training as data.* says."""
-    side = data.size or model.image
-    return ImageProcessor(
-        resize=side, crop=side, mean=data.mean, std=data.std, patch=model.patch, scale=(data.crop, 1.0), flip=data.flip,
-        color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
+def image_processor(data: ImageData, model: Any, kept: ImageProcessor | None = None) -> ImageProcessor:
+    """How images are read: squares of data.size pixels, changed in training as data.* says.
+
+    `kept` is the processor of a start: how it resizes and normalizes stays, unless data.* says otherwise.
+    """
+    side, usual = data.size or model.image, ImageData()
+    image = kept or ImageProcessor(resize=side, crop=side)
+    return replace(
+        _resized(image, side), mean=image.mean if kept and data.mean == usual.mean else data.mean,
+        std=image.std if kept and data.std == usual.std else data.std, patch=model.patch, scale=(data.crop, 1.0),
+        flip=data.flip, color=data.color, randaugment=data.randaugment, strength=data.strength, erase=data.erase,
     )  # fmt: skip
+
+
+def _resized(image: ImageProcessor, side: int) -> ImageProcessor:
+    """The processor for squares of `side` pixels, which resizes and crops in the same proportion."""
+    if image.crop:
+        sides = (image.resize,) if isinstance(image.resize, int) else image.resize
+        scaled = tuple(round(each * side / image.crop) for each in sides)
+        return replace(image, resize=scaled[0] if isinstance(image.resize, int) else (scaled[0], scaled[1]), crop=side)
+    return replace(image, resize=side if isinstance(image.resize, int) else (side, side))
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> ClassifyImagePredictor:

@@ -44,7 +44,7 @@ class LabelAnswers:
         """The share of examples whose label is among the TOP likeliest; empty if there are not more labels."""
         if len(self.labels) <= TOP:
             return {}
-        best = logprobs.topk(TOP).indices.tolist()
+        best = logprobs.exp().sort(descending=True, stable=True).indices[:, :TOP].tolist()  # as `ranked_labels`
         hits = sum(self.labels.ids.get(label) in row for label, row in zip(references, best, strict=True))
         return {f"top-{TOP} accuracy": hits / len(references)}
 

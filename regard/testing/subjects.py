@@ -247,7 +247,8 @@ def enlarge(model: nn.Module) -> nn.Module:
     keys = [each.std().item() for path, each in model.named_parameters() if path.endswith("key.weight")]
     scale = 0.1 / max(keys, default=0.1)  # not by the queries, which T5 has small
     for each in model.parameters():
-        each.data = each.data * max(scale, 1.5) if each.dim() > 1 else each.data + 0.2 * torch.randn_like(each)
+        large = each.dim() > 1 and bool(each.any())  # a head of zeros would hide every error
+        each.data = each.data * max(scale, 1.5) if large else each.data + 0.2 * torch.randn_like(each)
     return model
 
 

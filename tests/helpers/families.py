@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.config.run import family_of
 from regard.families import FAMILIES
 from regard.families.spec import Output
-from regard.parts.inputs import Modality
+from regard.parts.inputs import Inputs, Modality
 from regard.testing import Subject, make_subject
 from regard.testing.subjects import HEAD
 
@@ -165,6 +165,14 @@ def case_subject(case: Case, **settings: Any) -> Subject:
     subject = make_subject(family_of(case[0]), modality_of(case), output_of(case), settings_of(case) | settings)
     subject.exempt = frozenset(LOOSE.get(case, ()))
     return subject
+
+
+def sample(case: Case, rows: int, length: int) -> Inputs:
+    """Random inputs of a case: tokens, or images."""
+    if modality_of(case) == "tokens":
+        return Inputs("tokens", ids(rows, length))
+    subject = case_subject(case)
+    return subject.probe.batch(subject.sample(*[length] * rows))
 
 
 def ids(rows: int, tokens: int) -> Tensor:

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from helpers import marian, small
-from helpers.families import CASES, case_subject
+from helpers.families import CASES, PIXEL_CASES, case_subject
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -162,11 +162,14 @@ def test_prepacked_linear_follows_its_weights_and_is_trainable():
             model[0](x.double())
 
 
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize("case", CASES + PIXEL_CASES, ids=" ".join)
 def test_every_family(case):
     subject = case_subject(case)
     torch.manual_seed(0)
     model = subject.family.Model(subject.config).eval()  # of usual weights
+    for each in model.parameters():
+        if each.dim() > 1 and not each.any():  # a head that starts with zeros
+            each.data.normal_(0, 0.02)
     inputs = subject.probe.batch(subject.sample(7, 7, 7))
 
     def logprobs(model: nn.Module) -> torch.Tensor:

@@ -6,14 +6,13 @@ from threading import Barrier
 
 import pytest
 import torch
-from helpers.families import CASES, case_subject, ids
-from helpers.inputs import inputs
+from helpers.families import CASES, PIXEL_CASES, case_subject, sample
 from torch import Tensor, nn
 
 from regard.adapt import tune
 from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
-from regard.parts import Attention
+from regard.parts import Attention, Inputs
 from regard.testing.subjects import Writer
 
 THREADS, CALLS = 6, 3
@@ -21,8 +20,8 @@ METHODS = {
     "lora": Lora(rank=2, pattern="(?<!score)$"), "adapter": Adapter(bottleneck=4), "prompt": Prompt(length=3),
     "prefix": Prefix(length=2),
 }  # fmt: skip
-FIRST = [*{family: (family, name) for family, name in reversed(CASES)}.values()]  # one case per family
-KINDS = [case for case in FIRST if case[0] in ("gpt", "t5", "bert")]
+FIRST = [*{family: (family, name) for family, name in reversed(CASES + PIXEL_CASES)}.values()]  # one case per family
+KINDS = [case for case in FIRST if case[0] in ("gpt", "t5", "bert", "vit")]
 
 
 @pytest.mark.parametrize("case", FIRST, ids=" ".join)
@@ -48,14 +47,14 @@ def test_threads_share_the_fused_weights_of_a_fast_model(case: tuple[str, str]) 
 
 
 def threads_agree(case: tuple[str, str], model: nn.Module) -> None:
-    subject, texts = case_subject(case), [ids(2, 3 + i) for i in range(THREADS)]
+    subject, texts = case_subject(case), [sample(case, 2, 3 + i) for i in range(THREADS)]
     subject.module = model
 
     @torch.no_grad()
-    def call(tokens: Tensor) -> Tensor:
+    def call(given: Inputs) -> Tensor:
         if isinstance(subject, Writer):
-            return torch.cat([subject.write(tokens), subject.step(tokens, subject.start(2, None))])
-        return torch.stack(subject.read(inputs(tokens)))
+            return torch.cat([subject.write(given.values), subject.step(given.values, subject.start(2, None))])
+        return torch.stack(subject.read(given))
 
     barrier = Barrier(THREADS)
 

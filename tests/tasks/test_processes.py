@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import marian, reads, small
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ import regard
 from regard.config.run import resolve
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
+from regard.synthetic.digits import make_digits
 from regard.tasks import prepare
 from regard.tasks.objectives import ContrastiveObjective
 from regard.training import progress
@@ -38,6 +40,13 @@ TINY = {
 LANGUAGE = {"data.train": "text.txt", "data.max_tokens": 12, "train.batch": 6}
 LABELED = {"data.train": "labeled.tsv"}
 MASKED = {"data.train": "lines.txt", "data.next_sentence": True}
+AUGMENTED = {
+    "data.mixup": 0.5,
+    "data.cutmix": 1.0,
+    "data.randaugment": 2,
+    "data.erase": 0.5,
+    "model.depth_dropout": 0.2,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "translate": ("translate", {"data.train": "train.low,train.up"}),
     "packed": ("translate", {"data.train": "train.low,train.up", "data.packed": True, "data.max_tokens": 40}),
@@ -50,6 +59,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rdrop": ("classify", {**LABELED, "data.rdrop": 0.5}),
     "tag": ("tag", {"data.train": "tagged.txt"}),
     "masked": ("masked", MASKED),
+    "images": ("classify-image", {"data.train": "images", "model.image": 16, "train.batch": 9, **AUGMENTED}),
     "masked in 4": ("masked", {**MASKED, "train.accumulate": 4}),
 }
 
@@ -139,6 +149,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reads.write_texts(path / "pairs.tsv", [(each, each.upper()) for each in marian.sentences(40, 3)])
     reads.write_texts(path / "labeled.tsv", reads.labeled_examples(60, 1))
     reads.write_columns(path / "tagged.txt", reads.tagged_examples(40, 1))
+    for number, (image, label) in enumerate(make_digits(30)["train"]):
+        (place := path / "images" / label / f"{number}.png").parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place)
     (path / "text.txt").write_text("\n".join(marian.sentences(60, 1)) + "\n")
     (path / "lines.txt").write_text("\n".join(marian.sentences(40, 2)) + "\n")
     return path

@@ -1,0 +1,194 @@
+"""Image runs: start from others, tuned runs, data in memory, resuming, evaluation, and what the data wait for."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regard
+from regard.errors import UserError
+from regard.parts.patches import LearnedGrid
+from regard.synthetic import digits
+from regard.training import curves
+
+TINY = {
+    "model.width": 32, "model.heads": 2, "model.layers": 2, "model.inner": 48, "model.pool": "first", "train.steps": 2, "train.warmup": 1,
+    "train.batch": 8, "train.eval_every": 2, "train.save_every": 1, "train.tensorboard": False, "device": "cpu",
+}  # fmt: skip
+FINE = {key: value for key, value in TINY.items() if not key.startswith("model.")}
+RNG = np.random.default_rng(1)
+IMAGES = [RNG.integers(0, 256, (20 + 9 * number, 30), np.uint8) for number in range(4)]
+ROWS = [(RNG.integers(0, 256, (28, 28), np.uint8), "ab"[number % 2]) for number in range(16)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Any:
+    with mock.patch.object(digits, "HELD_OUT", 20), mock.patch.object(curves, "draw", lambda folder: None):
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("base") / "run"
+    regard.train("classify-image", {**TINY, "data.examples": 40}, out=out)
+    return out
+
+
+def start(base: Path, out: Path, **named: Any) -> Any:
+    settings = {key.replace("__", "."): named.pop(key) for key in [*named] if "__" in key}
+    return regard.train("classify-image", {**FINE, "start": str(base), **settings}, out=out, **named)
+
+
+def scores(predictor: Any) -> torch.Tensor:
+    return torch.tensor([each.score for each in predictor.predict(IMAGES)])
+
+
+# --- start -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_image_size_interpolates_the_positions(base: Path, tmp_path: Path) -> None:
+    first = regard.load(base).model
+    larger = start(base, tmp_path / "larger", model__image=56, train__lr=1e-12, data__examples=20)
+    wanted = first.positions.grid(14, 14).flatten(0, 1)
+    assert (larger.model.positions.table[0, 1:] - wanted).abs().max() < 1e-6
+    assert larger.model.positions.table[0, 0].equal(first.positions.table[0, 0])
+    assert (larger.image.resize, larger.image.crop) == (56, 56)
+    resized = start(base, tmp_path / "resized", data__size=42, train__lr=1e-12, data__examples=20)
+    assert resized.image.crop == 42 and resized.model.positions.table.shape == first.positions.table.shape
+    tuned = start(base, tmp_path / "tuned", model__image=56, tune__kind="lora", data__examples=20)
+    assert (scores(regard.load(tmp_path / "tuned")) - scores(tuned)).abs().max() < 1e-6
+    assert (
+        LearnedGrid(3, 8, 1).fit(torch.zeros(1, 8, 8)) is None and LearnedGrid(3, 8).fit(torch.zeros(1, 9, 4)) is None
+    )
+    with pytest.raises(UserError, match="does not fit this model: positions.table is missing in the model and"):
+        start(base, tmp_path / "never", model__positions="sinusoid", data__examples=20)
+
+
+def test_a_start_keeps_how_images_are_read_and_not_how_they_are_changed(base: Path, tmp_path: Path) -> None:
+    one = start(base, tmp_path / "one", data__examples=20, data__mean=(0.4, 0.4, 0.4), data__randaugment=3)
+    assert one.image.mean == (0.4, 0.4, 0.4) and one.image.std == (0.5, 0.5, 0.5) and one.image.randaugment == 3
+    two = start(tmp_path / "one", tmp_path / "two", data__examples=20, data__flip=True)
+    assert two.image.mean == (0.4, 0.4, 0.4) and two.image.randaugment == 0 and two.image.flip
+    regard.convert(base, to="huggingface", out=tmp_path / "folder")
+    settings = json.loads((tmp_path / "folder" / "preprocessor_config.json").read_text())
+    settings |= {"image_mean": [0.1, 0.2, 0.3], "size": {"height": 28, "width": 28}}
+    (tmp_path / "folder" / "preprocessor_config.json").write_text(json.dumps(settings))
+    three = start(tmp_path / "folder", tmp_path / "three", data__examples=20, data__size=56)
+    assert three.image.mean == (0.1, 0.2, 0.3) and three.image.resize == (56, 56)
+
+
+def test_other_labels_get_a_new_head(base: Path, tmp_path: Path) -> None:
+    other = start(base, tmp_path / "other", data={"train": ROWS, "holdout": 0.25})
+    assert other.labels.names == ["a", "b"] and other.predict(IMAGES[0]).label in "ab"
+
+
+# --- passes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["lora", "adapter", "prompt", "prefix"])
+def test_tuned_runs(kind: str, base: Path, tmp_path: Path) -> None:
+    tuned = start(base, tmp_path / kind, tune__kind=kind, data__examples=20, data__mixup=0.5)
+    wanted = scores(tuned)
+    assert (scores(regard.load(base, tune=tmp_path / kind)) - wanted).abs().max() < 1e-6
+    assert (tmp_path / kind / "model.safetensors").stat().st_size < 0.9 * (base / "model.safetensors").stat().st_size
+    if kind == "lora":
+        regard.convert(tmp_path / kind, merge=True, out=tmp_path / "merged")
+        assert (scores(regard.load(tmp_path / "merged")) - wanted).abs().max() < 1e-4
+    for precision in ("bf16", "int8"):
+        assert (scores(regard.load(tmp_path / kind, precision=precision)) - wanted).abs().max() < 0.05
+    if kind == "prompt":
+        with pytest.raises(UserError, match="tune.words is 'a cat', but this model reads pixels; leave it out"):
+            start(base, tmp_path / "words", tune__kind=kind, tune__words="a cat", data__examples=20)
+
+
+@pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"train.ema": 0.9}, {"train.accumulate": 2}])
+def test_training_with(settings: dict[str, Any], tmp_path: Path) -> None:
+    predictor = regard.train("classify-image", {**TINY, "data.examples": 20, **settings}, out=tmp_path / "run")
+    assert 0 < scores(predictor).min() <= scores(predictor).max() < 1
+
+
+# --- memory and resuming ---------------------------------------------------------------------------------------------
+
+
+def test_data_in_memory_and_their_guard(tmp_path: Path) -> None:
+    data = {"train": ROWS, "holdout": 0.25}
+    augmented = {**TINY, "data.mixup": 0.3, "data.randaugment": 1, "data.erase": 0.5, "data.flip": True}
+    for name, steps in (("whole", (4,)), ("halves", (2, 4))):
+        for count in steps:
+            resume = count == 4 and name == "halves"
+            changes = {**augmented, "train.steps": count, "train.schedule.kind": "constant"}
+            predictor = regard.train("classify-image", changes, out=tmp_path / name, data=data, resume=resume)
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "halves"))
+    assert one == two
+    other = {"train": [(ROWS[1][0], "a"), *ROWS[1:]], "holdout": 0.25}
+    with pytest.raises(UserError, match=r"data\.train is not what .*halves was started with"):
+        regard.train(
+            "classify-image", {**augmented, "train.steps": 6}, out=tmp_path / "halves", data=other, resume=True
+        )
+    metrics = predictor.evaluate(ROWS)
+    assert metrics["examples"] == 16 and "top-5 accuracy" not in metrics and set(metrics["labels"]) <= {"a", "b"}
+    assert predictor.evaluate([{"image": image, "label": label} for image, label in ROWS]) == metrics
+    assert predictor.evaluate([*ROWS, (ROWS[0][0], "c")])["unseen labels"] == "c (1)"
+
+
+def test_labels_of_other_splits(tmp_path: Path) -> None:
+    odd = [*ROWS[:4], (ROWS[0][0], "c")]
+    with pytest.raises(UserError, match=r"data\.valid: .*record 5 has the label 'c', which data\.train never has"):
+        regard.train("classify-image", TINY, out=tmp_path / "run", data={"train": ROWS, "valid": odd})
+    kept = {"train": ROWS, "valid": odd, "invalid": "skip"}
+    assert regard.train("classify-image", TINY, out=tmp_path / "run", data=kept) is not None
+    one_class = regard.train("classify-image", TINY, out=tmp_path / "more", data={"train": ROWS, "valid": ROWS[::2]})
+    assert one_class is not None  # a class may be missing in valid
+    with pytest.raises(
+        UserError, match="every label of .* is 'a', expected at least two; give a folder with one folder"
+    ):
+        regard.train("classify-image", TINY, out=tmp_path / "one", data={"train": ROWS[::2]})
+
+
+def test_evaluation_of_many_labels(base: Path) -> None:
+    predictor = regard.load(base)
+    metrics = predictor.evaluate()
+    keys = [
+        "examples",
+        "accuracy",
+        "top-5 accuracy",
+        "f1",
+        "micro f1",
+        "labels",
+        "confusion",
+        "majority",
+        "majority label",
+    ]
+    assert [*metrics] == keys and metrics["accuracy"] <= metrics["top-5 accuracy"] <= 1
+    hits = [label in [each.label for each in predictor.predict(image, top=5).top] for image, label in digits.make_digits(1)["test"]]  # fmt: skip
+    assert metrics["top-5 accuracy"] == pytest.approx(np.mean(hits))
+
+
+def test_a_run_that_lacks_its_labels(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "run")
+    saved = json.loads((tmp_path / "run" / "labels.json").read_text())
+    saved["labels"].pop("3")
+    (tmp_path / "run" / "labels.json").write_text(json.dumps(saved))
+    with pytest.raises(
+        UserError, match="lacks its image processor or its labels; restore them, or train the run again"
+    ):
+        regard.load(tmp_path / "run")
+
+
+def test_an_image_that_is_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
+    for number, (image, label) in enumerate(ROWS):
+        (place := tmp_path / "all" / label / f"{number}.png").parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.kron(image, np.ones((8, 8), np.uint8))).save(place)
+    content = place.read_bytes()
+    place.write_bytes(content[:300] + bytes(200) + content[500:])
+    settings = {**TINY, "data.train": str(tmp_path / "all")}
+    for workers in (0, 1):
+        with pytest.raises(UserError, match=rf"{place.name} cannot be read as an image"):
+            regard.train("classify-image", {**settings, "data.workers": workers}, out=tmp_path / f"run{workers}")
+    assert regard.train("classify-image", {**settings, "data.invalid": "skip"}, out=tmp_path / "run") is not None
