@@ -50,6 +50,7 @@ class VisionWorkload:
     detr_batch: int
     repeats: int  # of a forward pass or step in a round
     images: int  # that one core reads in a round
+    trains: bool = True  # time training steps too
 
 
 def make_workload(size: str, device: torch.device) -> VisionWorkload:
@@ -58,7 +59,7 @@ def make_workload(size: str, device: torch.device) -> VisionWorkload:
     models = vit.SIZES["B/16"], detr.SIZES["R50"]
     if device.type == "cuda":
         return VisionWorkload(*models, 64, 800, 1066, 8, 10, 200)
-    return VisionWorkload(*models, 8, 480, 640, 1, 1, 200)
+    return VisionWorkload(*models, 8, 480, 640, 2, 1, 200, trains=False)
 
 
 def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
@@ -90,6 +91,8 @@ def vit_sections(workload: VisionWorkload, device: torch.device, count: int, not
     with precision_of(device, modules) as dtype:
         steps = forward_steps(models, pixels.to(device, dtype), device)
         yield time_steps("ViT forward", steps, workload, device, count, about)
+    if not workload.trains:
+        return
     steps = {
         name: training_step(module, models[name], pixels.to(device), labels, device)
         for name, module in zip(models, modules, strict=True)

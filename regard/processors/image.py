@@ -88,12 +88,14 @@ class ImageProcessor(SavedSettings):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
         height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))
+        if all(each.shape[1:] == (height, width) for each in encoded):
+            return Inputs("pixels", torch.from_numpy(np.stack(encoded)))
         values = torch.zeros(len(encoded), 3, height, width)
         valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
         for i, each in enumerate(encoded):
             values[i, :, : each.shape[1], : each.shape[2]] = torch.from_numpy(each)
             valid[i, : each.shape[1], : each.shape[2]] = True
-        return Inputs("pixels", values, None if bool(valid.all()) else valid)
+        return Inputs("pixels", values, valid)
 
     def decode(self, values: Array | torch.Tensor) -> "Image.Image":
         """The image of pixels (3, height, width)."""

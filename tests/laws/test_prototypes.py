@@ -7,7 +7,7 @@ import torch
 import torch.utils.checkpoint
 import transformers as hf
 from helpers.inputs import inputs
-from prototypes import bert, detr, whisper
+from prototypes import bert, whisper
 from prototypes.checks import close, loud, ragged, stepped
 from prototypes.nat import NATDecoder
 from torch import Tensor, nn
@@ -75,33 +75,6 @@ def test_packed_longformer_equals_separate() -> None:
     a, b = torch.randint(2, 50, (1, 21)), torch.randint(2, 50, (1, 15))
     places = packed(a, b).mask().replace(global_positions=torch.tensor([[0, 21]]))
     close(ours.encode(torch.cat([a, b], 1), places), torch.cat([ours.encode(a), ours.encode(b)], 1))
-
-
-def test_detr_equals_transformers() -> None:
-    backbone = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], out_features=["stage2"])
-    config = hf.DetrConfig(
-        use_timm_backbone=False, num_queries=7, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, d_model=32, auxiliary_loss=False,
-        backbone_config=backbone,
-    )  # fmt: skip
-    theirs = loud(hf.DetrModel(config), spread=2.0, noise=0.4)
-    ours = load_weights(detr.DETR(detr.Config()), theirs.state_dict(), detr.NAMES, detr.BACKBONE)
-    features, valid = torch.randn(2, 32, 5, 6), torch.ones(2, 5, 6, dtype=torch.bool)
-    valid[1, 3:], valid[1, :, 4:] = False, False
-    flat, keys = features.flatten(2).transpose(1, 2), valid.flatten(1)
-    spots = theirs.position_embedding(features.shape, "cpu", torch.float32, mask=valid).flatten(2).transpose(1, 2)
-    close(ours.grid(valid), spots, 1e-5)
-    look = {"attention_mask": keys, "spatial_position_embeddings": spots}
-    memory = theirs.encoder(inputs_embeds=flat, **look).last_hidden_state
-    asked = theirs.query_position_embeddings.weight.expand(2, -1, -1)
-    want = theirs.decoder(
-        inputs_embeds=torch.zeros_like(asked), encoder_hidden_states=memory, encoder_attention_mask=keys,
-        spatial_position_embeddings=spots, object_queries_position_embeddings=asked,
-    ).last_hidden_state  # fmt: skip
-    close(ours(features, valid)[-1], want)
-    square = features[..., :5]
-    whole = theirs(inputs_embeds=square.flatten(2).transpose(1, 2)).last_hidden_state
-    close(ours(square, torch.ones(2, 5, 5, dtype=torch.bool))[-1], whole)
 
 
 # --- Packing ---------------------------------------------------------------------------------------------------------
