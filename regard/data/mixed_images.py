@@ -1,7 +1,5 @@
 """Mixup (1710.09412) and CutMix (1905.04899): an image and its label are mixed with those of another example."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -27,6 +25,7 @@ class MixedImages(FieldDataset):
     def __init__(self, examples: Examples, fields: Fields, data: ImageData, train: Train) -> None:
         super().__init__(examples, fields, data, train, augmented=True)
         self.limit = MAX_PATCHES
+        self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         image = self.fields.processors["image"]
@@ -37,22 +36,42 @@ class MixedImages(FieldDataset):
         return Measured(indices, np.full((count, 2), cost), np.zeros(count, bool), np.ones(count, np.int64))
 
     def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
-        plain = super().batch(indices, epoch)
         if not (self.data.mixup or self.data.cutmix):
-            return plain
-        draws = Draws.of(self.train.seed, epoch, indices).branch(1)
-        partners = draws.below(len(self.examples))
-        other = super().batch(partners, epoch)
-        values, shares = plain["image"].values.clone(), torch.ones(len(indices))
-        for row, rng in enumerate(draws.branch(0).generators()):
-            values[row], shares[row] = mix(values[row], other["image"].values[row], self.data, rng)
+            return super().batch(indices, epoch)
+        partners, count = self.mixed_with(indices, epoch), len(indices)
+        each, places = np.unique(np.concatenate([indices, partners]), return_inverse=True)
+        generators = Draws.of(self.train.seed, epoch, each).generators()
+        items = [self._encode(index, rng) for index, rng in zip(each.tolist(), generators, strict=True)]
+        both = self.collate([items[place] for place in places])
+        image, label = both["image"], both["label"].values
+        values, shares = image.values[:count].clone(), torch.ones(count)
+        for row, rng in enumerate(Draws.of(self.train.seed, epoch, indices).branch(1).generators()):
+            values[row], shares[row] = mix(values[row], image.values[count + row], self.data, rng)
+        valid = None if image.valid is None else image.valid[:count] | image.valid[count:]
+        valid = None if valid is None or bool(valid.all()) else valid
         inputs = {
-            "image": replace(plain["image"], values=values),
-            "label": plain["label"],
-            "other": other["label"],
+            "image": Inputs("pixels", values, valid),
+            "label": Inputs("labels", label[:count]),
+            "other": Inputs("labels", label[count:]),
             "share": Inputs("labels", shares),
         }
-        return replace(plain, inputs=inputs)
+        return Batch(inputs, count, examples=tuple(indices.tolist()))
+
+    def mixed_with(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """The partner of each example: its neighbor in the order of the epoch.
+
+        Neighbors are mostly in one batch, so that each image is read once.
+        """
+        if self._order is None or self._order[0] != epoch:
+            order = self.examples.order(np.random.default_rng([self.train.seed, epoch]))
+            places = np.empty_like(order)
+            places[order] = np.arange(len(order), dtype=order.dtype)
+            self._order = epoch, order, places
+        _, order, places = self._order
+        last = len(order) - 1
+        neighbors = np.minimum(places[indices] ^ 1, last)
+        partners: np.ndarray = np.where(neighbors == places[indices], order[max(last - 1, 0)], order[neighbors])
+        return partners
 
 
 def mix(

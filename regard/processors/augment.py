@@ -3,6 +3,7 @@
 Each draws from the generator of its example only, so that an image of an epoch is the same in every process.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 PilImage: TypeAlias = "Image.Image"
 Operation: TypeAlias = "Callable[[Image.Image, float], Image.Image]"  # strength 0…1, the sign is drawn
 GRAY = (124, 116, 104)  # fills what an operation uncovers: the mean color of photographs
-SHIFT, SHEAR, ROTATION = 0.3, 0.3, 30.0  # at full strength: shares of a side, degrees
+SHIFT, SHEAR, ROTATION = 150 / 331, 0.3, 30.0  # at full strength: shares of a side, degrees
+ERASED, LOG_ASPECT = (0.02, 0.4), -math.log(0.3)  # of erased rectangles: their share of the area, their aspect
+TRIES = 10  # rectangles that may not fit before nothing is erased
 
 
 def jitter_color(image: PilImage, share: float, rng: Rng) -> PilImage:
@@ -114,14 +117,17 @@ def rand_augment(image: PilImage, count: int, strength: float, rng: Rng) -> PilI
     return image
 
 
-def erase(pixels: Array, rng: Rng, share: tuple[float, float] = (0.02, 0.33)) -> Array:
-    """Fill a random rectangle of normalized pixels (3, height, width), a share of the area, with noise."""
-    _, height, width = pixels.shape
-    area = height * width * rng.uniform(*share)
-    aspect = np.exp(rng.uniform(np.log(0.3), np.log(1 / 0.3)))
-    down, across = (max(round(float(np.sqrt(each))), 1) for each in (area / aspect, area * aspect))
-    down, across = min(down, height), min(across, width)
-    top, left = int(rng.integers(height - down + 1)), int(rng.integers(width - across + 1))
+def erase(pixels: Array, rng: Rng) -> Array:
+    """Fill a random rectangle of normalized pixels (channels, height, width) with noise."""
+    channels, height, width = pixels.shape
     pixels = pixels.copy()
-    pixels[:, top : top + down, left : left + across] = rng.standard_normal((3, down, across), dtype=np.float32)
+    for _ in range(TRIES):
+        area = height * width * rng.uniform(*ERASED)
+        aspect = math.exp(rng.uniform(-LOG_ASPECT, LOG_ASPECT))
+        down, across = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+        if 0 < down <= height and 0 < across <= width:
+            top, left = int(rng.integers(height - down + 1)), int(rng.integers(width - across + 1))
+            noise = rng.standard_normal((channels, down, across), dtype=np.float32)
+            pixels[:, top : top + down, left : left + across] = noise
+            break
     return pixels

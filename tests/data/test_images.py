@@ -15,7 +15,8 @@ from PIL import Image
 
 from regard.config.schema import Train
 from regard.config.vision import ImageData
-from regard.data.images import labeled_images, read_idx
+from regard.data.images import InMemoryImages, labeled_images, read_idx
+from regard.data.loader import Loader
 from regard.data.memory import as_sides
 from regard.data.mixed_images import MixedImages, mix
 from regard.errors import UserError
@@ -169,17 +170,125 @@ def test_augmentation_depends_on_its_generator_only() -> None:
     assert 0 < np.count_nonzero(erased[0]) < 200 and not pixels.any()
 
 
-def mixed(**data: Any) -> MixedImages:
-    examples = [(np.full((8, 8), 40 * number, np.uint8), "ab"[number % 2]) for number in range(6)]
-    fields = Fields({"image": ImageProcessor(resize=8, crop=8, patch=4, scale=(1, 1), flip=False), "label": LabelProcessor(LabelSet({"a": 3, "b": 3}))})  # fmt: skip
-    from regard.data.images import InMemoryImages
+def changed(name: str, image: Image.Image, strength: float) -> np.ndarray:
+    return np.asarray(OPERATIONS[name](image, strength)).astype(int)
 
-    return MixedImages(InMemoryImages("made", examples), fields, ImageData(**data), Train())
+
+def test_operations_do_what_is_published() -> None:
+    """The ranges of RandAugment (1909.13719), which are those of AutoAugment (1805.09501)."""
+    image, pixels = noise(40), np.asarray(noise(40)).astype(int)
+    assert len(OPERATIONS) == 14
+    for name in ("color", "contrast", "brightness", "sharpness"):
+        assert (changed(name, image, 0) == pixels).all()  # a factor of 1
+    assert np.abs(changed("brightness", image, -1) - 0.1 * pixels).max() <= 1  # factors of 0.1 to 1.9
+    assert np.abs(changed("brightness", image, 0.5) - (1.45 * pixels).clip(0, 255)).max() <= 1
+    gray = np.asarray(image.convert("L"))[..., None].astype(int)
+    assert np.abs(changed("color", image, -1) - (gray + 0.1 * (pixels - gray))).max() <= 1
+    assert (changed("posterize", image, 1) == pixels & 0xF0).all()  # 4 bits stay
+    assert (changed("posterize", image, -0.5) == pixels & 0xFC).all()
+    assert (changed("solarize", image, 1) == 255 - pixels).all()
+    assert (changed("solarize", image, 0.5) == np.where(pixels < 128, pixels, 255 - pixels)).all()
+    moved = changed("shift_x", image, 331 / 150 / 4)  # by a quarter; at full strength by 150 of 331 pixels
+    assert np.abs(moved[:, :30] - pixels[:, 10:]).max() <= 1 and (moved[:, 31:] == [124, 116, 104]).all()
+    moved = changed("shift_y", image, -331 / 150 / 4)
+    assert np.abs(moved[10:] - pixels[:30]).max() <= 1
+    row = changed("shear_x", image, 1)[20]  # by 0.3 pixels for each pixel of height
+    assert np.abs(row[:30] - (0.85 * pixels[20, 6:36] + 0.15 * pixels[20, 7:37])).max() <= 2
+    column = changed("shear_y", image, -1)[:, 20]
+    assert np.abs(column[10:] - (0.85 * pixels[4:34, 20] + 0.15 * pixels[3:33, 20])).max() <= 2
+    turned = np.asarray(image.rotate(30, Image.Resampling.BILINEAR, fillcolor=(124, 116, 104)))
+    assert (changed("rotate", image, 1) == turned).all()
+
+
+def test_random_operations_are_drawn_evenly_with_both_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[str, float]] = []
+    for name in NAMES:
+        monkeypatch.setitem(
+            OPERATIONS, name, lambda image, strength, name=name: drawn.append((name, strength)) or image
+        )
+    for seed in range(300):
+        rand_augment(noise(), 3, 0.3, np.random.default_rng(seed))
+    counts = [sum(each == name for each, _ in drawn) for name in NAMES]
+    assert len(drawn) == 900 and min(counts) > 35 and max(counts) < 95  # 64 of each are expected
+    assert {strength for _, strength in drawn} == {0.3, -0.3}
+
+
+def test_erased_rectangles_have_their_area_and_aspect() -> None:
+    """Random erasing (1708.04896): 2 to 40 % of the area, an aspect of 0.3 to 3.3."""
+    shares = []
+    for seed in range(200):
+        erased = np.argwhere(erase(np.zeros((3, 40, 60), np.float32), np.random.default_rng(seed))[0])
+        (top, left), (bottom, right) = erased.min(0), erased.max(0) + 1
+        assert len(erased) == (bottom - top) * (right - left)  # one rectangle
+        assert 0.25 < (right - left) / (bottom - top) < 4
+        shares.append(len(erased) / 2400)
+    assert 0.015 < min(shares) < 0.05 and 0.35 < max(shares) < 0.42 and 0.17 < np.mean(shares) < 0.24
+    assert not erase(np.zeros((3, 1, 300), np.float32), np.random.default_rng(1)).any()  # none fits
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_pixels_depend_on_neither_workers_nor_batches(workers: int) -> None:
+    """The pixels, labels and shares of every example of an epoch, however it is loaded."""
+
+    def epoch(workers: int, **train: Any) -> dict[int, tuple[Any, ...]]:
+        dataset = mixed(13, {"workers": workers, "mixup": 0.4, "cutmix": 1.0}, **train)
+        loader, found = Loader.of(dataset), {}
+        try:
+            for step in loader.steps(2):
+                for batch in step.micro_batches:
+                    rows = zip(
+                        *(batch[name].values.tolist() for name in ("image", "label", "other", "share")), strict=True
+                    )
+                    found |= dict(zip(batch.examples, rows, strict=True))
+        finally:
+            loader.close()
+        return found
+
+    wanted = epoch(0, batch=4)
+    assert len(wanted) == 13
+    for train in ({"batch": 4}, {"batch": 5}, {"batch": 12, "accumulate": 3}):
+        assert epoch(workers, **train) == wanted
+
+
+def test_partners_are_neighbors_of_the_epoch_and_read_once() -> None:
+    dataset = mixed(13, {"mixup": 1.0})
+    every = np.arange(13)
+    partners = dataset.mixed_with(every, 3)
+    assert (partners != every).all() and (dataset.mixed_with(every, 4) != partners).any()
+    order = dataset.examples.order(np.random.default_rng([1, 3]))
+    assert dataset.mixed_with(order[:4], 3).tolist() == order[[1, 0, 3, 2]].tolist()
+    read: list[int] = []
+    encode = dataset._encode
+    dataset._encode = lambda index, rng=None: read.append(index) or encode(index, rng)  # type: ignore[method-assign]
+    dataset.batch(order[:8], 3)
+    assert sorted(read) == sorted(order[:8].tolist())
+    assert mixed(1, {"mixup": 1.0}).mixed_with(np.array([0]), 0).tolist() == [0]
+
+
+def test_images_of_unequal_sizes_are_mixed() -> None:
+    examples = [(np.full((8 + 8 * number, 8), 200, np.uint8), "ab"[number % 2]) for number in range(2)]
+    image = ImageProcessor(resize=8, crop=0, patch=4, scale=(1, 1), flip=False)
+    for data in ({"mixup": 1.0}, {"cutmix": 1.0}):
+        batch = mixed(examples, data, image).batch(np.arange(2), 0)
+        assert batch["image"].values.shape == (2, 3, 16, 8) and batch["image"].valid is None
+        alone = mixed(examples, data, image).batch(np.array([0]), 0)
+        assert alone["image"].values.equal(batch["image"].values[:1])
+
+
+def mixed(rows: Any = 6, data: Any = None, image: ImageProcessor | None = None, **train: Any) -> MixedImages:
+    examples = rows if isinstance(rows, list) else [
+        (np.full((8, 8), 240 // rows * number, np.uint8), "ab"[number % 2]) for number in range(rows)
+    ]  # fmt: skip
+    image = image or ImageProcessor(resize=8, crop=8, patch=4, scale=(0.3, 1), erase=0.5, randaugment=1)
+    labels = LabelProcessor(LabelSet({"a": 3, "b": 3}))
+    fields = Fields({"image": image, "label": labels})
+    settings = Train(**{"batch": 4, "seed": 1, **train})
+    return MixedImages(InMemoryImages("made", examples), fields, ImageData(**(data or {})), settings)
 
 
 @pytest.mark.parametrize("data", [{"mixup": 1.0}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}])
 def test_a_mixed_image_depends_on_its_example_alone(data: dict[str, float]) -> None:
-    dataset = mixed(**data)
+    dataset = mixed(data=data)
     together, alone = dataset.batch(np.arange(6), 3), dataset.batch(np.array([4]), 3)
     for name in ("image", "label", "other", "share"):
         assert (together[name].values[4] == alone[name].values[0]).all()
