@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import (
     AddedTerms,
     Cross,
     Detections,
-    Encoded,
     GridPositions,
     Inputs,
     Layer,
@@ -24,6 +22,7 @@ from ..parts import (
     Stack,
     slots,
 )
+from ..parts.anchors import AnchorQueries, BoxHead, FeatureMap, NoisedBoxes, centers_of, sinusoids
 from ..parts.init import Rule, glorot, initialize, normal, ones, unchanged, zeros
 from ..parts.patches import random_images
 from ..parts.resnet import ResNet
@@ -51,6 +50,8 @@ class Config(Base):
     attention: slots.Dense = slots.Dense()
     feed: slots.Feed = slots.Feed()
     queries: Positive = 100
+    anchors: Literal["none", "learned", "proposed"] = "none"  # queries are boxes, learned or from the feature map
+    denoising: Count = 0  # groups of noised boxes that training adds (2203.01305)
     labels: Count = 0
 
     @model_validator(mode="after")
@@ -62,6 +63,11 @@ class Config(Base):
             raise ValueError(
                 f"model.stages, model.depths and model.strides have {len(self.stages)}, {len(self.depths)} and "
                 f"{len(self.strides)} numbers; give as many of each"
+            )
+        if self.denoising and self.anchors == "none":
+            raise ValueError(
+                f"model.denoising={self.denoising} needs queries that are boxes; set model.anchors to learned or "
+                "proposed, or model.denoising=0"
             )
         return self
 
@@ -104,25 +110,13 @@ def build_backbone(c: Config) -> ResNet:
     return ResNet(c.stages, c.depths, c.backbone_norm.build, c.stem, c.bottleneck, c.channels, c.strides)
 
 
-class BoxHead(nn.Module):
-    """A small network to the four numbers of a box."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, second, last = self.layers
-        out: Tensor = last(F.relu(second(F.relu(first(x))))).sigmoid()
-        return out
-
-
 class Model(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.backbone = build_backbone(c)
         self.project = nn.Conv2d(self.backbone.width, c.width, 1)
-        self.grid, self.queries = GridPositions(c.width), nn.Embedding(c.queries, c.width)
+        self.grid = GridPositions(c.width)
+        self.queries = nn.Embedding(c.queries, c.width) if c.anchors == "none" else None
 
         def layer(cross: bool = False) -> Layer:
             return Layer(
@@ -135,6 +129,10 @@ class Model(nn.Module):
         self.encoder = Stack([layer() for _ in range(c.layers)])
         self.decoder = Stack([layer(cross=True) for _ in range(c.decoder_layers or c.layers)], nn.LayerNorm(c.width))
         self.classes, self.box = nn.Linear(c.width, c.labels + 1), BoxHead(c.width)
+        self.anchors, self.denoising = None, c.denoising
+        if c.anchors != "none":
+            layers = len(self.decoder.layers)
+            self.anchors = AnchorQueries(c.queries, c.width, c.heads, layers, c.labels, c.anchors == "proposed")
         initialize(self, INITIAL)
 
     @property
@@ -145,26 +143,45 @@ class Model(nn.Module):
         """Images of noise, to probe the model with."""
         return [random_images(rows, self.backbone.stem.convolution.weight)]
 
-    def encode(self, image: Inputs) -> tuple[Encoded, Tensor]:
-        """The states of the feature map, and the positions of its places."""
+    def _places(self, valid: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The positions of the places of a map; boxes as queries need those that tell neighbors apart."""
+        if self.anchors is None:
+            out: Tensor = self.grid(valid)
+            return out
+        size, width = valid.shape[1:], self.project.out_channels // 2
+        across, down = sinusoids(columns[..., None], width), sinusoids(rows[..., None], width)
+        both = down[:, :, None].expand(-1, -1, size[1], -1), across[:, None].expand(-1, size[0], -1, -1)
+        return torch.cat(both, -1).flatten(1, 2)
+
+    def encode(self, image: Inputs) -> FeatureMap:
+        """The states of the feature map, with the positions of its places."""
         features, valid = self.backbone(image.values, image.valid)
         features = self.project(features)
-        all_valid = torch.ones(len(features), *features.shape[2:], dtype=torch.bool, device=features.device)
-        places = self.grid(all_valid if valid is None else valid).to(features.dtype)
+        if valid is None:
+            shown = torch.ones(len(features), *features.shape[2:], dtype=torch.bool, device=features.device)
+        else:
+            shown = valid
+        rows, columns = centers_of(shown)
+        places = self._places(shown, rows, columns).to(features.dtype)
         x, key_valid = features.flatten(2).transpose(1, 2), None if valid is None else valid.flatten(1)
         states = self.encoder(x, Mask(key_valid=key_valid), position_terms=AddedTerms(places, places))
-        return Encoded(states, key_valid), places
+        return FeatureMap(states, key_valid, places=places, rows=rows, columns=columns)
 
-    def decode(self, encoded: Encoded, places: Tensor) -> Detections:
-        asked = self.queries.weight.expand(len(encoded.states), -1, -1).to(encoded.states.dtype)
-        cross = Cross(encoded.states, Mask(key_valid=encoded.valid), AddedTerms(asked, places))
+    def decode(self, features: FeatureMap, noised: NoisedBoxes | None = None) -> Detections:
+        """What the queries find; `noised` boxes are further queries of a model with anchors."""
+        if self.anchors is not None:
+            found: Detections = self.anchors(features, self.decoder, self.classes, self.box, noised)
+            return found
+        assert self.queries is not None
+        asked = self.queries.weight.expand(len(features.states), -1, -1).to(features.states.dtype)
+        cross = Cross(features.states, Mask(key_valid=features.valid), AddedTerms(asked, features.places))
         terms = AddedTerms(asked, asked)
         outputs = self.decoder.layer_outputs(torch.zeros_like(asked), Mask(), cross, position_terms=terms)
         states = torch.stack([self.decoder.norm(each) for each in outputs])
-        return Detections(self.classes(states), self.box(states))
+        return Detections(self.classes(states), self.box(states).sigmoid())
 
-    def detect(self, image: Inputs) -> Detections:
-        return self.decode(*self.encode(image))
+    def detect(self, image: Inputs, noised: NoisedBoxes | None = None) -> Detections:
+        return self.decode(self.encode(image), noised)
 
     def forward(self, image: Inputs) -> Tensor:
         return self.detect(image).logits[-1]
@@ -176,6 +193,8 @@ def he(tensor: Tensor) -> Tensor:
 
 INITIAL: dict[str, Rule] = {
     r".*norm\.weight": ones,
+    r"anchors\.(focus|boxes)\..*": unchanged,
+    r"anchors\.(content|noised)\.weight": normal(0.5),
     r".*bias": zeros,
     r"backbone\..*convolution\.weight": he,
     r"queries\.weight": normal(1.0),

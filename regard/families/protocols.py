@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Base
 from ..parts import Cache, Detections, Encoded, Inputs
+from ..parts.anchors import NoisedBoxes
 from .spec import ModelSpec
 
 C = TypeVar("C")
@@ -100,7 +101,9 @@ class MaskedModel(EncoderModel, Protocol):
 
 
 class BoxModel(ModelBase, Protocol):
-    def detect(self, image: Inputs) -> Detections: ...
+    denoising: int  # groups of noised boxes in training
+
+    def detect(self, image: Inputs, noised: NoisedBoxes | None = None) -> Detections: ...
 
 
 class EmbeddingModel(ModelBase, Protocol):

@@ -64,3 +64,5 @@ class Detections:
 
     logits: Tensor  # (layers, batch, queries, labels + 1); the last class is "no object"
     boxes: Tensor  # (layers, batch, queries, 4): center x, center y, width, height, as shares of the valid image
+    denoised: "Detections | None" = None  # the answers to noised boxes, in training
+    proposed: "Detections | None" = None  # of the places of the feature map, as one layer, if queries come from them

@@ -25,21 +25,24 @@ Point = tuple[float, float]
 
 
 class SceneExamples(BoxData):
-    """Scenes of shapes, drawn when they are needed: a pure function of the split and the number."""
+    """Scenes of shapes: a pure function of the split and the number. They are drawn when they are needed, and kept."""
 
     def __init__(self, split: str, count: int) -> None:
         self.split, self.count_of = split, count
         self.name, self.counts = f"embedded {split} scenes", {"examples": count}
         self.labels = LabelSet(dict.fromkeys(SHAPES, 0))
         self.categories = {name: number + 1 for number, name in enumerate(SHAPES)}
+        self._drawn = dict[int, tuple[Any, ...]]()  # 12 kB each
 
     def __len__(self) -> int:
         return self.count_of
 
     def item(self, index: int) -> tuple[Any, ...]:
-        image, boxes, labels = draw_scene(np.random.default_rng([SEEDS[self.split], index]))
-        areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-        return image, Objects(boxes, labels, np.zeros(len(boxes), bool), areas, index + 1, SIDE, SIDE)
+        if index not in self._drawn:
+            image, boxes, labels = draw_scene(np.random.default_rng([SEEDS[self.split], index]))
+            areas, crowd = (boxes[:, 2:] - boxes[:, :2]).prod(1), np.zeros(len(boxes), bool)
+            self._drawn[index] = image, Objects(boxes, labels, crowd, areas, index + 1, SIDE, SIDE)
+        return self._drawn[index]
 
     def location(self, index: int) -> str:
         return f"{self.name}, image {index + 1}"

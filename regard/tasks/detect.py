@@ -197,7 +197,7 @@ class DetectJob(TrainingJob):
     def __init__(self, predictor: DetectPredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         data: DetectData = self.run.data
-        self.objective = DetectionObjective(as_module(predictor.model))
+        self.objective = DetectionObjective(as_module(predictor.model), len(predictor.labels))
         window = BoxWindow(predictor.image, data.scale, data.stretch, data.visible, data.flip, data.upside)
         fields = Fields(predictor.processors, window)
         self.loader = Loader.of(BoxDataset(splits["train"], fields, data, self.run.train, self.run.model.queries))

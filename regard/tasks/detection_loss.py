@@ -29,20 +29,21 @@ class DetectionLoss:
     boxes: Tensor
 
 
-def detection_loss(found: Detections, true: TrueObjects) -> DetectionLoss:
+def detection_loss(found: Detections, true: TrueObjects, no_object: float = NO_OBJECT) -> DetectionLoss:
     """Every layer is matched on its own, as the auxiliary losses of DETR are."""
     layer, image, query, object_ = match(found.logits, found.boxes, true.labels, true.boxes, true.valid)
     none = found.logits.size(-1) - 1
     target = torch.full(found.logits.shape[:3], none, dtype=torch.long, device=found.logits.device)
     target[layer, image, query] = true.labels[image, object_]
     weight = torch.ones(none + 1, device=found.logits.device)
-    weight[-1] = NO_OBJECT
+    weight[-1] = no_object
     classes = F.cross_entropy(found.logits.float().flatten(0, 2), target.flatten(), weight, reduction="sum")
     return DetectionLoss(classes, box_loss(found.boxes[layer, image, query], true.boxes[image, object_]))
 
 
-def box_loss(found: Tensor, true: Tensor) -> Tensor:
-    """Summed over boxes (…, 4) that belong together."""
+def box_loss(found: Tensor, true: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Summed over boxes (…, 4) that belong together; those that are not `valid` (…) count for nothing."""
     found, true = found.float(), true.float()
     _, giou = overlap(corners(found), corners(true))
-    return BOX * (found - true).abs().sum() + OVERLAP * (1 - giou).sum()
+    loss = BOX * (found - true).abs().sum(-1) + OVERLAP * (1 - giou)
+    return (loss if valid is None else loss * valid).sum()

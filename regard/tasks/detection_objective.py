@@ -14,20 +14,30 @@ from ..parts import Detections
 from ..parts.inputs import Inputs
 from ..processors.labels import LabelSet
 from ..training.objective import LossSum, Objective
+from .denoising import add_noise, denoising_loss
 from .detection_loss import NO_OBJECT, TrueObjects, detection_loss
 
 
 class DetectionObjective(Objective):
     """The class loss is divided by the class weights of the step, the loss of the boxes by their number."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, labels: int) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.labels = model, labels
 
     def forward(self, batch: Batch) -> LossSum:
         model, true = cast(BoxModel, self.model), true_objects(batch["label"], batch["boxes"])
-        loss = detection_loss(model.detect(batch["image"]), true)
-        return LossSum(TENTHS * loss.classes, {"boxes": loss.boxes})
+        noised = add_noise(true, model.denoising, self.labels) if model.denoising else None
+        found = model.detect(batch["image"], noised)
+        loss = detection_loss(found, true)
+        classes, boxes = loss.classes, loss.boxes
+        if found.proposed is not None:  # all places together have the class weight of the queries
+            share = found.logits.size(2) / found.proposed.logits.size(2)
+            proposed = detection_loss(found.proposed, true, share * NO_OBJECT)
+            classes, boxes = classes + proposed.classes, boxes + proposed.boxes
+        if found.denoised is not None:
+            boxes = boxes + denoising_loss(found.denoised, true, model.denoising)
+        return LossSum(TENTHS * classes, {"boxes": boxes})
 
 
 def true_objects(labels: Inputs, boxes: Inputs) -> TrueObjects:

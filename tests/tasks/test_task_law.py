@@ -196,7 +196,16 @@ def test_a_converted_run_predicts_the_same(case: tuple[str, Path]) -> None:
     run, out = folder / "whole" / name, folder / f"hugging-{name}"
     predictor, texts = regard.load(run), inputs_of(name)
     family = predictor.run.model.family
-    if ("huggingface", family) in EXPORTERS:
+    exporter = EXPORTERS.get(("huggingface", family))
+    if exporter and exporter.unsupported(
+        predictor.run.model
+    ):  # what trains from scratch differs from what is published
+        with pytest.raises(
+            UserError, match="what does not fit: model.backbone_norm.kind=group .*, model.anchors=learned"
+        ):
+            regard.convert(run, to="huggingface", out=out)
+        assert name == "detect" and not out.exists()
+    elif exporter:
         regard.convert(run, to="huggingface", out=out)
         same(regard.load(out).predict(texts, details=True), predictor.predict(texts, details=True))
     else:

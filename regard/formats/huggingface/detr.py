@@ -20,7 +20,7 @@ from ...processors.image import ImageProcessor
 from ..parity import check_close, quiet
 from . import resnet
 from .bert import ACTIVATIONS
-from .config_table import ConfigTable, Field, Joint, Only, choice, present
+from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, present
 from .folder import parse_config, read_weights
 from .image_settings import PROCESSOR, read_image_settings, write_image_settings
 from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
@@ -114,6 +114,8 @@ CONFIG = ConfigTable(
         Field("feed.act", "activation_function", "relu", **choice("activation_function", ACTIVATIONS)),
         Field("feed.dropout", "activation_dropout", 0.0),
         Field("queries", "num_queries", 100),
+        Fixed("anchors", "none", "expected none: queries are vectors there"),
+        Fixed("denoising", 0, "expected 0: it belongs to anchors"),
         Only("position_embedding_type", "sine", "regard's DETR has sinusoids"),
         Only("dilation", False, "regard's ResNet has strides only"),
         Only("scale_embedding", False, "regard does not scale the features", written=False),
