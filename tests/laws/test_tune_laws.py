@@ -259,6 +259,15 @@ def test_tuned_models_compile_into_one_graph(method):
     assert (compiled(tokens) - subject.write(tokens)).abs().max() < 1e-5
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("method", METHODS)
+def test_tuned_models_of_images_compile_into_one_graph(method):
+    subject, image = tuned_subject((("vit", "paper"), method)), sample(("vit", "paper"), 2, 0)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda given: torch.stack(subject.read(given)), backend="eager", fullgraph=True)
+    assert (compiled(image) - torch.stack(subject.read(image))).abs().max() < 1e-5
+
+
 def test_a_failing_call_leaves_no_keys_of_the_prompt():
     model = tuned_model(("gpt", "gpt2"), "prompt")
     with pytest.raises(IndexError):
