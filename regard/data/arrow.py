@@ -1,6 +1,7 @@
 """Parquet and Arrow files, Arrow tables, Hugging Face data sets, and the cache of iterables (extra `tables`)."""
 
 import hashlib
+import io
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import cache_folder, remove, sync
+from ..processors.read_image import is_image, open_image
 from .columns import is_missing
 from .examples import LazySequence
 from .tables import check_names
@@ -150,8 +152,21 @@ def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:
                 )
                 raise UserError(f"{key}: record {number:,} is {shape or f'a {type(row).__name__}'}; {remedy}")
             named = row if isinstance(row, Mapping) else dict(enumerate((row,) if isinstance(row, str) else row, 1))
-            chunk.append({str(name): None if is_missing(cell) else cell for name, cell in named.items()})
+            chunk.append({str(name): _storable(cell) for name, cell in named.items()})
         yield chunk
+
+
+def _storable(cell: Any) -> Any:
+    """A cell that Arrow holds: an image becomes PNG bytes, as in a Hugging Face data set."""
+    if is_missing(cell):
+        return None
+    if isinstance(cell, str | bytes | int | float) or not is_image(cell):
+        return cell
+    if isinstance(cell, os.PathLike):
+        return os.fspath(cell)
+    content = io.BytesIO()
+    open_image(cell).save(content, "PNG", compress_level=1)
+    return {"bytes": content.getvalue(), "path": None}
 
 
 def _shape(row: object) -> str:

@@ -317,6 +317,19 @@ def test_several_places_are_one(tmp_path: Path) -> None:
 ARRAYS = [np.full((4, 4, 3), 10 * number, np.uint8) for number in range(4)]
 
 
+class Pairs:
+    """A data set as those of torchvision."""
+
+    def __init__(self, pairs: list[Any]) -> None:
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.pairs[index]
+
+
 def containers(tmp_path: Path) -> dict[str, Any]:
     import datasets
     import pandas as pd
@@ -337,18 +350,24 @@ def containers(tmp_path: Path) -> dict[str, Any]:
         "paths": [(Path(path), name) for path, name in zip(paths, names, strict=True)],
         "frame": pd.DataFrame({"file": paths, "label": names}),
         "images in a frame": pd.DataFrame({"image": images, "label": names}),
+        "sequence": Pairs(list(zip(images, names, strict=True))),
+        "iterable": iter(list(zip(images, names, strict=True))),
+        "iterable of dicts": ({"image": image, "label": name} for image, name in zip(ARRAYS, names, strict=True)),
+        "streamed": datasets.Dataset.from_dict(columns, features=features).to_iterable_dataset(),
         "datasets": datasets.Dataset.from_dict(columns, features=features),
         "datasets of paths": datasets.Dataset.from_dict({**columns, "image": paths}, features=features),
     }
 
 
-def test_images_in_any_container(tmp_path: Path) -> None:
+def test_images_in_any_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, data in containers(tmp_path).items():
-        examples = labeled_images(as_sides(data, "data.train"), ImageData())
+        sides = as_sides(data, "data.train")
+        examples = labeled_images(sides, ImageData())
         assert labels(examples) == ["cat", "dog", "cat", "dog"], name
         assert [pixels(image)[0, 0, 0] for image, _ in examples] == [0, 10, 20, 30], name
-        again = labeled_images(as_sides(data, "data.train"), ImageData())
-        other = labeled_images(as_sides(data[1:] if isinstance(data, list) else data, "data.train"), ImageData())
+        again = labeled_images(sides, ImageData())
+        other = labeled_images(as_sides(data[1:], "data.train") if isinstance(data, list) else sides, ImageData())
         assert examples.fingerprint() == again.fingerprint(), name
         assert not isinstance(data, list) or other.fingerprint() != again.fingerprint(), name
 
