@@ -2,8 +2,8 @@
 #
 #   make demo        train a small model, evaluate it, look at its attention
 #   make test        lint, types and the tests
-#   make learn       train the recipes to their stated scores (minutes)
-#   make bench       time regard beside other programs; WHAT=encode, generate, long, scaling, translate, tune or vision
+#   make learn       train the recipes to their stated scores (minutes); learn-full: those of images at full size
+#   make bench       time regard beside other programs; WHAT=encode, generate, long, scaling, translate or tune
 #   make install     make .venv with everything in it; lint, clean and wheelhouse are the other targets
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test learn bench lint clean wheelhouse
+.PHONY: install demo test learn learn-full bench lint clean wheelhouse
 
 install: $(STAMP)
 
@@ -44,6 +44,9 @@ test: lint
 learn: $(STAMP)
 	$(BIN)/pytest -q -m learn -rP
 
+learn-full: $(STAMP)
+	$(BIN)/pytest -q -m learn_full -rP
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(WHAT)
 
@@ -55,7 +58,8 @@ clean:
 # regard imports, unpacked, at the versions installed here, without what it does not need of them.
 # There: PYTHONPATH=.:wheelhouse python3 -m regard train dates train.tensorboard=false
 TARGET := --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64
-MISSING := annotated-doc annotated-types faster-coco-eval pydantic pydantic-core typing-inspection typer shellingham rich pygments babel
+MISSING := annotated-doc annotated-types babel faster-coco-eval pydantic pydantic-core pygments rich shellingham typer \
+    typing-inspection
 UNUSED := -name '*.pyi' -o -path '*/lexers/_*_builtins.py' \
     -o -path '*/locale-data/*.dat' ! -name 'root*' ! -name 'en*' ! -name 'de*' ! -name 'fr*' ! -name 'it*'
 

@@ -1,0 +1,36 @@
+"""Recipes of images reach their stated scores, in a short version and at full size. `make learn`, `make learn-full`."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+
+
+def train(recipe: str, out: Path, **settings: object) -> dict[str, Any]:
+    """The metrics on unseen images, with the seconds of training and evaluation."""
+    began = time.monotonic()
+    metrics = regard.train(
+        recipe, {name.replace("__", "."): value for name, value in settings.items()}, out=out
+    ).evaluate()
+    return {**metrics, "seconds": time.monotonic() - began}
+
+
+@pytest.mark.learn
+def test_digits(tmp_path):
+    """A third of the training of the recipe."""
+    metrics = train("classify-image", tmp_path / "run", train__steps=1000, train__eval_every=500)
+    print(f"digits, 1,000 steps: {metrics['seconds']:.0f} s, accuracy {metrics['accuracy']:.4f}")
+    assert metrics["accuracy"] >= 0.85
+    assert metrics["seconds"] < 240  # documented: 80 on two free cores
+
+
+@pytest.mark.learn_full
+def test_digits_at_full_size(tmp_path):
+    """At least 97 % of unseen digits."""
+    metrics = train("classify-image", tmp_path / "run")
+    print(f"digits: {metrics['seconds']:.0f} s, accuracy {metrics['accuracy']:.4f}")
+    assert metrics["accuracy"] >= 0.97
+    assert metrics["seconds"] < 600  # documented: 240 on two free cores
