@@ -150,8 +150,10 @@ def _describe_assumptions(run: Run) -> list[str]:
     from .tasks import with_max_vocab
 
     assumed = with_max_vocab(run).model
-    labels = f" and {assumed.labels} labels" if getattr(assumed, "labels", 0) else ""
-    return [f"no data were read: a vocabulary of {assumed.vocab:,}{labels} is assumed; set data.train to count them"]
+    vocab, labels = getattr(assumed, "vocab", 0), getattr(assumed, "labels", 0)
+    parts = [f"a vocabulary of {vocab:,}"] * bool(vocab) + [f"{labels} labels"] * bool(labels)
+    what = f"{' and '.join(parts)} {'is' if vocab else 'are'} assumed"
+    return [f"no data were read: {what}; set data.train to count them"]
 
 
 def recipes() -> list[tuple[str, str]]:

@@ -52,6 +52,13 @@ def test_no_data_were_read(task: str, labels: str, capsys: Any) -> None:
     assert last == f"no data were read: a vocabulary of 700{labels} is assumed; set data.train to count them"
 
 
+@pytest.mark.parametrize("task", ["classify-image", "detect"])
+def test_models_of_images_have_no_vocabulary(task: str, capsys: Any) -> None:
+    assert main(["train", task, "--dry"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "no data were read: 2 labels are assumed; set data.train to count them"
+
+
 def test_wrong_data_are_reported(tmp_path: Path, capsys: Any) -> None:
     assert main(["train", "classify", f"data.train={tmp_path}/none.tsv", "--dry"]) == 2
     assert "none.tsv" in capsys.readouterr().err
