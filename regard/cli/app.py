@@ -10,6 +10,7 @@ import typer
 from ..errors import UserError
 from ..files import check_picture_path, json_line
 from .arguments import parse_settings, split_arguments
+from .detections import check_outputs, save_detections
 from .inputs import InputReader, check_files, chunks, read_record
 from .io import (
     check_exclusive,
@@ -178,6 +179,12 @@ def predict(
     similar: Annotated[
         str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
     ] = None,
+    coco: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the images with their detected objects into a folder.")
+    ] = None,
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
@@ -185,6 +192,7 @@ def predict(
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
+    check_outputs(coco, draw)
     check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None)
     check_exclusive(embed=embed, similar=similar is not None, details=details)
     if prompt is not None:
@@ -199,6 +207,8 @@ def predict(
     if embed or similar is not None:
         ranked = None if similar is None else [each for other in reader.items([similar]) for each in other.entries]
         print_embeddings(predictor, reader.items(files), ranked)
+    elif coco is not None or draw is not None:
+        save_detections(predictor, reader.items(files), "decode.threshold" in changes, coco, draw)
     else:
         print_predictions(predictor, reader.items(files), details)
 

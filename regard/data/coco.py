@@ -2,12 +2,13 @@
 
 import json
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import UserError
 from .boxes import Annotation, ImageFiles
-from .open_file import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed
+from .open_file import ARCHIVE_ERRORS, archive_error, matching_files, open_decompressed, plain_suffix
 
 
 def coco_annotations(name: str, files: ImageFiles) -> tuple[list[Annotation], dict[str, int]]:
@@ -75,3 +76,10 @@ def _corners(box: Any, place: str) -> list[float]:
     except (TypeError, ValueError) as error:
         raise UserError(f"{place} has bbox {box!r:.60}; expected four numbers: x, y, width, height") from error
     return [x, y, x + width, y + height]
+
+
+def image_numbers(sides: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The ids of images by file name, in the COCO files among these names; none if there is no such file."""
+    names = [name for side in sides for name in side if plain_suffix(name) == ".json" and Path(name).is_file()]
+    images = [image for name in names for image in read_coco(Path(name))["images"] if "file_name" in image]
+    return {PurePosixPath(image["file_name"]).name: image["id"] for image in images}

@@ -1,0 +1,104 @@
+"""Detections on the command line: the COCO result array, and drawings."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import UserError
+from ..files import atomic_write, json_line
+from .files import answers
+from .inputs import Source
+
+if TYPE_CHECKING:
+    from ..tasks.detect import DetectPredictor
+    from ..tasks.requests import DetectResult
+
+Row: TypeAlias = tuple[str, "DetectResult"]  # the name of an image, and its objects
+FIRST = "test", "valid", "train"  # splits whose annotations may know the ids of images
+
+
+def check_outputs(coco: Path | None, draw: Path | None) -> None:
+    """Refuse paths that cannot be written, before any work."""
+    if coco is not None and (coco.is_dir() or not coco.parent.is_dir() or coco.suffix != ".json"):
+        raise UserError(f"--coco {coco} cannot be written; give a .json file in an existing folder")
+    if draw is not None and (draw.is_file() or not draw.parent.is_dir()):
+        raise UserError(f"--draw {draw} cannot be a folder for drawings; give a new folder in an existing one")
+
+
+def save_detections(
+    predictor: Any, sources: Iterable[Source], threshold_given: bool, coco: Path | None, draw: Path | None
+) -> None:
+    """Print a JSON object for every image, write all objects to `coco` and draw those above decode.threshold.
+
+    `coco` gets every object, whatever its score, as average precision needs them, unless decode.threshold is given.
+    """
+    if predictor.run.task != "detect":
+        raise UserError(f"--coco and --draw are for runs of the task detect, and this one is of {predictor.run.task}")
+    threshold = predictor.run.decode.threshold
+    if coco is not None and not threshold_given:
+        every = predictor.run.decode.model_copy(update={"threshold": 0.0})
+        predictor.run = predictor.run.model_copy(update={"decode": every})
+    rows, names = list[Row](), set[str]()
+    for entry, request, result in answers(predictor, sources):
+        if isinstance(result, UserError):
+            print(f"regard: {result}", file=sys.stderr)
+            continue
+        rows.append((entry.name, result))
+        shown = replace(result, objects=tuple(each for each in result.objects if each.score >= threshold))
+        print(json_line({"path": entry.name, **predictor.record(request, shown)}), flush=True)
+        if draw is not None:
+            _save_drawing(draw / _free_name(entry.name, names), entry.item, shown, predictor)
+    if coco is not None:
+        with atomic_write(coco) as draft:
+            draft.write_text(json_line(coco_results(rows, predictor)) + "\n", encoding="utf-8")
+
+
+def coco_results(rows: Iterable[Row], predictor: "DetectPredictor") -> list[dict[str, Any]]:
+    """The objects as COCO's result array: x, y, width, height in pixels."""
+    rows = list(rows)
+    ids, categories = image_ids([name for name, _ in rows], predictor.run.data), predictor.boxes.categories
+    found = []
+    for number, (_, result) in zip(ids, rows, strict=True):
+        for label, score, (left, top, right, bottom) in result.objects:
+            place = predictor.labels.ids[label]
+            category = categories[place] if categories else place
+            box = [left, top, right - left, bottom - top]
+            found.append({"image_id": number, "category_id": category, "bbox": box, "score": score})
+    return found
+
+
+def image_ids(names: list[str], data: Any) -> list[int]:
+    """The ids of images: of the run's annotations, the numbers that are their names, or their order from 1."""
+    from ..data.coco import image_numbers
+
+    bases = [PurePosixPath(name).name for name in names]
+    for split in FIRST:
+        known = image_numbers(getattr(data, split))
+        if bases and all(base in known for base in bases):
+            return [known[base] for base in bases]
+    stems = [PurePosixPath(base).stem for base in bases]
+    if all(stem.isdecimal() for stem in stems) and len({*map(int, stems)}) == len(stems):
+        return [int(stem) for stem in stems]
+    print("regard: no annotation knows these images; their ids are their order from 1 (--coco)", file=sys.stderr)
+    return list(range(1, len(names) + 1))
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """The name of a drawing; images of equal names get numbers."""
+    stem, number = PurePosixPath(name).stem, 1
+    while (found := f"{stem}.png" if number == 1 else f"{stem}-{number}.png") in taken:
+        number += 1
+    taken.add(found)
+    return found
+
+
+def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "DetectPredictor") -> None:
+    from ..data.boxes import load_image
+    from ..look.boxes import draw_objects
+
+    path.parent.mkdir(exist_ok=True)
+    with atomic_write(path) as draft:
+        drawn = draw_objects(load_image(raw), result.objects, predictor.labels.names)
+        drawn.save(draft, "PNG")
