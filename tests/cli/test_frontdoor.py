@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import marian, reads
+from PIL import Image
 
 import regard
 from regard.cli import main
@@ -553,6 +554,22 @@ def code_blocks() -> list[str]:
 
 PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", "tokenizer.vocab=300"]
 SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
+SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
+SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
+
+
+def write_photos(folder: Path) -> None:
+    """photos/CLASS/*.png, and instances.json with a box in each."""
+    images, boxes = [], []
+    for number in range(12):
+        name = f"{('cat', 'dog')[number % 2]}/{number}.png"
+        (place := folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (20 * number, 99, 200)).save(place)
+        images.append({"id": number, "file_name": name, "width": 40, "height": 30})
+        boxes.append({"id": number, "image_id": number, "category_id": 1 + number % 2, "bbox": [5, 5, 20, 10]})
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    whole = {"images": images, "annotations": boxes, "categories": categories}
+    (folder / "instances.json").write_text(json.dumps(whole))
 
 
 def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
@@ -569,6 +586,7 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
     (tmp_path / "words.conllu").write_text(
         "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
     )
+    write_photos(tmp_path)
     for name in ("a", "b"):
         shutil.copytree(run, tmp_path / "runs" / name)
     commands = [line for block in code_blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
