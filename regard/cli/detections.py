@@ -44,6 +44,7 @@ def save_detections(
     for entry, request, result in answers(predictor, sources):
         if isinstance(result, UserError):
             print(f"regard: {result}", file=sys.stderr)
+            print(json_line({"path": entry.name, "error": str(result)}), flush=True)
             continue
         rows.append((entry.name, result))
         shown = replace(result, objects=tuple(each for each in result.objects if each.score >= threshold))

@@ -119,7 +119,7 @@ def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], deta
     from .files import print_files
 
     if isinstance(predictor, FileItems):
-        print_files(predictor, sources, details)
+        print_files(predictor, sources, details or predictor.prints_records)
         return
     for chunk in chunks(sources):
         predictions = predictor.predict([entry.item for entry in chunk], details)

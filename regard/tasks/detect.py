@@ -9,7 +9,7 @@ import torch
 
 from ..config.run import Run, change_settings
 from ..config.schema import Sides
-from ..config.vision import DetectData, DetectDecode
+from ..config.vision import DetectData, DetectDecode, ImageData
 from ..data.box_dataset import BoxDataset
 from ..data.boxes import Objects, box_source, boxed_images, label_counts, load_image
 from ..data.examples import Examples
@@ -58,6 +58,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     """The objects in every image: a path, bytes, a Pillow image, an array or a tensor."""
 
     model: BoxModel
+    prints_records = True
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
-        return open_images(name, self.run.data)
+        return open_images(name, ImageData(invalid=self.run.data.invalid))
 
     def output_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         return json_line({"path": name, **self.record(request, result)})

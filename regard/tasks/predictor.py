@@ -41,6 +41,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     table_formats: frozenset[str] = frozenset(SUFFIXES.values())  # other files are read as lines
     field: str | None = None  # of a JSON record, in which the command line finds the text
     output: str | None = None  # the field of a record that gets the answer; None: the answer is a line of its own
+    prints_records = False  # True: the command line prints a JSON record for every item, also without --json
     multiline = False  # True: an item may have several lines, and so may its prediction
 
     # --- requests and results ------------------------------------------------------------------------------------

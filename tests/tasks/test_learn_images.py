@@ -34,3 +34,22 @@ def test_digits_at_full_size(tmp_path):
     print(f"digits: {metrics['seconds']:.0f} s, accuracy {metrics['accuracy']:.4f}")
     assert metrics["accuracy"] >= 0.97
     assert metrics["seconds"] < 600  # documented: 240 on two free cores
+
+
+@pytest.mark.learn
+def test_scenes(tmp_path):
+    """A quarter of the training of the recipe."""
+    settings = {"train__steps": 300, "train__eval_every": 300, "data__examples": 2000}
+    metrics = train("detect", tmp_path / "run", **settings)
+    print(f"scenes, 300 steps: {metrics['seconds']:.0f} s, AP50 {metrics['ap50']:.4f}")
+    assert metrics["ap50"] >= 0.4
+    assert metrics["seconds"] < 240  # documented: 80 on two free cores
+
+
+@pytest.mark.learn_full
+def test_scenes_at_full_size(tmp_path):
+    """AP50 of at least 0.85 on unseen scenes."""
+    metrics = train("detect", tmp_path / "run")
+    print(f"scenes: {metrics['seconds']:.0f} s, AP50 {metrics['ap50']:.4f}, AP {metrics['ap']:.4f}")
+    assert metrics["ap50"] >= 0.85
+    assert metrics["seconds"] < 600  # documented: 240 on two free cores
