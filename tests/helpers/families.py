@@ -122,6 +122,8 @@ PIXEL_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "backbone_norm": {"kind": "group", "groups": 4},
         },
         "frozen": {"backbone_norm": "frozen"},
+        "anchors": {"anchors": "learned"},
+        "proposed": {"anchors": "proposed", "denoising": 1, "queries": 4},
     },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens

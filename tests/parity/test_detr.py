@@ -193,9 +193,10 @@ def test_configs_that_are_refused(changes: dict[str, Any], words: str, tmp_path:
 def test_what_a_folder_cannot_hold() -> None:
     frozen = {"backbone_norm": {"kind": "frozen"}}
     assert detr.unsupported(Config(**frozen)) == []
-    refused = detr.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1)}))
+    refused = detr.unsupported(Config.model_validate(SIZES["tiny"] | {"strides": (1, 1), "anchors": "learned"}))
     assert refused == [
         "model.backbone_norm.kind=group (expected frozen: group norm does not exist there)",
+        "model.anchors=learned (expected none: queries are vectors there)",
         "model.strides=(1, 1) (expected 1 or 2, then 2)",
     ]
 
