@@ -1,7 +1,4 @@
-"""Draws the images of docs/images.md from the embedded data: `python docs/images/make.py RUN`, RUN is a run of digits.
-
-The confusion matrix and the drawn boxes come from the commands on the page.
-"""
+"""Draws the images of docs/images.md from the embedded data: `python docs/images/make.py DIGITS SCENES`, two runs."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -14,9 +11,11 @@ from PIL import Image
 import regard
 from regard.config.vision import ImageData
 from regard.data.mixed_images import mix
+from regard.look import draw_confusion
+from regard.look.boxes import draw_objects
 from regard.processors.image import ImageProcessor
 from regard.synthetic.digits import make_digits
-from regard.synthetic.scenes import make_scenes
+from regard.synthetic.scenes import SHAPES, make_scenes
 
 PLACE = Path(__file__).parent
 PLAIN = {"resize": 64, "crop": 64, "scale": (1.0, 1.0), "flip": False}
@@ -28,7 +27,8 @@ def sheet(rows: Sequence[Sequence[Image.Image]], side: int, gap: int = 4) -> Ima
     out = Image.new("RGB", (width, height), "white")
     for y, row in enumerate(rows):
         for x, image in enumerate(row):
-            out.paste(image.resize((side, side), Image.Resampling.NEAREST), (x * (side + gap), y * (side + gap)))
+            how = Image.Resampling.NEAREST if image.width < side else Image.Resampling.LANCZOS
+            out.paste(image.resize((side, side), how), (x * (side + gap), y * (side + gap)))
     return out
 
 
@@ -76,7 +76,18 @@ def mistakes(run: str, count: int = 10) -> Image.Image:
     return sheet([[Image.fromarray(examples[i][0]).convert("RGB") for i in chosen]], 42)
 
 
+def boxes(run: str, count: int = 4) -> Image.Image:
+    """What a run finds in test scenes."""
+    predictor, scenes = regard.load(run), [image for image, _ in make_scenes(1)["test"][:count]]
+    found = [result.objects for result in predictor.predict(scenes)]
+    drawn = [draw_objects(Image.fromarray(image), each, SHAPES) for image, each in zip(scenes, found, strict=True)]
+    return sheet([drawn], 224)
+
+
 if __name__ == "__main__":
+    digit_run, scene_run = sys.argv[1:]
     digits().quantize(32).save(PLACE / "digits.png", optimize=True)
     augmented().quantize(128).save(PLACE / "augmented.png", optimize=True)
-    mistakes(sys.argv[1]).quantize(32).save(PLACE / "mistakes.png", optimize=True)
+    mistakes(digit_run).quantize(32).save(PLACE / "mistakes.png", optimize=True)
+    boxes(scene_run).quantize(64).save(PLACE / "boxes.png", optimize=True)
+    draw_confusion(PLACE / "confusion.png", regard.load(digit_run).evaluate()["confusion"])

@@ -58,7 +58,7 @@ def test_the_commands_run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(place)
     monkeypatch.setattr(digits, "HELD_OUT", 20)
     write_data()
-    assert len(COMMANDS) == 13
+    assert len(COMMANDS) == 14
     printed = {}
     with mock.patch.object(curves, "draw", lambda folder: None):
         settings = dict(each.split("=") for each in [*FEW, *VIT]) | {"model.pool": "first", "data.examples": 20}
@@ -80,6 +80,8 @@ def test_the_commands_run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert len(json.loads(printed["regard predict runs/photos new --embed"][0])) == 16
     found = json.loads(printed["regard predict runs/boxes scenes/*.png"][0])
     assert found["path"] == "scenes/1.png" and (found["width"], found["height"]) == (64, 64)
+    assert isinstance(json.loads(Path("found.json").read_text()), list)
+    assert {each.name for each in Path("drawn").iterdir()} == {f"{number}.png" for number in range(1, 11)}
 
 
 def test_the_python_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +96,7 @@ def test_the_python_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_images_of_the_page_exist_and_are_small() -> None:
     links = re.findall(r"!\[.*\]\((.*)\)", PAGE)
-    assert len(links) == 4
+    assert len(links) == 5
     for link in links:
         with Image.open(DOCS / link) as image:
             assert min(image.size) > 30 and (DOCS / link).stat().st_size < 100_000
