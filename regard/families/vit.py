@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts.attention import fuse_projections
 from ..parts.init import Rule, fan_in, glorot, initialize, normal, ones, zeros
 from ..parts.patches import LearnedGrid, PatchEmbedding, SinusoidGrid, random_images
 from ..parts.pooling import pool
@@ -101,6 +102,7 @@ class Model(nn.Module):
             ],
             norm(),
         )
+        fuse_projections(self.encoder)  # all patches are read at once, never token by token
         self.pooler = nn.Linear(c.width, c.width) if c.pooled else None
         self.classes = nn.Linear(c.width, c.labels) if c.head == "class" else None
         initialize(self, INITIAL)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .cache.base import CacheLayout, CrossCache, LayerCache, LayoutSpec
 from .kernels import Kernel, SoftmaxKernel
@@ -11,9 +12,12 @@ from .positions import NO_POSITIONS, PositionTerms
 from .recording import current_recorder
 
 ALL_VISIBLE = Mask()
+FUSED_DEVICES = ("cuda",)  # where one large product is faster than three; elsewhere it only copies the weights
 
 
 class Attention(SequenceMixer):
+    fused = False  # one product for query, key and value of self-attention: for inputs of many tokens
+
     def __init__(
         self,
         width: int,
@@ -72,7 +76,19 @@ class Attention(SequenceMixer):
         return out
 
     def project_qkv(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.fused and query is key and key is value and query.device.type in FUSED_DEVICES and self._plain_maps():
+            maps = self.query, self.key, self.value
+            weight = torch.cat([each.weight for each in maps])
+            bias = None if self.query.bias is None else torch.cat([each.bias for each in maps])
+            q, k, v = torch.split(F.linear(query, weight, bias), [each.out_features for each in maps], -1)
+            return q, k, v
         return self.query(query), self.key(key), self.value(value)
+
+    def _plain_maps(self) -> bool:
+        """True if the maps are linear layers as they were built: no precision, no LoRA branches."""
+        maps = self.query, self.key, self.value
+        plain = all(type(each) is nn.Linear and not each._forward_hooks for each in maps)
+        return plain and len({each.bias is None for each in maps}) == 1
 
     @property
     def unpadded(self) -> bool:
@@ -96,6 +112,13 @@ class Attention(SequenceMixer):
 
     def layer_cache(self, layout: CacheLayout, rows: int) -> LayerCache:
         return self.kernel.layer_cache(layout, rows, self.key_heads, self.head_width, self.query.weight)
+
+
+def fuse_projections(model: nn.Module) -> None:
+    """Let every attention of the model compute query, key and value by one product, where that is faster."""
+    for part in model.modules():
+        if isinstance(part, Attention):
+            part.fused = True
 
 
 def uneven_heads_message(width: int, heads: int) -> str:

@@ -17,6 +17,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.whisper.modeling_whisper import sinusoids
 
 from regard.parts import Attention, Cross, Dropout, FeedForward, GatedFeedForward, Layer, Mask, Residual, Stack, slots
+from regard.parts.attention import fuse_projections
 from regard.parts.init import glorot, initialize, normal, ones, zeros
 from regard.parts.positions import (
     NO_POSITIONS,
@@ -302,7 +303,7 @@ def test_slot_values_are_frozen_and_named_by_kind() -> None:
     kinds = [
         value for value in vars(slots).values() if isinstance(value, type) and hasattr(value, "__pydantic_config__")
     ]
-    assert len(kinds) == 15
+    assert len(kinds) == 17
     for kind in kinds:
         value = kind()
         assert [f.name for f in fields(value)][0] == "kind"
@@ -474,3 +475,27 @@ def test_padding_mask_builds_no_position_table():
     with Largest() as seen:
         Mask(key_valid=torch.ones(1, 600, dtype=torch.bool)).visible(600, 600)
     assert seen.elements <= 600, seen.elements
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_fused_projections_change_nothing(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One product gives the outputs and gradients of three; layers with hooks, such as LoRA's, are called themselves."""
+    monkeypatch.setattr("regard.parts.attention.FUSED_DEVICES", ("cpu",))
+    torch.manual_seed(1)
+    attention, x = Attention(24, 4, key_heads=2, bias=bias), torch.randn(2, 5, 24, requires_grad=True)
+
+    def run() -> list[torch.Tensor]:
+        attention.zero_grad()
+        out = attention(x, x, x, Mask())
+        (grad,) = torch.autograd.grad(out.square().sum(), x, retain_graph=True)
+        out.square().sum().backward()
+        return [out, grad, *(each.grad.clone() for each in attention.parameters())]
+
+    plain = run()
+    fuse_projections(attention)
+    with monkeypatch.context() as inner:
+        inner.setattr(attention.query, "forward", None)  # it is not called
+        for found, wanted in zip(run(), plain, strict=True):
+            assert torch.allclose(found, wanted, atol=1e-5)
+    attention.query.register_forward_hook(lambda module, args, out: out + 1)
+    assert not torch.allclose(attention(x, x, x, Mask()), plain[0], atol=1e-3)

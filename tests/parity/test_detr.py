@@ -340,6 +340,16 @@ def test_a_run_starts_from_a_resnet(tmp_path: Path) -> None:
     assert "new tensors: project.weight" in notes[0] and len(notes) == 1
 
 
+def test_settings_of_the_backbone_are_checked() -> None:
+    for settings, words in (
+        ({"backbone_norm": {"kind": "group", "groups": 0}}, "model.backbone_norm.groups is 0; expected at least 1"),
+        ({"strides": (1, 2)}, "model.stages, model.depths and model.strides have 4, 4 and 2 numbers"),
+        ({"width": 18, "heads": 2}, "positions of a grid need a width that 4 divides, not 18"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Config.model_validate(settings)
+
+
 def test_frozen_norms_need_trained_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model.backbone_norm.kind is frozen, and new weights have no statistics"):
         regard.train("detect", TRAINED | {"model.backbone_norm.kind": "frozen"}, out=tmp_path / "run")
