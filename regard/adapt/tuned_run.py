@@ -246,6 +246,9 @@ class AdapterSwitch(AnyPredictor):
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)
 
+    def is_item(self, x: object) -> bool:
+        return self.selected.is_item(x)
+
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         return self.selected.items(lines)
 

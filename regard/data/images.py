@@ -5,6 +5,7 @@ With data.invalid=skip every image is decoded, and those that cannot be are left
 """
 
 import bisect
+import glob
 import gzip
 import hashlib
 import os
@@ -104,7 +105,7 @@ def _open(pattern: str, data: ImageData) -> Examples:
         table = TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
         table.check(data.invalid)
         return table
-    if not path.exists() and not matching_files(pattern):
+    if not path.exists() and not glob.glob(str(path), recursive=True):
         raise missing_file(pattern)
     raise UserError(
         f"{pattern} is neither a folder, an archive nor a table; give a folder with one folder per class, a table with "

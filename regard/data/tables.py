@@ -215,7 +215,11 @@ class ColumnTable(Table):
             if invalid == "skip":
                 return INVALID
             raise UserError(f"{self.place(index)}: {error}; {SKIP_HINT}") from error
-        self._digest.update(json.dumps(row, default=lambda each: each.digest()).encode())
+        try:
+            content = json.dumps(row)  # without arguments it is three times as fast
+        except TypeError:
+            content = json.dumps(row, default=lambda each: each.digest())
+        self._digest.update(content.encode())
         return status
 
 

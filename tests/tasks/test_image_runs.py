@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import regard
+from regard.cli import main
 from regard.errors import UserError
 from regard.parts.patches import LearnedGrid
 from regard.synthetic import digits
@@ -81,6 +82,15 @@ def test_a_start_keeps_how_images_are_read_and_not_how_they_are_changed(base: Pa
     (tmp_path / "folder" / "preprocessor_config.json").write_text(json.dumps(settings))
     three = start(tmp_path / "folder", tmp_path / "three", data__examples=20, data__size=56)
     assert three.image.mean == (0.1, 0.2, 0.3) and three.image.resize == (56, 56)
+
+
+def test_several_tuned_runs_share_a_base(base: Path, tmp_path: Path) -> None:
+    for kind in ("lora", "adapter"):
+        start(base, tmp_path / kind, tune__kind=kind, data__examples=20)
+    both = regard.load(base, tune={"a": tmp_path / "lora", "b": tmp_path / "adapter"})
+    assert both.predict(IMAGES[0]) == both["a"].predict(IMAGES[0]) and len(both.predict(IMAGES, adapter="b")) == 4
+    Image.fromarray(IMAGES[0]).save(tmp_path / "image.png")
+    assert main(["predict", str(base), "--tune", str(tmp_path / "lora"), str(tmp_path / "image.png")]) == 0
 
 
 def test_other_labels_get_a_new_head(base: Path, tmp_path: Path) -> None:
@@ -192,3 +202,16 @@ def test_an_image_that_is_damaged_in_the_middle_is_named(tmp_path: Path) -> None
         with pytest.raises(UserError, match=rf"{place.name} cannot be read as an image"):
             regard.train("classify-image", {**settings, "data.workers": workers}, out=tmp_path / f"run{workers}")
     assert regard.train("classify-image", {**settings, "data.invalid": "skip"}, out=tmp_path / "run") is not None
+
+
+def test_settings_that_do_not_fit(base: Path, tmp_path: Path) -> None:
+    for settings, words in (
+        ({"model.image": 30}, r"images of 30 pixels do not divide into patches of 4; use 28 or 32 .model\.image."),
+        ({"model.positions": "sinusoid", "model.width": 34}, "need a width that 4 divides, not 34"),
+        ({"data.train": str(tmp_path / "gone.png")}, r"there is no file .*gone\.png"),
+        ({"data.train": str(tmp_path / "*.png")}, r"no file matches .*\*\.png"),
+    ):
+        with pytest.raises(UserError, match=words):
+            regard.train("classify-image", {**TINY, **settings}, out=tmp_path / "run")
+    with pytest.raises(UserError, match="the attention over images cannot be drawn yet"):
+        regard.load(base).look("a.png")
