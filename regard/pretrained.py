@@ -122,11 +122,12 @@ class Pretrained:
         None: a training begins.
         """
         from .families import family
+        from .families.spec import is_within
 
         own = model.state_dict()
         self.resized = self._resized(model)
         spec = family(self.predictor.run.model.family).SPEC
-        top = {name for name in {*own, *self.weights} if name.partition(".")[0] in spec.head_modules}
+        top = {name for name in {*own, *self.weights} if is_within(name, spec.head_modules)}
         names = [name for name in own if name in self.weights and own[name].shape == self._shape(name)]
         new = {name for name in own if name not in self.weights} if self.partial else top
         wrong = [name for name in own if name not in names and name not in new]
@@ -134,7 +135,7 @@ class Pretrained:
         if wrong:
             raise UserError(self._mismatch(wrong[0], own, tuned))
         self.new = [name for name in own if name not in names]
-        self.unfrozen = [name for name in own if name in self.new or name.partition(".")[0] in spec.label_modules]
+        self.unfrozen = [name for name in own if name in self.new or is_within(name, spec.label_modules)]
         return names
 
     def _shape(self, name: str) -> "torch.Size":

@@ -100,8 +100,8 @@ def needs_start(c: Config) -> str | None:
 SPEC = ModelSpec(
     frozenset({"pixels"}),
     frozenset({"boxes"}),
-    head_modules=("classes", "box"),
-    label_modules=("classes",),
+    head_modules=("classes", "box", "anchors.classes", "anchors.noised"),
+    label_modules=("classes", "anchors.classes", "anchors.noised"),
     needs_start=needs_start,
 )
 

@@ -32,6 +32,11 @@ class ModelSpec:
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 
+def is_within(tensor: str, modules: tuple[str, ...]) -> bool:
+    """True if a tensor of this name belongs to one of the modules."""
+    return any(tensor == module or tensor.startswith(f"{module}.") for module in modules)
+
+
 TOKENS: frozenset[Modality] = frozenset({"tokens"})
 SEQ2SEQ = ModelSpec(TOKENS, frozenset({"target"}), ("beam", "greedy", "sample"))
 CAUSAL = ModelSpec(TOKENS, frozenset({"next"}), ("sample", "greedy", "beam"))

@@ -363,3 +363,24 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
     with pytest.raises(UserError, match="average precision needs faster-coco-eval, .*pip install 'regard.vision.'"):
         detection_metrics([truth([], ())], [[]])
+
+
+@pytest.mark.parametrize("anchors", ["learned", "proposed"])
+def test_a_start_with_other_labels_keeps_everything_else(
+    anchors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenes, "HELD_OUT", 6)
+    settings = TINY | {"model.anchors": anchors}
+    regard.train("detect", settings, out=tmp_path / "first")
+    rows = [(picture(), [[5, 5, 20 + n, 30]], ["cat"]) for n in range(8)]
+    started = {"start": str(tmp_path / "first"), "data.train": rows, "data.holdout": 0.25, "train.lr": 1e-9}
+    second = regard.train("detect", {**settings, **started}, out=tmp_path / "second")
+    first = regard.load(tmp_path / "first")
+    assert second.labels.names == ["cat"] and second.run.model.labels == 1
+    old, new = first.module.state_dict(), second.module.state_dict()
+    same = [
+        name for name in old if old[name].shape == new[name].shape and torch.allclose(old[name], new[name], atol=1e-5)
+    ]
+    heads = ("classes.", "anchors.classes.", "anchors.noised.")
+    assert set(old) - set(same) == {name for name in old if name.startswith(heads)}
+    regard.train("detect", {**settings, "start": str(tmp_path / "first")}, out=tmp_path / "third")
