@@ -12,15 +12,13 @@ import numpy as np
 from ..config.vision import DetectData
 from ..errors import UserError
 from ..processors.labels import LabelSet, sorted_labels
-from ..processors.read_image import FileBytes, image_size, open_image
+from ..processors.read_image import FileBytes, image_name, image_problem, image_size, open_image
 from .examples import Examples
 from .holdout import Subset
-from .images import is_image_name
+from .images import SKIP_HINT, is_image_name
 from .memory import InMemory
 from .open_file import plain_suffix
 from .trees import FileTree, is_archive, open_tree
-
-CHECKED = 2000  # images whose size is compared with the annotation when the data are opened; others when they are read
 
 
 class Objects(NamedTuple):
@@ -79,21 +77,30 @@ class BoxData(Examples):
 class BoxExamples(BoxData):
     """Images with their objects in files or in memory."""
 
+    problem = ""  # of the first image that was left out
+
     def __init__(
-        self, name: str, annotations: Iterable[Annotation], categories: Mapping[str, int] | None = None
+        self,
+        name: str,
+        annotations: Iterable[Annotation],
+        categories: Mapping[str, int] | None = None,
+        invalid: str = "refuse",
     ) -> None:
         self.name, self.images, self.objects, self.places = name, list[Any](), list[Objects](), list[str]()
-        self.counts = dict.fromkeys(("examples", "clipped", "no area", "crowd", "negative", "other", "missing"), 0)
+        self.counts = dict.fromkeys(("examples", *FACTS), 0)
         for each in annotations:
-            self._add(each)
+            if not (problem := _problem(each, thorough=invalid == "skip")):
+                self._add(each)
+            elif invalid == "skip":
+                self.counts["unreadable"] += 1
+                self.problem = self.problem or problem
+            else:
+                raise UserError(f"{problem}, {SKIP_HINT}")
         self.counts["examples"] = len(self.images)
         names = Counter(label for each in self.objects for label in each.trained.labels)
-        self.labels = LabelSet({label: names[label] for label in categories if label in names} if categories else {})
-        self.labels = self.labels if categories else sorted_labels(names)
-        ids = categories or {}
-        self.categories = {label: ids.get(label, number + 1) for number, label in enumerate(self.labels)}
-        for index in range(min(len(self), CHECKED)):
-            self._check_size(index, image_size(_named_bytes(self.images[index])))
+        ids = {label: number for label, number in (categories or {}).items() if label in names}
+        self.labels = LabelSet({label: names[label] for label in ids}) if categories else sorted_labels(names)
+        self.categories = ids or {label: number + 1 for number, label in enumerate(self.labels)}
 
     def _add(self, each: Annotation) -> None:
         width, height = each.size or image_size(_named_bytes(each.image))
@@ -132,25 +139,33 @@ class BoxExamples(BoxData):
         return state.hexdigest()
 
     def report(self) -> list[str]:
-        sentences = {
-            "no area": "boxes have no area in their image and were left out",
-            "clipped": "boxes reach outside their image and were clipped",
-            "crowd": "boxes are crowds: training ignores them",
-            "negative": "images have no box and are negative examples",
-            "other": "images have no annotation and were left out",
-            "missing": "annotations name an image that is missing and were left out (data.invalid=skip)",
-        }
-        facts = [f"{self.counts[key]:,} {text}" for key, text in sentences.items() if self.counts[key]]
-        return facts + super().report()
+        facts = [f"{self.counts[key]:,} {text}" for key, text in FACTS.items() if self.counts[key]]
+        return [f"{fact}: {self.problem}" if fact.endswith("the first") else fact for fact in facts] + super().report()
 
-    def _check_size(self, index: int, size: tuple[int, int]) -> None:
-        objects = self.objects[index]
-        if size != (objects.width, objects.height):
-            raise UserError(
-                f"{self.places[index]}: the image {self.images[index]} is {size[0]} × {size[1]} pixels, upright as its "
-                f"camera noted, and the annotation says {objects.width} × {objects.height}; correct width and height, "
-                "and the boxes if they belong to the image before rotation"
-            )
+
+FACTS = {
+    "no area": "boxes have no area in their image and were left out",
+    "clipped": "boxes reach outside their image and were clipped",
+    "crowd": "boxes are crowds: training ignores them",
+    "negative": "images have no box and are negative examples",
+    "other": "images have no annotation and were left out",
+    "missing": "annotations name an image that is missing and were left out (data.invalid=skip)",
+    "unreadable": "images left out because they cannot be used (data.invalid=skip); the first",
+}
+
+
+def _problem(each: Annotation, thorough: bool) -> str:
+    """Why an image cannot be used, as a sentence; "" if it can."""
+    raw = _named_bytes(each.image)
+    if (problem := image_problem(raw, thorough)) or each.size is None:
+        return problem
+    if (size := image_size(raw)) == each.size:
+        return ""
+    return (
+        f"{each.place}: the image {image_name(raw)} is {size[0]} × {size[1]} pixels, upright as its camera noted, and "
+        f"the annotation says {each.size[0]} × {each.size[1]}; correct width and height, and the boxes if they belong "
+        "to the image before rotation"
+    )
 
 
 def load_image(image: Any) -> Any:
@@ -165,6 +180,7 @@ def _named_bytes(image: Any) -> Any:
 def image_digest(image: Any) -> bytes:
     if isinstance(image, StoredImage):
         return image.digest().encode()
+    image = image.numpy() if hasattr(image, "numpy") else image  # a tensor
     content: bytes = image.tobytes() if hasattr(image, "tobytes") else str(image).encode()
     return content
 
@@ -192,7 +208,7 @@ def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxExample
 
     names = [name for side in sides for name in side]
     if isinstance(names[0], InMemory):
-        return BoxExamples(names[0], list(memory_annotations(names[0])))
+        return BoxExamples(names[0], memory_annotations(names[0]), invalid=data.invalid)
     if len(sides) > 2 or not all(len(side) == 1 for side in sides):
         raise UserError(
             f"images with boxes are {len(names)} names here; expected two, separated by a comma: the images and their "
@@ -207,10 +223,10 @@ def boxed_images(sides: Sequence[Sequence[str]], data: DetectData) -> BoxExample
                 "files"
             )
         annotations, categories = coco_annotations(names[1], files)
-        examples = BoxExamples(names[1], annotations, categories)
+        examples = BoxExamples(names[1], annotations, categories, data.invalid)
     else:
         annotations = voc_annotations(images if len(names) == 1 else open_tree(Path(names[1]).expanduser()), files)
-        examples = BoxExamples(names[-1], annotations)
+        examples = BoxExamples(names[-1], annotations, invalid=data.invalid)
         examples.counts["other"] = len(files.images) - len(examples)
     examples.counts["missing"] = files.missing
     return examples

@@ -191,6 +191,17 @@ def test_missing_images_can_be_skipped(tmp_path: Path) -> None:
     )
 
 
+def test_damaged_images_are_found_before_training(tmp_path: Path) -> None:
+    sides = write_coco(tmp_path)
+    damaged = tmp_path / "images" / "2.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with pytest.raises(UserError, match="2.jpg.*, or set data.invalid=skip"):
+        boxed_images(sides, DATA)
+    examples = boxed_images(sides, DetectData(invalid="skip"))
+    assert len(examples) == 2 and examples.report()[-1].startswith("1 images left out because they cannot be used")
+    assert "2.jpg" in examples.report()[-1]
+
+
 def test_names_that_several_images_have(tmp_path: Path) -> None:
     sides = write_coco(tmp_path)
     for folder in ("x", "y"):

@@ -199,7 +199,14 @@ def test_all_kinds_of_images(run: Path, tmp_path: Path) -> None:
     image.save(out, "PNG")
     (tmp_path / "a.png").write_bytes(out.getvalue())
     array = np.asarray(image)
-    kinds = [str(tmp_path / "a.png"), tmp_path / "a.png", out.getvalue(), image, array]
+    kinds = [
+        str(tmp_path / "a.png"),
+        tmp_path / "a.png",
+        out.getvalue(),
+        image,
+        array,
+        torch.tensor(array).permute(2, 0, 1),
+    ]
     results = [predictor.predict(each, threshold=0.0) for each in kinds]
     assert all(isinstance(each, DetectResult) and each == results[0] for each in results)
     objects = results[0].objects
