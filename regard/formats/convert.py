@@ -70,11 +70,11 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
         gpt2_export.usage, lambda c: "text-generation",
     ),
     ("huggingface", "vit"): Exporter(
-        "a ViT folder", vit.unsupported, vit.write, vit.check, lambda predictor: vit.USAGE,
+        "a ViT folder", vit.unsupported, vit.write, vit.check, vit.usage,
         lambda c: "image-classification",
     ),
     ("huggingface", "detr"): Exporter(
-        "a DETR folder", detr.unsupported, detr.write, detr.check, lambda predictor: detr.USAGE,
+        "a DETR folder", detr.unsupported, detr.write, detr.check, detr.usage,
         lambda c: "object-detection",
     ),
     ("peft", "gpt"): Exporter(

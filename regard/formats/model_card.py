@@ -208,3 +208,20 @@ batch = tokenizer(["a sentence"], return_tensors="pt", padding=True, truncation=
 {before}print(model(**batch{arguments}).{output})
 ```
 """
+
+
+def image_usage(name: str, last: str) -> str:
+    """The example for a transformers class that reads an image; `last` prints its `outputs`."""
+    return f"""
+```python
+from PIL import Image
+from transformers import AutoImageProcessor, {name}
+
+folder = "."
+processor = AutoImageProcessor.from_pretrained(folder)
+model = {name}.from_pretrained(folder).eval()
+image = Image.open("image.png").convert("RGB")
+outputs = model(**processor(image, return_tensors="pt"))
+{last}
+```
+"""

@@ -22,6 +22,17 @@ def change_config(path: Path, **config: Any) -> None:
     (path / "config.json").write_text(json.dumps(old | config))
 
 
+def run_readme(folder: Path, image: Any, monkeypatch: Any, capsys: Any) -> str:
+    """What the example in the README of a folder with a model of images prints."""
+    code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    image.save(folder / "image.png")
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    exec(compile(code, "README.md", "exec"), {})
+    out: str = capsys.readouterr().out
+    return out
+
+
 @torch.no_grad()
 def same_bert(model: Any, theirs: Any) -> None:
     """Compare every output of the class, with token types and without."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from helpers.parity import change_config
+from helpers.parity import change_config, run_readme
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -309,7 +309,7 @@ def test_predictions_are_those_of_transformers(tmp_path: Path) -> None:
     assert found.objects
 
 
-def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path) -> None:
+def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     make_theirs(BACKBONES["basic"]).save_pretrained(tmp_path / "theirs")
     hf.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 90}).save_pretrained(tmp_path / "theirs")
     run = regard.train("detect", TRAINED, start=str(tmp_path / "theirs"), out=tmp_path / "run")
@@ -319,6 +319,9 @@ def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path) -> None:
     theirs = hf.DetrForObjectDetection.from_pretrained(tmp_path / "hf").eval()
     same_outputs(theirs, run.model.cpu(), 75, 50)
     assert list(theirs.config.id2label.values()) == list(run.labels)
+    assert run_readme(tmp_path / "hf", pictures()[0], monkeypatch, capsys).count("\n") == len(
+        run.predict(pictures()[0], threshold=0.5).objects
+    )
     again = regard.load(tmp_path / "hf")
     assert [each.label for each in again.predict(pictures()[0], threshold=0.0).objects] == [
         each.label for each in run.predict(pictures()[0], threshold=0.0).objects

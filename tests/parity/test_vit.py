@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from helpers.parity import run_readme
 from PIL import Image
 
 import regard
@@ -76,7 +77,7 @@ def test_images_are_read_as_theirs(theirs: Any, tmp_path: Path) -> None:
     assert probabilities == pytest.approx(dict(zip("abc", chances.tolist(), strict=True)), abs=1e-5)
 
 
-def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
+def test_a_run_becomes_a_folder(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     run = regard.train("classify-image", TRAINED, out=tmp_path / "run")
     with torch.no_grad():
         for parameter in run.model.parameters():
@@ -92,6 +93,7 @@ def test_a_run_becomes_a_folder(tmp_path: Path) -> None:
         logits = theirs(processor(image(), return_tensors="pt")["pixel_values"]).logits[0]
     again = regard.load(tmp_path / "hf")
     label = regard.load(tmp_path / "run").predict([image()])[0].label
+    assert run_readme(tmp_path / "hf", image(), monkeypatch, capsys) == f"{label}\n"
     assert theirs.config.id2label[int(logits.argmax())] == label == again.predict([image()])[0].label
 
 

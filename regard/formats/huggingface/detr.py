@@ -17,6 +17,7 @@ from ...families import detr
 from ...files import JsonMapping, JsonObject, read_json, read_optional_json, write_json
 from ...parts import Inputs
 from ...processors.image import ImageProcessor
+from ..model_card import image_usage
 from ..parity import check_close, quiet
 from . import resnet
 from .bert import ACTIVATIONS
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
     from ...tasks.detect import DetectPredictor
 
 ARCHITECTURE = "DetrForObjectDetection"
-USAGE = """from transformers import pipeline
-
-pipeline("object-detection", model="FOLDER")("image.png")
-"""
+FOUND = """(found,) = processor.post_process_object_detection(outputs, 0.5, [image.size[::-1]])
+for label, score, box in zip(found["labels"], found["scores"], found["boxes"]):
+    print(model.config.id2label[int(label)], float(score), box.tolist())"""
 BACKBONE = "model.backbone.conv_encoder.model."
 IMAGES = ImageProcessor(
     resize=800, max_size=1333, crop=0, resample="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
@@ -129,6 +129,10 @@ def unsupported(c: detr.Config) -> list[str]:
     wrong = any(stride not in allowed for stride, allowed in zip(c.strides, strides, strict=True))
     refused = [f"model.strides={c.strides} (expected 1 or 2, then 2)"] if wrong else []
     return resnet.CONFIG.unsupported(c) + CONFIG.unsupported(c) + refused
+
+
+def usage(predictor: "DetectPredictor") -> str:
+    return image_usage(ARCHITECTURE, FOUND)
 
 
 def names(c: detr.Config) -> dict[str, str | WeightRule]:

@@ -14,6 +14,7 @@ from ...families import vit
 from ...files import JsonMapping, read_json, read_optional_json, write_json
 from ...parts import Inputs
 from ...processors.image import ImageProcessor
+from ..model_card import image_usage
 from ..parity import check_close, quiet
 from .bert import ACTIVATIONS, label_names, read_head
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice
@@ -24,10 +25,6 @@ from .weight_names import WeightRule, export_weights, load_weights, prefixed
 if TYPE_CHECKING:
     from ...tasks.classify_image import ClassifyImagePredictor
 
-USAGE = """from transformers import pipeline
-
-pipeline("image-classification", model="FOLDER")("image.png")
-"""
 ARCHITECTURES = {"ViTModel": "none", "ViTForImageClassification": "class"}
 LAYER = {
     "attention.query": "attention.attention.query",
@@ -70,6 +67,12 @@ CONFIG = ConfigTable(
         Field("norm.eps", "layer_norm_eps", 1e-12),
     )
 )
+
+
+def usage(predictor: "ClassifyImagePredictor") -> str:
+    c: vit.Config = predictor.run.model
+    label = "print(model.config.id2label[int(outputs.logits.argmax())])"
+    return image_usage(architecture(c), label if c.head == "class" else "print(outputs.last_hidden_state)")
 
 
 def names(c: vit.Config) -> dict[str, str | WeightRule]:
