@@ -68,7 +68,7 @@ class ImageProcessor(SavedSettings):
 
     def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
-        whole = self._limit_aspect(open_image(raw), raw)
+        whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
         pixels: Array = np.asarray(image).transpose(2, 0, 1).astype(np.float32, order="C")
         pixels /= 255  # in place: a third of the time
@@ -113,6 +113,11 @@ class ImageProcessor(SavedSettings):
     @staticmethod
     def _channels(values: Triple) -> Array:
         return np.array(values, np.float32)[:, None, None]
+
+    @property
+    def _enough(self) -> int:
+        """The sides of an image of which even the smallest random part has as many pixels as training reads."""
+        return math.ceil(self.crop * math.sqrt(ASPECTS[1] / self.scale[0]))
 
     def _limit_aspect(self, image: "Image.Image", raw: RawImage) -> "Image.Image":
         """The middle of an image that is too narrow to be resized whole, if only a square of it is kept."""

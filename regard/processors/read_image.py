@@ -68,8 +68,12 @@ def image_name(raw: object) -> str:
     return str(getattr(raw, "filename", "") or getattr(raw, "name", "") or "an image")
 
 
-def open_image(raw: RawImage) -> "Image.Image":
-    """An RGB image, upright where a camera noted its orientation. Transparency is dropped; the first frame counts."""
+def open_image(raw: RawImage, enough: int = 0) -> "Image.Image":
+    """An RGB image, upright where a camera noted its orientation. Transparency is dropped; the first frame counts.
+
+    A JPEG file is decoded at a half, a quarter or an eighth of its size where both sides keep `enough` pixels:
+    12 million pixels in half of the time. 0: as it is.
+    """
     try:
         from PIL import Image
     except ImportError as error:
@@ -80,7 +84,7 @@ def open_image(raw: RawImage) -> "Image.Image":
     if isinstance(raw, np.ndarray | torch.Tensor):
         return Image.fromarray(_to_bytes(raw, name)).convert("RGB")
     with _open_file(raw, name) as file:
-        return _decode(_parse(file, name), name)
+        return _decode(_parse(file, name), name, enough)
 
 
 def image_size(raw: RawImage) -> tuple[int, int]:
@@ -198,11 +202,13 @@ def _check_size(image: "Image.Image", name: str) -> None:
         raise UserError(f"{name} is {width} × {height} pixels; expected at least one")
 
 
-def _decode(image: "Image.Image", name: str) -> "Image.Image":
+def _decode(image: "Image.Image", name: str, enough: int = 0) -> "Image.Image":
     from PIL import ImageOps
 
     _check_size(image, name)
     try:
+        if enough:
+            image.draft(None, (enough, enough))
         image.load()
         if _orientation(image) != 1:
             image = ImageOps.exif_transpose(image)

@@ -22,6 +22,7 @@ from regard.processors.external import FolderTokenizer
 from regard.processors.fields import Fields, FlipBoxes
 from regard.processors.image import ImageProcessor, random_region
 from regard.processors.labels import LabelProcessor, LabelSet, TagProcessor
+from regard.processors.read_image import open_image
 from regard.processors.saved import load_processor, load_processors, processor_class, save_processors
 from regard.processors.text import TextProcessor
 from regard.processors.tokenizers import TokenizerConfig, TrainedTokenizer, train_tokenizer
@@ -217,6 +218,22 @@ def test_images_of_detr_agree_with_transformers():
     wanted, found = theirs(images, return_tensors="pt"), ours.collate([ours.encode(image) for image in images])
     assert torch.equal(found.values, wanted["pixel_values"])
     assert torch.equal(found.valid, wanted["pixel_mask"].bool())
+
+
+def test_large_photographs_are_decoded_smaller_in_training():
+    smooth, files = Image.fromarray(gradient(60, 80)).resize((800, 600)), {}
+    for kind, exif in (("JPEG", 1), ("JPEG", 6), ("PNG", 1)):
+        tags, buffer = Image.Exif(), io.BytesIO()
+        tags[0x0112] = exif
+        smooth.save(buffer, kind, exif=tags, quality=95)
+        files[kind, exif] = buffer.getvalue()
+    sizes = {key: open_image(content, enough=100).size for key, content in files.items()}
+    assert sizes == {("JPEG", 1): (200, 150), ("JPEG", 6): (150, 200), ("PNG", 1): (800, 600)}
+    assert open_image(files["JPEG", 1], enough=500).size == open_image(files["JPEG", 1]).size == (800, 600)
+    processor = ImageProcessor(resize=32, crop=32, scale=(0.9, 0.9))
+    small, large = (processor.encode(files[kind, 1], np.random.default_rng(1)) for kind in ("JPEG", "PNG"))
+    assert 0 < np.abs(small - large).mean() < 0.02
+    assert np.abs(processor.encode(files["JPEG", 1]) - processor.encode(files["PNG", 1])).mean() < 0.01
 
 
 def test_images_of_unequal_sizes_in_a_batch():
