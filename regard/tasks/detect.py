@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,8 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     former = kept_labels(kept, LABEL)
     labels = labels.in_order_of(former) if former else labels
     image = kept.get(IMAGE)
-    image = image if isinstance(image, ImageProcessor) else image_processor(run.data)
+    new = image_processor(run.data)
+    image = replace(image, color=new.color, erase=new.erase) if isinstance(image, ImageProcessor) else new
     boxes = BoxProcessor(categories=tuple(source.categories[label] for label in labels))
     run = with_model_settings(run, labels=len(labels))
     predictor = DetectPredictor(run, build_model(run), image, boxes, labels, device)
