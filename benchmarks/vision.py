@@ -202,7 +202,16 @@ def training_step(
 
 
 def compiled(function: Callable[[Tensor], Tensor], device: torch.device) -> Callable[[Tensor], Tensor]:
-    return torch.compile(function, dynamic=False) if device.type == "cuda" else function
+    """On a GPU, compiled with CUDA graphs: the best setting of both sides at one fixed shape."""
+    if device.type != "cuda":
+        return function
+    graphed = torch.compile(function, dynamic=False, mode="reduce-overhead")
+
+    def call(x: Tensor) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return graphed(x)
+
+    return call
 
 
 def time_steps(

@@ -80,7 +80,7 @@ class Trainer:
         self.saved = -1  # the step of the last checkpoint
         self.elapsed = 0.0  # seconds before the next step, by the clock of the first process
         self.logged = self.started = time.monotonic()
-        self.tokens = 0  # since the last record
+        self.tokens, self.data_seconds = 0, 0.0  # since the last record; the seconds that steps waited for data
         self.reported_facts: set[str] = set()
 
     # Start
@@ -132,7 +132,9 @@ class Trainer:
         """Run steps until the training ends; return its status."""
         steps = self.steps()
         while not (status := self.stop_reason(stop)):
+            asked = time.monotonic()
             epoch, step = next(steps, (0, None))
+            self.data_seconds += time.monotonic() - asked
             if step is None:
                 return "finished"
             self.step(epoch, step)
@@ -251,9 +253,11 @@ class Trainer:
             "lr": self.learning_rate(state.step),
             "norm": self.finite.norm,
         }
-        metrics |= {"tokens_per_second": self.tokens / max(now - self.logged, 1e-9), "seconds": self.seconds()}
+        passed = max(now - self.logged, 1e-9)
+        metrics |= {"tokens_per_second": self.tokens / passed, "data_wait": self.data_seconds / passed}
+        metrics["seconds"] = self.seconds()
         self.event_log.write("train", state.step, self.progress(), epoch=state.epoch, **metrics)
-        state.loss, state.count, self.tokens, self.logged = 0.0, 0, 0, now
+        state.loss, state.count, self.tokens, self.data_seconds, self.logged = 0.0, 0, 0, 0.0, now
 
     def evaluate(self) -> None:
         """Validate, and publish the weights if they are the best so far."""

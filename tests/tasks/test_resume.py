@@ -50,7 +50,7 @@ def run_content(path: Path) -> dict[str, Any]:
         if file.name == "state.json":
             content[name] = {**json.loads(file.read_text()), "seconds": 0}
         elif file.name == "metrics.jsonl":
-            timed = ("seconds", "tokens_per_second")
+            timed = ("seconds", "tokens_per_second", "data_wait")
             kept = [record for record in progress.read_records(file) if record["event"] in ("train", "valid")]
             content[name] = [{key: value for key, value in record.items() if key not in timed} for record in kept]
         elif file.is_file():
