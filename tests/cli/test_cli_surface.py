@@ -32,6 +32,8 @@ SURFACE = {
         "--top",
         "--embed",
         "--similar",
+        "--coco",
+        "--draw",
         "--tune",
         "--force",
     ],
