@@ -366,7 +366,9 @@ def test_training_learns_and_writes_the_run_folder(tmp_path: Path, monkeypatch: 
     assert records(tmp_path, "train")[0]["loss"] == pytest.approx(math.log(VOCAB), abs=2.5)
     assert records(tmp_path, "train")[2]["lr"] == pytest.approx(1e-2 * math.sqrt(5 / 20))
     first = records(tmp_path, "train")[0]
-    assert {"loss", "lr", "norm", "tokens_per_second", "seconds", "epoch"} <= set(first) and 0 <= first["data_wait"] <= 1
+    assert {"loss", "lr", "norm", "tokens_per_second", "seconds", "epoch"} <= set(first) and 0 <= first[
+        "data_wait"
+    ] <= 1
     assert records(tmp_path, "end")[0]["status"] == "finished"
     assert seen == progress.read_records(tmp_path / "metrics.jsonl")
     weights = json.loads((tmp_path / "run.json").read_text())
