@@ -86,12 +86,13 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
 
     def predict_requests(self, requests: Sequence[DetectRequest], batch: int | None = None) -> list[DetectResult]:
         self.refuse_adapters(requests)
-        images = [load_image(each.image) for each in requests]
-        every = self.detect(images, batch)
-        return [
-            DetectResult(self._chosen(objects, each), *image.size)
-            for objects, image, each in zip(every, images, requests, strict=True)
-        ]
+        size, results = batch or self.run.decode.batch, list[DetectResult]()
+        for first in range(0, len(requests), size):  # so that few images are in memory
+            asked = requests[first : first + size]
+            images = [load_image(each.image) for each in asked]
+            for objects, image, each in zip(self.detect(images, size), images, asked, strict=True):
+                results.append(DetectResult(self._chosen(objects, each), *image.size))
+        return results
 
     def record(self, request: DetectRequest, result: DetectResult) -> Record:
         objects = [{"label": each.label, "score": each.score, "box": list(each.box)} for each in result.objects]
