@@ -14,7 +14,6 @@ from ..data.examples import Examples
 from ..data.labeled import labeled_texts
 from ..data.loader import Loader
 from ..data.rows import LabeledTextDataset
-from ..errors import UserError
 from ..families.protocols import as_module
 from ..metrics.labels import label_metrics
 from ..processors.base import Processor
@@ -76,11 +75,8 @@ class ClassifyPredictor(LabelPredictor[str, ClassifyRequest, ClassifyResult]):
         if isinstance(texts, str) and isinstance(targets, str):
             return self.score([texts], [targets], details)[0]
         texts, targets = as_pairs(texts, targets, ("text", "label"))
-        for label in targets:
-            if label not in self.labels.ids:
-                raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
-        logprobs = self._logprobs(texts)
-        values = [float(row[self.labels.ids[label]]) for row, label in zip(logprobs, targets, strict=True)]
+        ids = self.label_ids(targets)
+        values = [float(row[number]) for row, number in zip(self._logprobs(texts), ids, strict=True)]
         require_finite(values)
         return [{"score": value} for value in values] if details else values
 

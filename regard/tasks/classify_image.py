@@ -43,6 +43,7 @@ from .embedding import EmbeddingPredictor
 from .finite import require_finite
 from .label_answers import LabelAnswers, LabelJob, label_set, label_side
 from .objectives import ImageObjective
+from .predictor import Answer
 from .records import label_record
 from .requests import ClassifyImageRequest, ClassifyResult
 from .task import Task
@@ -109,6 +110,20 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         settings, how = self.decode_settings(decode), self.run.model.pool
         found = self.map_encoded([*images], lambda each: pool(each.states, each.valid, how, settings.normalize))  # type: ignore[misc]
         return torch.stack(found) if found else torch.zeros(0, self.run.model.width)
+
+    def score(self, images: Any, labels: Any = None, details: bool = False) -> Answer:
+        """ln P(label | image)"""
+        if is_image(images) and isinstance(labels, str):
+            return self.score([images], [labels], details)[0]
+        if is_image(images) or isinstance(labels, str) or labels is None:
+            raise UserError("score takes an image and its label, or a list of each, not one of both")
+        images, labels = [*images], [*labels]
+        if len(images) != len(labels):
+            raise UserError(f"there are {len(images)} images and {len(labels)} labels; give a label for each image")
+        ids = self.label_ids(labels)
+        values = [float(row[number]) for row, number in zip(self.label_logprobs(images), ids, strict=True)]
+        require_finite(values)
+        return [{"score": value} for value in values] if details else values
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")

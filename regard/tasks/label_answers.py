@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..config.run import Run
 from ..data.examples import Examples
+from ..errors import UserError
 from ..processors.labels import LabelSet
 from .base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
 from .requests import LabelProbability
@@ -32,6 +33,13 @@ class LabelAnswers:
         chosen = slice(top or len(self.labels))
         names = [self.labels.names[number] for number in order.indices[chosen].tolist()]
         return tuple(map(LabelProbability, names, order.values[chosen].tolist()))
+
+    def label_ids(self, labels: Sequence[str]) -> list[int]:
+        """The ids of labels; one that the run does not have is an error."""
+        for label in labels:
+            if label not in self.labels.ids:
+                raise UserError(f"{label!r} is no label of this run; it has {', '.join(self.labels.names)}")
+        return [self.labels.ids[label] for label in labels]
 
     def majority_baseline(self, references: Sequence[str]) -> Metrics:
         """The accuracy of the most frequent training label; empty if the label counts are unknown."""

@@ -226,6 +226,7 @@ def test_erased_rectangles_have_their_area_and_aspect() -> None:
     assert not erase(np.zeros((3, 1, 300), np.float32), np.random.default_rng(1)).any()  # none fits
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on fewer cores
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_pixels_depend_on_neither_workers_nor_batches(workers: int) -> None:
     """The pixels, labels and shares of every example of an epoch, however it is loaded."""

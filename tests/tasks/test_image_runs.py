@@ -215,3 +215,18 @@ def test_settings_that_do_not_fit(base: Path, tmp_path: Path) -> None:
             regard.train("classify-image", {**TINY, **settings}, out=tmp_path / "run")
     with pytest.raises(UserError, match="the attention over images cannot be drawn yet"):
         regard.load(base).look("a.png")
+
+
+def test_scores_are_log_probabilities(base: Path) -> None:
+    predictor = regard.load(base)
+    best = predictor.predict(IMAGES[0])
+    assert np.exp(predictor.score(IMAGES[0], best.label)) == pytest.approx(best.score, rel=1e-4)
+    several = predictor.score(IMAGES, [best.label] * 4, details=True)
+    assert several[0]["score"] == pytest.approx(np.log(best.score), rel=1e-4)
+    for images, labels, words in (
+        (IMAGES, best.label, "score takes an image and its label, or a list of each, not one of both"),
+        (IMAGES, ["1"], "there are 4 images and 1 labels; give a label for each image"),
+        (IMAGES[0], "cat", "'cat' is no label of this run; it has 0, 1"),
+    ):
+        with pytest.raises(UserError, match=words):
+            predictor.score(images, labels)
