@@ -20,6 +20,8 @@ FITTING = {
     "classify": "bert longformer bigbird rnn cnn",
     "tag": "bert longformer bigbird rnn cnn",
     "masked": "bert longformer bigbird",
+    "classify-image": "vit",
+    "detect": "detr",
 }
 
 
