@@ -36,7 +36,7 @@ ORIENTATION = 0x0112  # the EXIF tag
 HEAD = 1024  # bytes that show what a file is
 CHANNELS = (1, 3, 4)
 ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  # of JPEG and PNG, by their first bytes
-SMALL = 1 << 19  # bytes; smaller files have few pixels, or are found when they are decoded
+SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: of larger files the header is read
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
 
@@ -122,7 +122,8 @@ def _check_ends(file: IO[bytes], name: str) -> None:
     end = next((end for start, end in ENDS.items() if head.startswith(start)), None)
     file.seek(max(size - 8, 0))
     whole = end is not None and file.read().endswith(end)
-    if whole and size < SMALL:
+    claimed = int.from_bytes(head[16:20]) * int.from_bytes(head[20:24]) if head.startswith(b"\x89PNG") else 0
+    if whole and size < SMALL and claimed < MANY:
         return
     file.seek(0)
     image = _parse(file, name)

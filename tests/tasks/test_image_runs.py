@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -230,3 +231,14 @@ def test_scores_are_log_probabilities(base: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             predictor.score(images, labels)
+
+
+def test_threads_get_what_each_gets_alone(base: Path, tmp_path: Path) -> None:
+    predictor = regard.load(base)
+    for number, image in enumerate(IMAGES):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
+    wanted = [predictor.predict(path) for path in paths]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(predictor.predict, paths)) == wanted
