@@ -19,19 +19,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 RawImage: TypeAlias = "str | os.PathLike[str] | bytes | IO[bytes] | Array | torch.Tensor | Image.Image"
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "GIF",
-    "BMP",
-    "TIFF",
-    "PPM",
-    "JPEG2000",
-    "AVIF",
-    "ICO",
-    "TGA",
-)  # none runs programs
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")  # none runs programs
 ORIENTATION = 0x0112  # the EXIF tag
 HEAD = 1024  # bytes that show what a file is
 CHANNELS = (1, 3, 4)
@@ -161,7 +149,7 @@ def _parse(file: IO[bytes], name: str) -> "Image.Image":
     for load_plugins in (Image.preinit, Image.init):
         load_plugins()
         for factory, accept in (Image.OPEN[each] for each in FORMATS if each in Image.OPEN):
-            if accept is not None and accept(head[:16]) is not True:
+            if accept is None or not (known := accept(head[:16])) or isinstance(known, str):  # a text says why not
                 continue
             try:
                 file.seek(0)
