@@ -1,7 +1,9 @@
 """Images as normalized pixels. Pillow (the extra `vision`) is imported where it is used."""
 
 import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
@@ -21,6 +23,7 @@ Triple: TypeAlias = tuple[float, float, float]
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 ASPECTS = 3 / 4, 4 / 3  # of random crops
 MAX_ASPECT = 100  # of images whose shorter side is resized: the longer one must fit into memory
+THREADS = min(os.cpu_count() or 1, 8)  # that read files
 TRIES = 10  # random crops that may not fit before the whole image is taken
 
 
@@ -75,6 +78,14 @@ class ImageProcessor(SavedSettings):
         pixels -= self._channels(self.mean)
         pixels /= self._channels(self.std)
         return erase(pixels, rng) if rng is not None and self.erase and rng.random() < self.erase else pixels
+
+    def encode_all(self, images: Sequence[RawImage]) -> list[Array]:
+        """The images in order. Files are read in several threads: decoding them does not hold Python's lock."""
+        files = sum(isinstance(each, str | bytes | os.PathLike) for each in images)
+        if min(files, THREADS) < 2:
+            return [self.encode(each) for each in images]
+        with ThreadPoolExecutor(min(files, THREADS)) as pool:
+            return list(pool.map(self.encode, images))
 
     def cost(self, encoded: Array) -> int:
         return math.prod(-(-side // self.patch) for side in encoded.shape[1:])

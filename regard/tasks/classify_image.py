@@ -172,7 +172,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         """Apply `function` to the encoder's output for each image, in order."""
         size, found = batch or self.run.decode.batch, list[Tensor]()
         for first in range(0, len(images), size):
-            arrays = [self.image.encode(image) for image in images[first : first + size]]
+            arrays = self.image.encode_all(images[first : first + size])
             found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
         return found
 

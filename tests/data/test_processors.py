@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from regard.errors import UserError
+from regard.processors import image as image_module
 from regard.processors import tokenizers
 from regard.processors.audio import AudioProcessor, Sound, read_sound
 from regard.processors.base import IGNORED, PROCESSORS, SavedSettings
@@ -181,6 +182,19 @@ def test_images_of_every_form_are_equal(tmp_path):
     wide = Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)  # 16 bits of gray
     assert np.array_equal(image.encode(wide), gray)
     assert image.encode(Image.fromarray(pixels).convert("RGBA")).shape == (3, 32, 32)
+
+
+def test_files_are_encoded_in_order_by_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_module, "THREADS", 4)
+    image = ImageProcessor(resize=8, crop=8)
+    for number in range(20):
+        Image.new("RGB", (9, 9), (10 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    files = [tmp_path / f"{number}.png" for number in range(20)]
+    assert all(map(np.array_equal, image.encode_all(files), map(image.encode, files)))
+    arrays = [np.full((4, 4), number, np.uint8) for number in range(3)]
+    assert all(map(np.array_equal, image.encode_all(arrays), map(image.encode, arrays)))
+    with pytest.raises(UserError, match="missing.png does not exist"):
+        image.encode_all([files[0], "missing.png", files[1]])
 
 
 def test_the_orientation_of_a_camera_is_applied(tmp_path):
