@@ -96,8 +96,8 @@ class Focus(nn.Module):
         point, spread = center + found[..., :2] * size, size * found[..., 2:].clamp(-4, 2).exp()
         scores = []
         for axis, places in enumerate((features.columns, features.rows)):
-            cell = 0.5 * (places[:, 1:2] - places[:, :1] if places.size(1) > 1 else torch.ones_like(places))
-            variance = spread[..., axis].square() + cell[:, None].square()  # (batch, heads, queries)
+            half_cell = places[:, None, :1]  # the center of the first cell
+            variance = spread[..., axis].square() + half_cell.square()  # (batch, heads, queries)
             distance = places[:, None, None] - point[..., axis, None]
             scores.append(-0.5 * distance.square() / variance[..., None])
         across, down = scores
