@@ -343,7 +343,10 @@ def containers(tmp_path: Path) -> dict[str, Any]:
     paths = [str(files / f"{number}.png") for number in range(4)]
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     columns = {"image": images, "label": [0, 1, 0, 1]}
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "all.parquet")
     return {
+        "parquet": tmp_path / "all.parquet",
         "tuples": list(zip(ARRAYS, names, strict=True)),
         "dicts": [{"image": image, "label": name} for image, name in zip(images, names, strict=True)],
         "columns": {"image": np.stack(ARRAYS), "label": names},
