@@ -24,7 +24,6 @@ def overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return iou, iou - (hull - union) / hull.clamp(min=1e-12)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
 def match(logits: Tensor, boxes: Tensor, labels: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:
     """The best assignment of objects to queries: (4, pairs), the layer, image, query and object of every pair.

@@ -13,6 +13,7 @@ BOX_NOISE = 0.4  # centers move by up to this share of half the size, sizes chan
 LABEL_NOISE = 0.2  # share of the labels that are drawn at random
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # shapes follow the objects
 def add_noise(true: TrueObjects, groups: int, labels: int) -> NoisedBoxes:
     """Every object once in each of `groups`, with its own noise."""
     count = true.labels.size(1)

@@ -15,7 +15,7 @@ from ..parts.inputs import Inputs
 from ..processors.labels import LabelSet
 from ..training.objective import LossSum, Objective
 from .denoising import add_noise, denoising_loss
-from .detection_loss import NO_OBJECT, TrueObjects, detection_loss
+from .detection_loss import NO_OBJECT, DetectionLoss, TrueObjects, detection_loss
 
 
 class DetectionObjective(Objective):
@@ -28,16 +28,22 @@ class DetectionObjective(Objective):
     def forward(self, batch: Batch) -> LossSum:
         model, true = cast(BoxModel, self.model), true_objects(batch["label"], batch["boxes"])
         noised = add_noise(true, model.denoising, self.labels) if model.denoising else None
-        found = model.detect(batch["image"], noised)
-        loss = detection_loss(found, true)
-        classes, boxes = loss.classes, loss.boxes
-        if found.proposed is not None:  # all places together have the class weight of the queries
-            share = found.logits.size(2) / found.proposed.logits.size(2)
-            proposed = detection_loss(found.proposed, true, share * NO_OBJECT)
-            classes, boxes = classes + proposed.classes, boxes + proposed.boxes
-        if found.denoised is not None:
-            boxes = boxes + denoising_loss(found.denoised, true, model.denoising)
-        return LossSum(TENTHS * classes, {"boxes": boxes})
+        loss = training_loss(model.detect(batch["image"], noised), true, model.denoising)
+        return LossSum(TENTHS * loss.classes, {"boxes": loss.boxes})
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # matching waits for the device, and shapes follow the objects
+def training_loss(found: Detections, true: TrueObjects, groups: int) -> DetectionLoss:
+    """The loss of the queries, of the places that propose them and of the noised boxes in `groups`."""
+    loss = detection_loss(found, true)
+    classes, boxes = loss.classes, loss.boxes
+    if found.proposed is not None:  # all places together have the class weight of the queries
+        share = found.logits.size(2) / found.proposed.logits.size(2)
+        proposed = detection_loss(found.proposed, true, share * NO_OBJECT)
+        classes, boxes = classes + proposed.classes, boxes + proposed.boxes
+    if found.denoised is not None:
+        boxes = boxes + denoising_loss(found.denoised, true, groups)
+    return DetectionLoss(classes, boxes)
 
 
 def true_objects(labels: Inputs, boxes: Inputs) -> TrueObjects:
