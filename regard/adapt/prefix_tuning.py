@@ -61,11 +61,16 @@ def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> I
         model(*tokens * (injection.has_encoder + injection.has_decoder))
     for path, cache in captures.items():
         for i, both in enumerate(cache.key_values()):
-            k, v = (each[0][:, torch.arange(settings.length) % each.size(2)].clone() for each in both)
-            injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k, v))
+            k, v = (each[0] if each.size(2) == settings.length else _some(each[0], settings.length) for each in both)
+            injection.attach(f"{path}.layers.{i}.attention", PrefixParameters(k.clone(), v.clone()))
     if not noise:  # images have no positions to move
         injection.replace_methods(model, _methods(injection))
     return injection
+
+
+def _some(values: Tensor, length: int) -> Tensor:
+    """The first `length` keys or values of (heads, tokens, head_width), repeated if there are fewer."""
+    return values[:, torch.arange(length) % values.size(1)]
 
 
 def _methods(injection: PrefixTuning) -> dict[str, Method]:
