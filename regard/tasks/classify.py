@@ -123,13 +123,6 @@ class ClassifyJob(LabelJob):
         dataset = LabeledTextDataset(splits["train"], predictor.tokenizer, predictor.labels, data, train, model.context)
         self.loader = Loader.of(dataset)
 
-    def validate(self) -> dict[str, float]:
-        if "valid" not in self.splits:
-            return {}
-        loss, found, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = label_metrics(found, references)
-        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
-
 
 # --- construction --------------------------------------------------------------------------------------------------
 

@@ -208,13 +208,6 @@ class ClassifyImageJob(LabelJob):
         fields = Fields({IMAGE: predictor.image, LABEL: LabelProcessor(predictor.labels)})
         self.loader = Loader.of(MixedImages(splits["train"], fields, self.run.data, self.run.train))
 
-    def validate(self) -> dict[str, float]:
-        if "valid" not in self.splits:
-            return {}
-        loss, found, references = self.predictor.loss_over(self.splits["valid"])
-        metrics = label_metrics(found, references)
-        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
-
 
 # --- construction --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..config.run import Run
 from ..data.examples import Examples
 from ..errors import UserError
+from ..metrics.labels import label_metrics
 from ..processors.labels import LabelSet
 from .base import Metrics, Processors, TrainingJob, describe_labels, kept_labels, log_facts
 from .requests import LabelProbability
@@ -85,6 +86,13 @@ class LabelJob(TrainingJob):
 
     predictor: Any  # has LabelAnswers
     splits: Mapping[str, Examples]
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        loss, found, references = self.predictor.loss_over(self.splits["valid"])
+        metrics = label_metrics(found, references)
+        return {"loss": loss, "accuracy": metrics["accuracy"], "f1": metrics["f1"]}
 
     def describe_data(self) -> list[str]:
         return super().describe_data() + self._label_facts
