@@ -214,7 +214,17 @@ class DetectJob(TrainingJob):
 
     def describe_data(self) -> list[str]:
         labels = (f"{name}: {describe_labels(label_counts(each))}" for name, each in self.splits.items())
-        return [*super().describe_data(), *labels]
+        return [*super().describe_data(), *labels, *self._size_fact()]
+
+    def _size_fact(self) -> list[str]:
+        """What a start decides instead of data.size."""
+        image, data = self.predictor.image, self.run.data
+        if (image.resize, image.max_size) == (data.size, data.max_size):
+            return []
+        return [
+            f"images: read as by the start, the shorter side with {image.resize} pixels and the longer with at most "
+            f"{image.max_size}; data.size, data.max_size, data.mean and data.std are not used"
+        ]
 
 
 # --- construction --------------------------------------------------------------------------------------------------

@@ -314,6 +314,8 @@ def test_a_run_starts_from_a_folder_and_becomes_one(tmp_path: Path, monkeypatch:
     hf.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 90}).save_pretrained(tmp_path / "theirs")
     run = regard.train("detect", TRAINED, start=str(tmp_path / "theirs"), out=tmp_path / "run")
     assert run.run.model.backbone_norm.kind == "frozen" and run.image.max_size == 90
+    log = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "images: read as by the start, the shorter side with 48 pixels and the longer with at most 90" in log
     report = regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
     assert any("transformers differs" in value for value in report.values())
     theirs = hf.DetrForObjectDetection.from_pretrained(tmp_path / "hf").eval()
