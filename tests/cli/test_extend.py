@@ -172,10 +172,11 @@ def test_a_plugin_that_breaks_a_law_is_one_sentence(tmp_path, monkeypatch):
     assert "batch_invariance is a law of every family" in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("old", ['frozenset({"tokens"})', 'frozenset({"label"})'])
-def test_a_family_without_laws_is_one_sentence(tmp_path, monkeypatch, old):
-    (tmp_path / "boxed.py").write_text(FILES["ratings/cosine.py"].replace(old, 'frozenset({"boxes"})'))
+@pytest.mark.parametrize(("does", "old", "new"), [("reads", "tokens", "boxes"), ("writes", "label", "embedding")])
+def test_a_family_without_laws_is_one_sentence(tmp_path, monkeypatch, does, old, new):
+    text = FILES["ratings/cosine.py"].replace(f'frozenset({{"{old}"}})', f'frozenset({{"{new}"}})')
+    (tmp_path / "unusual.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "boxed", raising=False)
-    with pytest.raises(UserError, match="boxed (reads|writes) boxes; there are laws for"):
-        check_family(importlib.import_module("boxed"))
+    monkeypatch.delitem(sys.modules, "unusual", raising=False)
+    with pytest.raises(UserError, match=f"unusual {does} {new}; there are laws for"):
+        check_family(importlib.import_module("unusual"))
