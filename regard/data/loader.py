@@ -1,7 +1,7 @@
 """From planned steps to tensors: a process encodes and collates only its share, itself or in worker processes."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from typing import NamedTuple, Protocol, TypeAlias
@@ -31,6 +31,10 @@ class LoadedStep:
         return sum(batch.count for batch in self.micro_batches if batch.counted)
 
 
+LoadedSteps: TypeAlias = Iterator[tuple[int, LoadedStep]]  # with their epochs
+Share: TypeAlias = tuple[int, int]  # of a process: its rank, and the number of processes
+
+
 class MeasureJob(NamedTuple):
     """Measure examples, so that their pool can be planned."""
 
@@ -43,6 +47,14 @@ class BatchJob(NamedTuple):
 
     micro_batch: MicroBatch
     epoch: int
+
+
+class PlannedStep(NamedTuple):
+    """A step whose batches are being loaded."""
+
+    epoch: int
+    step: Step
+    batches: int  # of this process's share
 
 
 Job: TypeAlias = MeasureJob | BatchJob | None  # None only lets the results of earlier jobs come out
@@ -71,12 +83,82 @@ class JobRunner:
         return replace(batch, number=number, counted=counted)
 
 
+class JobStream:
+    """Turns the plan of a sampler into jobs, and their results into steps."""
+
+    def __init__(self, sampler: StepSampler, run: JobRunner, workers: int) -> None:
+        self.sampler, self.run = sampler, run
+        self.workers: Workers[Job, Measured | Batch | None] | None = Workers(run, workers) if workers else None
+
+    def results(self, jobs: Iterator[Job]) -> Iterator[Measured | Batch | None]:
+        return self.workers.map(jobs) if self.workers else map(self.run, jobs)
+
+    def load(self, epoch: int, index: int, share: Share) -> LoadedSteps:
+        """The steps of an epoch after its first `index` examples; with workers, also of all epochs that follow."""
+        planned: deque[PlannedStep] = deque()
+        batches: list[Batch] = []
+        for result in self.results(self._jobs(epoch, index, share, planned)):
+            if isinstance(result, Measured):
+                self.sampler.add_costs(result)
+            elif result is not None:
+                batches.append(result)
+                if len(batches) == planned[0].batches:
+                    own, step, _ = planned.popleft()
+                    yield own, LoadedStep(batches, step.index, step.tokens, step.examples)
+                    batches = []
+
+    def measure(self, pool: Pool) -> None:
+        for result in self.results(iter(self._measure_jobs(pool))):
+            assert isinstance(result, Measured)
+            self.sampler.add_costs(result)
+
+    # Planning a pool needs the costs of its examples. Workers measure a pool while the one before it is loaded.
+
+    def _jobs(self, epoch: int, index: int, share: Share, planned: deque[PlannedStep]) -> Iterator[Job]:
+        steps = yield from self._epoch_jobs(epoch, index, share, planned)
+        while self.workers and steps:
+            epoch += 1
+            steps = yield from self._epoch_jobs(epoch, 0, share, planned)
+
+    def _epoch_jobs(
+        self, epoch: int, index: int, share: Share, planned: deque[PlannedStep]
+    ) -> Generator[Job, None, int]:
+        """The jobs of an epoch; returns the number of its steps."""
+        pools = self.sampler.pools(epoch, index)
+        first, count = next(pools, None), 0
+        if first is None:
+            return 0
+        yield from self._measure_jobs(first)
+        for pool, following in pairwise(chain([first], pools, [None])):
+            assert pool is not None
+            while len(self.sampler.unmeasured(pool)):
+                yield None
+            ahead = self._measure_jobs(following) if following and self.workers else []
+            for step in self.sampler.plan(pool, index):
+                own = step.shard(*share)
+                planned.append(PlannedStep(epoch, step, len(own)))
+                count += 1
+                yield from [BatchJob(each, epoch) for each in own]
+                if ahead:
+                    yield ahead.pop()
+            yield from ahead
+            if following and not self.workers:
+                yield from self._measure_jobs(following)
+        return count
+
+    def _measure_jobs(self, pool: Pool) -> list[Job]:
+        unknown = self.sampler.unmeasured(pool)
+        size = MEASURED_TOGETHER if self.workers else max(len(unknown), 1)
+        keep = self.workers is None
+        return [MeasureJob(unknown[first : first + size], keep) for first in range(0, len(unknown), size)]
+
+
 class Loader:
     """The steps of every epoch. Their order and bits do not depend on the number of workers or processes."""
 
     def __init__(self, source: BatchSource, sampler: StepSampler, workers: int = 0) -> None:
-        self.sampler, self._run = sampler, JobRunner(source)
-        self._workers: Workers[Job, Measured | Batch | None] | None = Workers(self._run, workers) if workers else None
+        self.sampler, self._stream = sampler, JobStream(sampler, JobRunner(source), workers)
+        self._ahead: dict[tuple[int, Share], LoadedSteps] = {}  # steps of the next epoch, by its number
 
     @classmethod
     def of(cls, dataset: TaskDataset) -> "Loader":
@@ -86,40 +168,32 @@ class Loader:
         return cls(dataset, BudgetSampler(dataset), dataset.data.workers)
 
     def steps(self, epoch: int, index: int = 0, rank: int = 0, world: int = 1) -> Iterator[LoadedStep]:
-        """The steps of an epoch after its first `index` examples; `LoadedStep.index` is where to resume."""
-        planned: deque[tuple[Step, int]] = deque()  # steps whose batches are not all loaded, and how many they have
-        jobs = self._jobs(epoch, index, (rank, world), planned)
-        batches: list[Batch] = []
-        for result in self._results(jobs):
-            if isinstance(result, Measured):
-                self.sampler.add_costs(result)
-            elif result is not None:
-                batches.append(result)
-                if len(batches) == planned[0][1]:
-                    step, _ = planned.popleft()
-                    yield LoadedStep(batches, step.index, step.tokens, step.examples)
-                    batches = []
+        """The steps of an epoch after its first `index` examples; `LoadedStep.index` is where to resume.
+
+        Workers go on with the next epoch: its first steps are there when it begins.
+        """
+        share = rank, world
+        ahead = None if index else self._ahead.pop((epoch, share), None)
+        self._ahead.clear()
+        loaded = self._stream.load(epoch, index, share) if ahead is None else ahead
+        for own, step in loaded:
+            if own != epoch:
+                self._ahead[own, share] = chain([(own, step)], loaded)
+                return
+            yield step
 
     def planned_steps(self, epochs: int) -> float:
         """The number of steps of the first `epochs` epochs. Only the first pool is measured for it."""
         for pool in islice(self.sampler.pools(0), 1):
-            self._measure(pool)
+            self._stream.measure(pool)
         return self.sampler.planned_steps(epochs)
 
     def align(self, epoch: int, index: int) -> int:
         """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
         for pool in islice(self.sampler.pools(epoch, index), 1):
-            self._measure(pool)
+            self._stream.measure(pool)
             return max([pool.begin, *(step.index for step in self.sampler.plan(pool) if step.index <= index)])
         return index
-
-    def _measure(self, pool: Pool) -> None:
-        for result in self._results(iter(self._measure_jobs(pool))):
-            assert isinstance(result, Measured)
-            self.sampler.add_costs(result)
-
-    def _results(self, jobs: Iterator[Job]) -> Iterator[Measured | Batch | None]:
-        return self._workers.map(jobs) if self._workers else map(self._run, jobs)
 
     def report(self) -> list[str]:
         """Sentences about what was left out so far."""
@@ -127,34 +201,6 @@ class Loader:
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._workers:
-            self._workers.close()
-
-    # Jobs. Planning a pool needs the costs of its examples. Workers measure a pool while the one before it is loaded.
-
-    def _jobs(self, epoch: int, index: int, share: tuple[int, int], planned: deque[tuple[Step, int]]) -> Iterator[Job]:
-        pools = self.sampler.pools(epoch, index)
-        first = next(pools, None)
-        if first is None:
-            return
-        yield from self._measure_jobs(first)
-        for pool, following in pairwise(chain([first], pools, [None])):
-            assert pool is not None
-            while len(self.sampler.unmeasured(pool)):
-                yield None
-            ahead = self._measure_jobs(following) if following and self._workers else []
-            for step in self.sampler.plan(pool, index):
-                own = step.shard(*share)
-                planned.append((step, len(own)))
-                yield from [BatchJob(each, epoch) for each in own]
-                if ahead:
-                    yield ahead.pop()
-            yield from ahead
-            if following and not self._workers:
-                yield from self._measure_jobs(following)
-
-    def _measure_jobs(self, pool: Pool) -> list[Job]:
-        unknown = self.sampler.unmeasured(pool)
-        size = MEASURED_TOGETHER if self._workers else max(len(unknown), 1)
-        keep = self._workers is None
-        return [MeasureJob(unknown[first : first + size], keep) for first in range(0, len(unknown), size)]
+        self._ahead.clear()
+        if self._stream.workers:
+            self._stream.workers.close()

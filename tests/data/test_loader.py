@@ -166,6 +166,27 @@ def test_large_tensors_are_shared(monkeypatch):
     made.close()
 
 
+def test_workers_load_the_next_epoch_ahead(monkeypatch):
+    batch = PairDataset.batch
+
+    def slow(self, *arguments):
+        time.sleep(0.3)
+        return batch(self, *arguments)
+
+    monkeypatch.setattr(PairDataset, "batch", slow)
+    made = loader(pairs(workers=2))
+    list(made.steps(0))
+    time.sleep(1)  # while the model is evaluated
+    began = time.monotonic()
+    steps = made.steps(1)
+    next(steps)
+    next(steps)
+    assert time.monotonic() - began < 0.3
+    del steps
+    assert next(made.steps(5)).index == next(loader(pairs()).steps(5)).index  # another epoch than the next
+    made.close()
+
+
 def test_reports_of_workers():
     one, other = loader(pairs(max_tokens=20)), loader(pairs(max_tokens=20, workers=1))
     assert content(one.steps(0)) == content(other.steps(0))
@@ -299,7 +320,7 @@ def test_workers_are_bounded_ahead():
             taken.append(number)
             yield None
 
-    results = made._workers.map(jobs())
+    results = made._stream.workers.map(jobs())
     for done in range(50):
         next(results)
         assert len(taken) <= done + 2 + 2 * workers.JOBS_AHEAD
