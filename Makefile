@@ -58,8 +58,8 @@ clean:
 # regard imports, unpacked, at the versions installed here, without what it does not need of them.
 # There: PYTHONPATH=.:wheelhouse python3 -m regard train dates train.tensorboard=false
 TARGET := --python-version 3.12 --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64
-MISSING := annotated-doc annotated-types babel faster-coco-eval pydantic pydantic-core pygments rich shellingham typer \
-    typing-inspection
+MISSING := annotated-doc annotated-types babel cffi faster-coco-eval jiwer pycparser pydantic pydantic-core pygments rapidfuzz \
+    rich shellingham soundfile typer typing-inspection
 UNUSED := -name '*.pyi' -o -path '*/lexers/_*_builtins.py' \
     -o -path '*/locale-data/*.dat' ! -name 'root*' ! -name 'en*' ! -name 'de*' ! -name 'fr*' ! -name 'it*'
 

@@ -23,7 +23,7 @@ LEVELS = [
     ["config.types"],
     ["config.decode"],
     ["config.schema"],
-    ["config.tuning", "config.vision"],
+    ["config.audio", "config.tuning", "config.vision"],
     ["config.tasks"],
     ["device", "parts"],
     ["adapt", "metrics"],

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from .audio import SoundData, SpeechEval, TranscribeDecode
 from .registry import Registry
 from .schema import (
     Base,
@@ -41,6 +42,7 @@ BITS_PER_BYTE, WORD_PERPLEXITY = Metric("bits_per_byte", False), Metric("word_pe
 BLEU, CHRF, EXACT = Metric("bleu", True), Metric("chrf", True), Metric("exact", True)
 ACCURACY, F1, SPANS = Metric("accuracy", True), Metric("f1", True), Metric("spans", True)
 AP, AP50 = Metric("ap", True), Metric("ap50", True)
+WER, CER = Metric("wer", False), Metric("cer", False)
 
 
 @dataclass(frozen=True)
@@ -67,5 +69,6 @@ BUILTIN = {
     "spans": TaskSettings(SpanData, Seq2SeqDecode, (LOSS, PERPLEXITY)),
     "classify-image": TaskSettings(ImageData, ImageDecode, (LOSS, ACCURACY, F1), head="class"),
     "detect": TaskSettings(DetectData, DetectDecode, (LOSS, AP, AP50)),
+    "transcribe": TaskSettings(SoundData, TranscribeDecode, (LOSS, PERPLEXITY, WER, CER, EXACT), SpeechEval),
 }
 TASKS = Registry("task", BUILTIN)

@@ -1,0 +1,52 @@
+"""The settings of tasks that read sound."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .decode import Seq2SeqDecode
+from .schema import TableData
+from .types import Base, Count, Positive, Share
+
+Speed = Annotated[float, Field(ge=0.5, le=2)]
+Decibels = Annotated[float, Field(ge=-20, le=100)]
+
+
+class SoundData(TableData):
+    """Recordings with their transcripts, and how the recordings are changed in training."""
+
+    max_tokens: Positive = 1000  # of a transcript
+    max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
+    rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
+    bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
+    speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
+    noise: Share = 0.0  # how often training adds noise
+    snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
+    frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
+    frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
+    bin_masks: Count = 0  # random ranges of bins that are masked
+    bin_width: Count = 15  # the most bins of one
+    examples: Positive = 4000  # embedded training recordings
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> "SoundData":
+        if self.snr[0] > self.snr[1]:
+            raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+        if self.bin_width > self.bins:
+            raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
+        return self
+
+
+class TranscribeDecode(Seq2SeqDecode):
+    """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
+
+    kind: Literal["greedy", "beam", "sample", "ctc"] = "beam"  # type: ignore[assignment]  # ctc: the likeliest path
+    ctc: Share = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
+    segment: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses, in seconds; 0: data.max_seconds
+    batch: Positive = 16  # recordings per batch
+
+
+class SpeechEval(Base):
+    """Metrics of transcription."""
+
+    normalize: Literal["none", "basic", "english"] = "none"  # of transcripts before they are compared
