@@ -66,6 +66,18 @@ class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
     def logits(self, states: Tensor) -> Tensor: ...
 
 
+class SpeechModel(Seq2SeqModel, Protocol):
+    """A sequence-to-sequence model whose encoder may also predict the tokens, by CTC."""
+
+    ctc_weight: float  # of the CTC loss; 0: it has none
+
+    def ctc_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, positions of the encoder, vocab); PAD is the blank."""
+
+    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
+        """`start` with a source that is encoded already."""
+
+
 class CausalModel(ModelBase, TokenModel[Cache], Protocol):
     @property
     def context(self) -> int | None:
@@ -134,11 +146,14 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, t5, transformer, vit, xl
+    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, speech, t5, transformer, vit, xl
 
-    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr)
+    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech)
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
+        return model
+
+    def _check_speech(model: speech.Model) -> SpeechModel:
         return model
 
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:
