@@ -54,6 +54,10 @@ class Examples(LazySequence[tuple[Any, ...]]):
         text: str = self.side(index, side)
         return text
 
+    def seconds(self, index: int) -> float:
+        """The length of a recording, known without reading it."""
+        raise NotImplementedError
+
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch."""
         return permutation(len(self), rng)

@@ -1,0 +1,418 @@
+"""Transcription: the text of a recording. It is sequence-to-sequence, as translation is, with frames as the source."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..config.audio import SoundData, TranscribeDecode
+from ..config.run import Run
+from ..config.schema import DecodeBase, Sides
+from ..data.examples import Examples
+from ..data.loader import Loader
+from ..data.sampler import sorted_batches
+from ..data.sound_dataset import SoundDataset, collate_transcribed
+from ..data.sounds import open_sounds, transcribed_sounds
+from ..decode import Hypothesis, Suppress, strategy_from
+from ..decode.constraints import ConstraintTokenizer, parse_constraints
+from ..decode.joint_ctc import JointCTC
+from ..decode.strategies import BestPath
+from ..errors import UserError
+from ..families.protocols import SpeechModel, TokenModel, as_module
+from ..look import CrossAttentionView
+from ..metrics.speech import speech_metrics
+from ..parts.ctc import best_path
+from ..processors.base import Array, Processor
+from ..processors.filterbank import FilterbankProcessor, with_statistics
+from ..processors.read_sound import RawSound, is_sound, stream_sound
+from ..processors.saved import load_processors
+from ..processors.segments import segments
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..synthetic.morse import make_morse
+from .base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    kept_tokenizer,
+    max_vocab,
+    open_split,
+    open_splits,
+    restored_tokenizer,
+    vocab_size,
+    with_model_settings,
+)
+from .decode_settings import group_indices
+from .finite import require_finite
+from .objectives import TranscribeObjective
+from .predictor import Answer, Predictor
+from .records import transcript_record
+from .requests import Segment, TranscribeRequest, TranscribeResult, Transcript
+from .source_generation import NO_CONSTRAINTS, Source, SourceGeneration
+from .task import Task
+from .token_times import TokenTimes
+from .transcripts import join_segments, make_transcript, shifted
+from .translate import VALIDATION_DECODE
+from .translations import changed_settings, constraints_of
+
+TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
+SOUND, TEXT = "sound", "text"  # the fields of an example
+OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment"  # fields of a request: decode.*
+STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
+CHUNK = 4  # batches of segments in memory: the segments of a batch have similar lengths
+SPEECH_METRICS = ("wer", "cer", "exact")
+
+
+class Piece(NamedTuple):
+    """A segment of a recording as frames."""
+
+    recording: int
+    number: int  # of the segment in its recording
+    start: float  # in seconds
+    end: float
+    frames: Array
+
+
+class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, TranscribeRequest, TranscribeResult]):
+    """The text of every recording: a path, bytes, samples, or (samples, rate).
+
+    Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
+    """
+
+    model: SpeechModel
+
+    def __init__(
+        self, run: Run, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device
+    ) -> None:
+        self.run, self.sound, self.target, self.device = run, sound, target, device
+        self.model = model.to(device).eval()
+        self.filters = (Suppress([target.pad, target.start]),)
+        self.constraint_tokenizer = ConstraintTokenizer(target)
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {SOUND: self.sound, TEXT: TextProcessor(self.target)}
+
+    # --- public methods ----------------------------------------------------------------------------------------
+
+    def requests(self, items: Iterable[RawSound], details: bool = False, **decode: object) -> list[TranscribeRequest]:
+        """`prefix`, `include` and `exclude` may be lists with one entry per recording."""
+        items = list(items)
+        if not decode:
+            return [TranscribeRequest(sound, details=details) for sound in items]
+        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
+        assert isinstance(settings, TranscribeDecode)
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(settings)
+        shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
+        pairs = zip(items, constraints, strict=True)
+        return [TranscribeRequest(sound, **shared, **each._asdict()) for sound, each in pairs]
+
+    def predict_requests(
+        self, requests: Sequence[TranscribeRequest], batch: int | None = None
+    ) -> list[TranscribeResult]:
+        self.refuse_adapters(requests)
+        results: dict[int, TranscribeResult] = {}
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+            some = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, OWN_SETTINGS))
+            results |= zip(indices, self._transcribe(some, settings), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def record(self, request: TranscribeRequest, result: TranscribeResult) -> Record:
+        return transcript_record(result)
+
+    def answer(self, request: TranscribeRequest, result: TranscribeResult) -> str | list[str]:
+        strategy = request.strategy
+        several = self.run.decode.nbest if strategy is None else getattr(strategy, "n", 1)
+        return [each.text for each in result.nbest] if several > 1 else result.text
+
+    def is_item(self, x: object) -> bool:
+        return is_sound(x)
+
+    def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
+        return open_sounds(name, self.run.data)
+
+    def output_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
+        answer = self.answer(request, result)
+        return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
+
+    def score(self, sounds: Any, texts: Any = None, details: bool = False) -> Answer:
+        """ln P(text | recording) by the decoder, END included; with details also per token."""
+        if is_sound(sounds) and isinstance(texts, str):
+            return self.score([sounds], [texts], details)[0]
+        if is_sound(sounds) or isinstance(texts, str) or texts is None:
+            raise UserError("score takes a recording and its text, or a list of each, not one of both")
+        sounds, texts = [*sounds], [*texts]
+        if len(sounds) != len(texts):
+            raise UserError(
+                f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
+            )
+        ids = self.target.encode(texts)
+        logprobs = self.target_logprobs(map(self.sound.encode, sounds), ids)
+        totals = [sum(each) for each in logprobs]
+        require_finite(totals)
+        if not details:
+            return totals
+        return [
+            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
+            for total, row, each in zip(totals, ids, logprobs, strict=True)
+        ]
+
+    def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
+        """The attention weights while the model reads a recording and writes `target`, or its own transcript."""
+        frames = self.sound.encode(text)
+        if target is None:
+            settings = self.decode_settings({"kind": "beam", "nbest": 1})
+            (found,) = self.search([frames], settings)
+            ids = found[0].tokens if found else []
+        else:
+            ids = self.target.encode([target])[0]
+        return self.times.view(frames, ids)
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of `evaluate`, the transcripts and the references."""
+        examples = data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        metrics, found, references = self.transcribe_examples(examples, {"nbest": 1})
+        loss = self.loss_over(examples)
+        return metrics | {"loss": loss, "perplexity": float(np.exp(loss))}, found, references
+
+    def align(self, sound: RawSound, text: str) -> Transcript:
+        """The times of the words of a known text, by forced alignment with CTC."""
+        self._require_ctc("word times")
+        (ids,) = self.target.encode([text])
+        if self.target.unk in ids:
+            raise UserError(
+                f"{text!r:.60} has characters that this run does not know; write it as in the training data"
+            )
+        if not ids:
+            raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
+        trace = self.times.align(self.sound.encode(sound), ids)
+        (logprob,) = trace.logprobs  # of the best path
+        hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
+        return shifted(make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS), 0.0)
+
+    # --- generation --------------------------------------------------------------------------------------------
+
+    def sources(self, items: Sequence[Array]) -> list[Source]:
+        return [
+            Source(self.sound.collate([frames]), len(frames) // 4 + 16, hashlib.blake2b(frames.tobytes()).hexdigest())
+            for frames in items
+        ]
+
+    def token_model(self, settings: DecodeBase) -> TokenModel[Any]:
+        weight = getattr(settings, "ctc", 0.0)
+        if settings.kind != "beam" or not weight or not self.model.ctc_weight:
+            return self.model
+        return JointCTC(self.model, weight, self.target.pad, self.target.start, self.target.end)
+
+    def decode_settings(self, decode: Mapping[str, object]) -> TranscribeDecode:
+        settings = super().decode_settings(decode)
+        assert isinstance(settings, TranscribeDecode)
+        return settings
+
+    def _transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
+        if settings.kind == "ctc":
+            self._require_ctc("decode.kind=ctc")
+        found: list[list[Segment]] = [[] for _ in requests]
+        seconds = [0.0] * len(requests)
+        pieces = self._pieces(requests, settings, seconds)
+        while chunk := list(islice(pieces, CHUNK * settings.batch)):
+            for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
+                own = tuple(shifted(each, piece.start) for each in nbest)
+                found[piece.recording].append(Segment(round(piece.start, 3), round(piece.end, 3), own))
+        pairs = zip(found, seconds, strict=True)
+        return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
+
+    def _pieces(
+        self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]
+    ) -> Iterator[Piece]:
+        """The segments of all recordings, in order; `seconds` gets the lengths of the recordings."""
+        rate, longest = self.sound.rate, settings.segment or self.run.data.max_seconds
+
+        def counted(recording: int, blocks: Iterable[Array]) -> Iterator[Array]:
+            for block in blocks:
+                seconds[recording] += len(block) / rate
+                yield block
+
+        for recording, request in enumerate(requests):
+            blocks = counted(recording, stream_sound(request.sound, rate))
+            for number, (start, samples) in enumerate(segments(blocks, rate, longest)):
+                if number and constraints_of(request, self.run.decode).include:
+                    raise UserError(
+                        f"decode.include works for one segment, and the recording has more than {longest:g} seconds; "
+                        "raise decode.segment, or leave decode.include out"
+                    )
+                frames = self.sound.encode(samples)
+                yield Piece(recording, number, start, start + len(samples) / rate, frames)
+
+    def _decode(
+        self, pieces: Sequence[Piece], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
+    ) -> list[list[Transcript]]:
+        """The best transcripts of every segment, with times from its beginning."""
+        frames = [piece.frames for piece in pieces]
+        asked = [constraints_of(requests[piece.recording], self.run.decode) for piece in pieces]
+        asked = [
+            each if piece.number == 0 else each._replace(prefix="") for each, piece in zip(asked, pieces, strict=True)
+        ]
+        if settings.kind == "ctc":
+            found, constraints = self._best_paths(frames, settings), None
+        else:
+            constraints = self.constraints(asked, settings)
+            found = self.generate(frames, settings, constraints)
+        detailed = [number for number, piece in enumerate(pieces) if requests[piece.recording].details]
+        traced = {i: self.times.traces(frames[i], [one.tokens for one in found[i]]) for i in detailed}
+        return [
+            [
+                make_transcript(text, one, traced[i][rank] if i in traced else None, self.target, own)
+                for rank, (text, one) in enumerate(zip(self.target_texts(best), best, strict=True))
+            ]
+            for i, (best, own) in enumerate(zip(found, constraints or [NO_CONSTRAINTS] * len(found), strict=True))
+        ]
+
+    @torch.no_grad()
+    def _best_paths(self, frames: Sequence[Array], settings: TranscribeDecode) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in frames]
+        for indices in sorted_batches([len(each) for each in frames], rows=settings.batch):
+            encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
+            logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
+            for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
+                total = path.logprob
+                require_finite([total])
+                length = max(len(path.tokens), 1)
+                found[i] = [Hypothesis(list(path.tokens), total / length**settings.length_penalty, total, True)]
+        return found
+
+    # --- known transcripts -------------------------------------------------------------------------------------
+
+    @property
+    def times(self) -> TokenTimes:
+        return TokenTimes(self.model, self.sound, self.target, self.device)
+
+    def transcribe_examples(
+        self, examples: Examples, decode: Mapping[str, object]
+    ) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of transcripts, the transcripts and the references."""
+        references = [examples.text(index, 1) for index in range(len(examples))]
+        found = self.predict((examples[index][0] for index in range(len(examples))), **decode)
+        metrics: Metrics = {"examples": len(examples)}
+        return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
+
+    def loss_over(self, examples: Examples) -> float:
+        """Nats per target token, END included, without label smoothing, of the decoder."""
+        ids = self.target.encode([examples.text(index, 1) for index in range(len(examples))])
+        frames = (self.sound.encode(examples[index][0]) for index in range(len(examples)))
+        logprobs = self.target_logprobs(frames, ids)
+        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+
+    @torch.no_grad()
+    def target_logprobs(self, frames: Iterable[Array], targets: Sequence[list[int]]) -> list[list[float]]:
+        """The log-probability of every token of known targets and of END."""
+        found, rest, size = list[list[float]](), iter(targets), self.run.decode.batch
+        frames = iter(frames)
+        while rows := list(islice(frames, size)):
+            own = [np.array([*ids, self.target.end], np.int32) for ids in islice(rest, len(rows))]
+            batch = collate_transcribed(rows, own, self.sound, self.target).to(self.device)
+            states = self.model.decode(batch["target"], self.model.encode(batch["source"])).flatten(0, 1)
+            labels = batch["labels"]
+            scores = self.model.logits(states[labels.positions]).float().log_softmax(-1)
+            values = iter(scores.gather(-1, labels.values[:, None])[:, 0].tolist())
+            found += [[next(values) for _ in ids] for ids in own]
+        return found
+
+    def _require_ctc(self, what: str) -> None:
+        if not self.model.ctc_weight:
+            raise UserError(f"{what} needs CTC, and this run was trained without; train with model.ctc.weight=0.3")
+
+
+class TranscribeJob(TrainingJob):
+    """Recordings with their transcripts."""
+
+    predictor: TranscribePredictor
+    splits: Mapping[str, Examples]
+
+    def __init__(self, predictor: TranscribePredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        model, run = predictor.model, self.run
+        self.objective = TranscribeObjective(as_module(model), run.train.smoothing, predictor.target.pad)
+        ctc = bool(model.ctc_weight)
+        dataset = SoundDataset(splits["train"], predictor.sound, predictor.target, run.data, run.train, ctc)
+        self.loader = Loader.of(dataset)
+
+    def describe_data(self) -> list[str]:
+        facts = []
+        for name, examples in self.splits.items():
+            seconds = sum(examples.seconds(index) for index in range(len(examples)))
+            facts.append(f"{name}: {seconds / 3600:.2f} hours of sound")
+        return super().describe_data() + facts
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        loss = self.predictor.loss_over(self.splits["valid"])
+        metrics = {"loss": loss, "perplexity": float(np.exp(loss))}
+        if self.run.train.metric in metrics:
+            return metrics
+        found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], VALIDATION_DECODE)
+        return metrics | {name: found[name] for name in SPEECH_METRICS}
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
+    """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
+    splits = open_splits(run, data_split)
+    target = kept_tokenizer(kept, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(1))
+    sound = kept.get(SOUND)
+    if isinstance(sound, FilterbankProcessor):
+        sound = augmented(sound, run.data)
+    else:
+        sound = measured(
+            augmented(FilterbankProcessor(rate=run.data.rate, bins=run.data.bins), run.data), splits["train"]
+        )
+    run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
+    return TranscribeJob(TranscribePredictor(run, build_model(run), sound, target, device), splits)
+
+
+def augmented(sound: FilterbankProcessor, data: SoundData) -> FilterbankProcessor:
+    """The processor with the changes of data.* in training."""
+    return replace(
+        sound, speeds=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
+        frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
+    )  # fmt: skip
+
+
+def measured(sound: FilterbankProcessor, examples: Examples) -> FilterbankProcessor:
+    """The processor with the mean and deviation of recordings, of at most STATISTICS over all the data."""
+    chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
+    return with_statistics(sound, (examples[int(index)][0] for index in chosen))
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
+    """The predictor of a run folder, without the weights."""
+    kept = load_processors(folder)
+    sound, target = kept.get(SOUND), restored_tokenizer(kept, TEXT)
+    if not isinstance(sound, FilterbankProcessor):
+        raise UserError(f"{folder} lacks its processor of sound; restore it, or train the run again")
+    return TranscribePredictor(run, build_model(run), sound, target, device)
+
+
+def with_max_vocab(run: Run) -> Run:
+    return with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins)
+
+
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are Morse code."""
+    data = run.data
+    embedded = lambda: make_morse(data.examples)[split]  # noqa: E731
+    return open_split(run, split, sides, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")
