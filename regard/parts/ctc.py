@@ -139,6 +139,8 @@ class PrefixScorer:
     prefix that no path can spell can only end.
     """
 
+    NAMES = "probabilities", "blank_sums", "padding"
+
     def __init__(self, logits: Tensor, valid: Tensor | None, blank: int, start: int, end: int) -> None:
         """logits (rows, frames, vocab), valid (rows, frames) bool; its padding is on the right."""
         self.blank, self.start, self.end = blank, start, end

@@ -1,13 +1,20 @@
-"""CTC: loss, alignment and prefix scores equal an enumeration of all paths."""
+"""CTC: loss, alignment, prefix scores and joint search equal an enumeration of all paths."""
 
 import itertools
 import math
 
 import pytest
 import torch
+from helpers.generation import WithCTC
+from helpers.inputs import inputs
+from prototypes.checks import loud
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis, JointCTC, SearchSettings, Suppress, search
+from regard.decode.strategies import DecodeStrategy
+from regard.families import transformer
+from regard.parts import Encoded, Inputs
 from regard.parts.ctc import PrefixScorer, best_path, ctc_fits, ctc_loss, force_align
 
 BLANK, START, END = 0, 1, 2
@@ -213,3 +220,134 @@ def test_scores_of_extreme_inputs_are_finite(kind):
         scores = scorer.scores(state)
         assert scores[:, :, END:].isfinite().all() and (scores <= 1e-9).all()
         assert (scores.exp().sum(-1) - 1).abs().max() < 1e-9
+
+
+# --- joint search -------------------------------------------------------------------------------------------------
+
+SOURCES = [[7, 9, 4, 8, 5], [6, 6, 7], [9, 3, 5, 4], [8], [5, 5, 9, 9, 4]]
+LIMIT = 4
+SUPPRESS = Suppress([BLANK, START])
+EXACT = {"beam": 3**LIMIT, "nbest": 7, "filters": (SUPPRESS,)}
+
+
+def joint_model(weight: float) -> JointCTC:
+    torch.manual_seed(0)
+    config = transformer.Config(vocab=10, target_vocab=VOCAB, width=16, heads=2, layers=1, inner=32, dropout=0.0)
+    return JointCTC(loud(WithCTC(config), 2.0), weight, BLANK, START, END)
+
+
+def batch(rows: list[list[int]]) -> Inputs:
+    longest = max(map(len, rows))
+    table = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    return inputs(table, torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None])
+
+
+def exhaustive(joint: JointCTC, row: list[int], alpha: float, prefix: tuple[int, ...] = ()) -> list[Hypothesis]:
+    """Every possible text with its score, best first; `prefix` is given and does not count."""
+    model, source = joint.model, batch([row])
+    with torch.no_grad():
+        encoded = model.encode(source)
+        texts = all_texts(label_logprobs(model.ctc_logits(encoded))[0], [0, *LABELS])
+        found, given = [], prefix_score(texts, prefix)
+        for size in range(LIMIT + 1):
+            bodies, ended = list(itertools.product(LABELS, repeat=size)), size < LIMIT
+            written = torch.tensor([[*prefix, *body, *([END] * ended)] for body in bodies])
+            repeated = Encoded(encoded.states.repeat(len(bodies), 1, 1))
+            logits = model.logits(model.decode(inputs(F.pad(written, (1, 0), value=START)[:, :-1]), repeated))
+            decoder = logits.log_softmax(-1).gather(2, written[:, :, None])[:, len(prefix) :].sum((1, 2)).tolist()
+            for body, logprob in zip(bodies, decoder, strict=True):
+                whole = (*prefix, *body)
+                ctc = (texts.get(whole, -math.inf) if ended else prefix_score(texts, whole)) - given
+                total = (1 - joint.weight) * logprob + (joint.weight * ctc if joint.weight else 0.0)
+                if total > -math.inf:
+                    found.append(Hypothesis(list(body), total / (size + ended) ** alpha, total, ended))
+    return sorted(found, key=lambda each: -each.score)
+
+
+def check_equal(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
+    assert [(each.tokens, each.ended) for each in found] == [(each.tokens, each.ended) for each in wanted]
+    assert [each.score for each in found] == pytest.approx([each.score for each in wanted], abs=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.7, 1.0])
+def test_joint_search_equals_exhaustive_search(weight, alpha):
+    """A beam that holds every prefix: the n-best lists of a batch of different lengths."""
+    joint, rows = joint_model(weight), len(SOURCES)
+    with torch.no_grad():
+        cache = joint.start(batch(SOURCES), rows)
+    prompt, limits = torch.full((rows, 1), START), torch.full((rows,), LIMIT)
+    found = search(joint, cache, prompt, limits, SearchSettings(END, length_penalty=alpha, **EXACT))
+    for row, best in zip(SOURCES, found, strict=True):
+        check_equal(best, exhaustive(joint, row, alpha)[:7])
+
+
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_joint_search_continues_prefixes(weight):
+    """Prompts of different lengths, one with equal neighbors."""
+    joint, prefixes = joint_model(weight), [(3,), (), (4, 4), (), (5,)]
+    engine = Generator(joint, END, (SUPPRESS,))
+    handles = [
+        engine.submit(Generate((START, *prefix), batch([row]), Beam(3**LIMIT, 7, 0.0), LIMIT))
+        for row, prefix in zip(SOURCES, prefixes, strict=True)
+    ]
+    for handle, row, prefix in zip(handles, SOURCES, prefixes, strict=True):
+        check_equal(handle.result(), exhaustive(joint, row, 0.0, prefix)[:7])
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(3, 2), Beam(2, 2, 0.5, "heuristic")], ids=str)
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+def test_joint_search_is_batch_invariant(weight, strategy: DecodeStrategy):
+    """A request alone, in a closed batch, and in an open one that it joins later, also with fixed shapes."""
+    joint = joint_model(weight)
+    prompts = [(START, *[3, 5, 5][: i % 4]) for i in range(10)]
+    requests = [Generate(prompt, batch([SOURCES[i % 5]]), strategy, 3 + i) for i, prompt in enumerate(prompts)]
+    alone = []
+    for request in requests:
+        engine = Generator(joint, END, (SUPPRESS,))
+        alone.append(engine.submit(request).result())
+    engine = Generator(joint, END, (SUPPRESS,))
+    handles = [engine.submit(request) for request in requests]
+    engine.drain()
+    for fixed in (False, True):
+        engine = Generator(joint, END, (SUPPRESS,), rows=12, capacity=32)
+        engine._batch.fixed = fixed
+        for request in sorted(requests, key=lambda each: each.length):  # later ones have more frames
+            handles.append(engine.submit(request))
+            engine.step()
+    for handle in handles:
+        check_equal(handle.result(), alone[requests.index(handle.request)])
+
+
+def test_the_encoder_runs_once_and_the_decoder_not_at_all():
+    """Weight 1 never calls the decoder; weight 0 never calls CTC; the encoder runs once."""
+    for weight, unused in ((0.0, "ctc"), (1.0, "decoder"), (0.5, None)):
+        joint, calls = joint_model(weight), []
+        joint.model.encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        if unused is not None:
+            delattr(joint.model, unused)
+        Generator(joint, END, (SUPPRESS,)).submit(Generate((START,), batch(SOURCES[:1]), Beam(2))).result()
+        assert len(calls) == 1
+    with pytest.raises(ValueError, match=r"the weight of CTC is 1\.5; expected 0 to 1"):
+        joint_model(1.5)
+
+
+def test_beams_share_the_probabilities():
+    """Branching and reordering copy states and no probabilities, and keep the addresses of all tensors."""
+    joint = joint_model(0.5)
+    with torch.no_grad():
+        cache = joint.start(batch(SOURCES), 5, 16)
+        assert cache.fixed and cache.prefix is not None
+        cache.branch(3, 8)
+        joint.step(torch.full((5, 3), START), cache)
+        scorer, state = cache.prefix.scorer, cache.prefix.state
+        places = [getattr(owner, name).data_ptr() for owner in (scorer, state) for name in owner.NAMES]
+        joint.step(torch.tensor([[3, 4, 5]] * 5), cache)
+        cache.reorder(torch.tensor([[2, 2, 0]] * 5))
+        scores = joint.step(torch.tensor([[3, 5, 3]] * 5), cache)
+        assert places == [getattr(owner, name).data_ptr() for owner in (scorer, state) for name in owner.NAMES]
+        assert scorer.probabilities.shape == (5, VOCAB, 5) and state.blank.shape == (5, 3, 6)
+        for beam, text in enumerate([(5, 3), (5, 5), (3, 3)]):
+            single = joint.start(batch(SOURCES), 5)
+            wanted = joint.step(torch.tensor([[START, *text]] * 5), single)[:, -1]
+            assert torch.allclose(scores[:, beam], wanted, atol=1e-4)
