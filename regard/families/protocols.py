@@ -54,7 +54,10 @@ class TokenModel(Protocol[C]):
         """
 
     def step(self, tokens: Tensor, cache: C, valid: Tensor | None = None) -> Tensor:
-        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
+        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab).
+
+        A model with `returns_scores = True` returns scores, of which a search takes no softmax.
+        """
 
 
 class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
