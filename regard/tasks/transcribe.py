@@ -286,10 +286,10 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
             encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
             logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
             for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
-                total = path.logprob
+                total, length = sum(span.logprob for span in path), max(len(path), 1)
                 require_finite([total])
-                length = max(len(path.tokens), 1)
-                found[i] = [Hypothesis(list(path.tokens), total / length**settings.length_penalty, total, True)]
+                tokens = [span.token for span in path]
+                found[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]
         return found
 
     # --- known transcripts -------------------------------------------------------------------------------------
