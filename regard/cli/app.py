@@ -251,8 +251,8 @@ def look(
         list[str] | None,
         typer.Argument(
             metavar="TEXT|KEY=VALUE",
-            help="The input text, a file with it or a recording, and the target text (default: the output of the model); settings. "
-            "Write a text that looks like a setting after --.",
+            help="The input text, a file with it or a recording, and the target text (default: the output of the "
+            "model); settings. Write a text that looks like a setting after --.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("picture.png"),

@@ -96,6 +96,7 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),)
         self.constraint_tokenizer = ConstraintTokenizer(target)
+        self._joint: dict[float, JointCTC] = {}  # by weight: the generator finds the CUDA graphs of a model again
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -213,7 +214,9 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         weight = getattr(settings, "ctc", 0.0)
         if settings.kind != "beam" or not weight or not self.model.ctc_weight:
             return self.model
-        return JointCTC(self.model, weight, self.target.pad, self.target.start, self.target.end)
+        if weight not in self._joint:
+            self._joint[weight] = JointCTC(self.model, weight, self.target.pad, self.target.start, self.target.end)
+        return self._joint[weight]
 
     def decode_settings(self, decode: Mapping[str, object]) -> TranscribeDecode:
         settings = super().decode_settings(decode)
@@ -261,9 +264,9 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         """The best transcripts of every segment, with times from its beginning."""
         frames = [piece.frames for piece in pieces]
         asked = [constraints_of(requests[piece.recording], self.run.decode) for piece in pieces]
-        asked = [
-            each if piece.number == 0 else each._replace(prefix="") for each, piece in zip(asked, pieces, strict=True)
-        ]
+        for number, piece in enumerate(pieces):
+            if piece.number:  # the prefix begins the whole transcript
+                asked[number] = asked[number]._replace(prefix="")
         if settings.kind == "ctc":
             found, constraints = self._best_paths(frames, settings), None
         else:
@@ -377,9 +380,8 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     if isinstance(sound, FilterbankProcessor):
         sound = augmented(sound, run.data)
     else:
-        sound = measured(
-            augmented(FilterbankProcessor(rate=run.data.rate, bins=run.data.bins), run.data), splits["train"]
-        )
+        new = FilterbankProcessor(rate=run.data.rate, bins=run.data.bins)
+        sound = measured(augmented(new, run.data), splits["train"])
     run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
     return TranscribeJob(TranscribePredictor(run, build_model(run), sound, target, device), splits)
 
