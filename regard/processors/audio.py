@@ -1,12 +1,9 @@
 """Sound as log-mel frames, as Whisper reads it. soundfile and scipy (the extra `audio`) are imported where used."""
 
-import io
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,20 +12,13 @@ from torch import Tensor
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
 from .base import Array, Rng, SavedSettings, pad_arrays, to_array
+from .read_sound import RawSound as RawSound
+from .read_sound import Sound as Sound
+from .read_sound import read_sound as read_sound
+from .resample import resample as resample
 
 FLOOR, RANGE = 1e-10, 8.0  # the least power; the powers of ten below the loudest that are kept
 GRIFFIN_LIM_STEPS = 32
-RATES = 1000, 768_000  # samples per second that can be resampled
-
-
-class Sound(NamedTuple):
-    """Samples (samples,) or (samples, channels) in -1…1, and their number per second."""
-
-    samples: Array
-    rate: int
-
-
-RawSound: TypeAlias = str | Path | bytes | Array | Sound
 
 
 @dataclass(frozen=True)
@@ -70,13 +60,8 @@ class AudioProcessor(SavedSettings):
 
     def samples(self, raw: RawSound) -> Array:
         """The samples of one channel at `rate`, float32."""
-        sound = Sound(raw, self.rate) if isinstance(raw, np.ndarray) else raw
-        samples, rate = sound if isinstance(sound, Sound) else read_sound(sound)
-        samples = np.asarray(samples, np.float32)
-        samples = samples.mean(1) if samples.ndim == 2 else samples
-        if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
-            raise UserError(f"a sound of shape {samples.shape} has no finite samples; expected (samples,) in -1…1")
-        return np.ascontiguousarray(samples if rate == self.rate else resample(samples, rate, self.rate))
+        samples, rate = read_sound(raw, self.rate)
+        return samples if rate == self.rate else resample(samples, rate, self.rate)
 
     def cost(self, encoded: Array) -> int:
         return len(encoded)
@@ -143,57 +128,3 @@ def _to_mel(frequency: float) -> float:
 
 def _from_mel(mels: Array) -> Array:
     return np.where(mels < 15, mels * 200 / 3, 1000 * np.exp((mels - 15) * np.log(6.4) / 27))
-
-
-def read_sound(raw: str | Path | bytes) -> Sound:
-    """The sound of a file or of its bytes: WAV by the standard library, the rest by soundfile."""
-    name = "the bytes" if isinstance(raw, bytes) else str(raw)
-    try:
-        data = raw if isinstance(raw, bytes) else Path(raw).read_bytes()
-    except OSError as error:
-        raise UserError(f"{name} cannot be read ({error.strerror}); give the path of a sound file") from error
-    try:
-        return _read_wav(data)
-    except (wave.Error, EOFError, RuntimeError):  # another format, WAV with floats, or damaged
-        pass
-    try:
-        import soundfile
-    except ImportError as error:
-        raise UserError(f"{name} is no plain WAV; for other formats: pip install 'regard[audio]'") from error
-    try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32")
-    except (RuntimeError, MemoryError) as error:  # a damaged header may tell of any length
-        raise UserError(f"{name} cannot be read as sound ({error}); give WAV, FLAC, OGG or MP3") from error
-    return Sound(samples, rate)
-
-
-def _read_wav(data: bytes) -> Sound:
-    with wave.open(io.BytesIO(data)) as file:
-        width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-        if width > 4:
-            raise wave.Error("more than 32 bits")
-        content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
-    content = content[: len(content) // (width * channels) * width * channels].reshape(-1, width)
-    if width == 1:  # unsigned
-        samples = (content[:, 0].astype(np.float32) - 128) / 128
-    else:  # the bytes become the upper ones of 32 bits
-        whole = np.zeros((len(content), 4), np.uint8)
-        whole[:, 4 - width :] = content
-        samples = whole.view("<i4")[:, 0].astype(np.float32) / 2**31
-    return Sound(samples.reshape(-1, channels), rate)
-
-
-def resample(samples: Array, rate: int, wanted: int) -> Array:
-    """The samples at another rate, filtered against aliasing."""
-    if not RATES[0] <= rate <= RATES[1]:
-        raise UserError(
-            f"a sound has {rate} samples per second; expected {RATES[0]} to {RATES[1]}, the file is damaged"
-        )
-    try:
-        from scipy.signal import resample_poly
-    except ImportError as error:
-        raise UserError(
-            f"sound of {rate} samples per second must be resampled to {wanted}; pip install 'regard[audio]'"
-        ) from error
-    divisor = int(np.gcd(rate, wanted))
-    return np.asarray(resample_poly(samples, wanted // divisor, rate // divisor), np.float32)

@@ -20,6 +20,17 @@ Rng: TypeAlias = np.random.Generator
 IGNORED = -1  # the label of positions that are not scored
 
 
+class FileBytes(bytes):
+    """The content of a file, with its name for messages."""
+
+    place: str
+
+    def __new__(cls, content: bytes, place: str = "the bytes") -> "FileBytes":
+        named = super().__new__(cls, content)
+        named.place = place
+        return named
+
+
 class Processor(Protocol):
     """The processor of one field, such as `source`. Everything that a run needs beside its weights is a processor."""
 

@@ -14,6 +14,7 @@ import torch
 
 from ..errors import UserError
 from .base import Array
+from .base import FileBytes as FileBytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,17 +28,6 @@ ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82"}  
 SMALL, MANY = 1 << 19, 1 << 24  # bytes and pixels: of larger files the header is read
 EXPECTED = "give a PNG, JPEG or another image"
 CONVERT = "convert it to PNG or JPEG first"
-
-
-class FileBytes(bytes):
-    """The content of a file, with its name for messages."""
-
-    place: str
-
-    def __new__(cls, content: bytes, place: str = "the bytes") -> "FileBytes":
-        named = super().__new__(cls, content)
-        named.place = place
-        return named
 
 
 def is_image(value: object) -> bool:

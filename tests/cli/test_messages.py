@@ -74,7 +74,7 @@ def test_every_source_needs_its_target():
 def test_other_sounds_need_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"the bytes is no plain WAV; for other formats: pip install 'regard\[audio\]'"):
-        read_sound(b"OggS")
+        read_sound(b"fLaC")
 
 
 def missing(monkeypatch, *modules: str) -> None:
@@ -99,7 +99,7 @@ def missing(monkeypatch, *modules: str) -> None:
         (
             "scipy.signal",
             lambda: resample(np.zeros(9), 8000, 16000),
-            r"resampled to 16000; pip install 'regard\[audio\]'",
+            r"resampled by 2/1; pip install 'regard\[audio\]'",
         ),
         (
             "sentencepiece",

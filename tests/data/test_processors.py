@@ -348,7 +348,7 @@ def test_frames_agree_with_whisper():
 def test_wav_files_of_every_width(width, error, tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(tone(440), width=width))
     samples, rate = read_sound(tmp_path / "a.wav")
-    assert rate == 16000 and samples.shape == (8000, 1) and np.abs(samples[:, 0] - tone(440)).max() < error
+    assert rate == 16000 and samples.shape == (8000,) and np.abs(samples - tone(440)).max() < error
 
 
 def test_channels_rates_and_formats(tmp_path):
@@ -415,10 +415,10 @@ def test_frames_become_sound_again():
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ("nowhere.wav", r"nowhere\.wav cannot be read \(No such file or directory\); give the path of a sound file"),
+        ("nowhere.wav", r"nowhere\.wav does not exist; give the path of a sound file"),
         (b"no sound", "the bytes cannot be read as sound"),
-        (np.zeros(0), r"a sound of shape \(0,\) has no finite samples"),
-        (np.array([math.nan]), "has no finite samples"),
+        (np.zeros(0), "a sound has no samples; expected at least one"),
+        (np.array([math.nan]), "a sound has a sample that is no finite number after 0.00 s; expected samples in -1…1"),
         (Sound(np.zeros(99), 2**31), "a sound has 2147483648 samples per second; expected 1000 to 768000"),
     ],
 )
