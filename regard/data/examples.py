@@ -54,6 +54,10 @@ class Examples(LazySequence[tuple[Any, ...]]):
         text: str = self.side(index, side)
         return text
 
+    def seconds(self, index: int) -> float:
+        """The length of the recording of an example, without decoding it; 0 if it has none."""
+        return 0.0
+
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch."""
         return permutation(len(self), rng)

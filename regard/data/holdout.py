@@ -28,6 +28,9 @@ class Subset(Examples):
     def text(self, index: int, side: int) -> str:
         return self.examples.text(int(self.indices[index]), side)
 
+    def seconds(self, index: int) -> float:
+        return self.examples.seconds(int(self.indices[index]))
+
     def location(self, index: int) -> str:
         return self.examples.location(int(self.indices[index]))
 
