@@ -55,8 +55,8 @@ class Examples(LazySequence[tuple[Any, ...]]):
         return text
 
     def seconds(self, index: int) -> float:
-        """The length of a recording, known without reading it."""
-        raise NotImplementedError
+        """The length of the recording of an example, without decoding it; 0 if it has none."""
+        return 0.0
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """The example indices of one epoch."""

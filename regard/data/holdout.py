@@ -29,7 +29,6 @@ class Subset(Examples):
         return self.examples.text(int(self.indices[index]), side)
 
     def seconds(self, index: int) -> float:
-        """Of a recording."""
         return self.examples.seconds(int(self.indices[index]))
 
     def location(self, index: int) -> str:

@@ -4,15 +4,12 @@ Every image is checked when the data are opened: the first and last bytes of a P
 With data.invalid=skip every image is decoded, and those that cannot be are left out.
 """
 
-import bisect
 import glob
 import gzip
 import hashlib
-import os
-import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,42 +17,28 @@ import numpy as np
 
 from ..config.vision import ImageData
 from ..errors import UserError
-from ..processors.read_image import FileBytes, RawImage, image_problem
+from ..processors.read_image import RawImage, image_problem
 from .columns import LABEL, MediaValue, Role, label_value, text_value
 from .examples import Examples, InMemoryExamples
+from .media import FileTable, MediaExamples, array_digest, file_cell, is_tree, join_examples, readable, text_digest
 from .memory import InMemory
 from .open_file import matching_files, missing_file, open_decompressed, plain_suffix
 from .table_files import SUFFIXES, column_rule, open_table
-from .tables import Table, TableExamples
-from .trees import FileTree, is_archive, open_tree
+from .trees import FileTree, open_tree
 
 SKIP_HINT = "or set data.invalid=skip to leave such images out"
 READ = {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif"}
 OTHER = {".heic", ".heif", ".svg", ".psd", ".eps"}  # refused by name, not left out as files that are no images
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 PATH_NAMES = ("image", "img", "file", "file_name", "filename", "image_path", "file_path", "filepath")
-RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 
 
 def image_value(cell: object, names: Sequence[str] = ()) -> str | MediaValue:
     """The path of an image, or the image itself."""
-    if isinstance(cell, dict) and cell.keys() == {"bytes", "path"}:  # of a Hugging Face data set
-        content, path = cell["bytes"], str(cell["path"] or "")
-        return image_value(FileBytes(content, path or "the bytes") if content else path)
-    if isinstance(cell, os.PathLike):
-        return str(os.fspath(cell))
+    cell = file_cell(cell)
     if isinstance(cell, bytes | np.ndarray) or hasattr(cell, "tobytes") or hasattr(cell, "detach"):
-        return MediaValue(cell, lambda: _digest(cell))
+        return MediaValue(cell, lambda: array_digest(cell))
     return text_value(cell)
-
-
-def _digest(image: Any) -> str:
-    """Identifies an image in memory."""
-    image = image.detach().float().cpu().numpy() if hasattr(image, "detach") else image
-    size = getattr(image, "size", 0)
-    shape = f"{getattr(image, 'mode', '')}{getattr(image, 'dtype', '')}{getattr(image, 'shape', size)}"
-    content = image if isinstance(image, bytes) else image.tobytes()
-    return hashlib.blake2b(shape.encode() + content, digest_size=16).hexdigest()
 
 
 PATH = Role("path", "path or image", (("path",), PATH_NAMES), image_value)
@@ -71,13 +54,13 @@ def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
             "files, as in data.train=images-idx3-ubyte.gz,labels-idx1-ubyte.gz"
         )
     found = [_open(pattern, data) for pattern in sides[0]]
-    return found[0] if len(found) == 1 else JoinedImages(found)
+    return join_examples(found)
 
 
 def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
     """The images in a file, a folder, an archive or a table of paths, each with its name."""
     path = Path(name).expanduser()
-    if path.is_dir() or is_archive(name):
+    if is_tree(name):
         tree = open_tree(path)
         names = [each for each in tree.names if is_image_name(each)]
         if not names:
@@ -85,7 +68,7 @@ def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
         return ((tree.location(each), tree.content(each)) for each in names)
     if plain_suffix(name) in SUFFIXES:
         table = TableImages(open_table([name], column_rule(data, (PATH, LABEL), 1), "auto", data.invalid))
-        return ((table.image_name(index), table[index][0]) for index in range(len(table)))
+        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
     return iter([(name, path)])
 
 
@@ -99,7 +82,7 @@ def _no_images(name: str) -> UserError:
 
 def _open(pattern: str, data: ImageData) -> Examples:
     path = Path(pattern).expanduser()
-    if not isinstance(pattern, InMemory) and (path.is_dir() or is_archive(pattern)):
+    if is_tree(pattern):
         return TreeImages(open_tree(path), data)
     if isinstance(pattern, InMemory) or plain_suffix(pattern) in SUFFIXES or data.format != "auto":
         table = TableImages(open_table([pattern], column_rule(data, (PATH, LABEL)), data.format, data.invalid))
@@ -113,32 +96,10 @@ def _open(pattern: str, data: ImageData) -> Examples:
     )
 
 
-def readable(problems: Iterable[str], invalid: str) -> tuple[np.ndarray, str]:
-    """The numbers of the images without a problem, and the first problem. Without data.invalid=skip it is raised."""
-    kept, first = [], ""
-    for number, problem in enumerate(problems):
-        if not problem:
-            kept.append(number)
-        elif invalid == "skip":
-            first = first or problem
-        else:
-            raise UserError(f"{problem}, {SKIP_HINT}")
-    return np.array(kept, np.int64), first
-
-
-class ImageExamples(Examples):
-    """Images, of which some may have been left out."""
-
-    problem = ""  # of the first image that was left out
-
-    def report(self) -> list[str]:
-        count = self.counts.get("unreadable", 0)
-        fact = f"{count:,} images left out because they cannot be read (data.invalid=skip); the first: {self.problem}"
-        return [fact] * bool(count) + super().report()
-
-
-class TreeImages(ImageExamples):
+class TreeImages(MediaExamples):
     """A folder or archive with one folder per class."""
+
+    noun = "image"
 
     def __init__(self, tree: FileTree, data: ImageData) -> None:
         self.tree, self.name = tree, str(tree.path)
@@ -149,7 +110,7 @@ class TreeImages(ImageExamples):
         classes = [PurePosixPath(name).relative_to(self.top).parts for name in images]
         self._check_folders(images, classes)
         problems = (image_problem(tree.content(name), data.invalid == "skip") for name in images)
-        kept, self.problem = readable(problems, data.invalid)
+        kept, self.problem = readable(problems, data.invalid, SKIP_HINT)
         self.files = [(images[number], _label(classes[number][0], data, self.name)) for number in kept.tolist()]
         self.other = [name for name in tree.names if not is_image_name(name)]
         self.counts = {"examples": len(self.files), "unreadable": len(images) - len(kept)}
@@ -183,8 +144,7 @@ class TreeImages(ImageExamples):
         return self.tree.location(self.files[index][0])
 
     def fingerprint(self) -> str:
-        parts = (f"{name}\0{label}\0{self.tree.digest(name)}" for name, label in self.files)
-        return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        return text_digest(f"{name}\0{label}\0{self.tree.digest(name)}" for name, label in self.files)
 
     def report(self) -> list[str]:
         labels, facts = {PurePosixPath(name).relative_to(self.top).parts[0] for name, _ in self.files}, []
@@ -214,83 +174,18 @@ def _common_folder(names: Sequence[str]) -> PurePosixPath:
     return PurePosixPath(*top)
 
 
-class TableImages(TableExamples, ImageExamples):
-    """Images and labels in a table. Paths are relative to the folder of the table."""
+class TableImages(FileTable):
+    """Images and labels in a table."""
 
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self._sizes = hashlib.blake2b(digest_size=16)  # of the files
+    noun = "image"
 
     def check(self, invalid: str) -> None:
         """Find the images that cannot be read."""
-        kept, self.problem = readable((self._problem(index, invalid) for index in range(len(self))), invalid)
-        self.counts |= {"examples": len(kept), "unreadable": len(self) - len(kept)}
-        self.rows = np.asarray(self.rows)[kept]
-
-    def _problem(self, index: int, invalid: str) -> str:
-        image = self.item(index)[0]
-        where = self.location(index)
-        if isinstance(image, Path):
-            if not image.is_file():
-                return f"{where}: there is no image {image}; correct the path or the line"
-            self._sizes.update(b"%d " % image.stat().st_size)
-        problem = image_problem(image, invalid == "skip")
-        return f"{where}: {problem}" if problem else ""
-
-    def image_name(self, index: int) -> str:
-        image = self.item(index)[0]
-        return str(image) if isinstance(image, Path) else self.location(index)
-
-    def item(self, index: int) -> tuple[Any, ...]:
-        image, label = super().item(index)
-        if isinstance(image, MediaValue):
-            return image.value, label
-        return Path(RECORD.sub("", self.location(index))).parent / image, label
-
-    def side(self, index: int, side: int) -> Any:
-        return TableExamples.item(self, index)[side]
-
-    def text(self, index: int, side: int) -> str:
-        text: str = self.side(index, side)
-        return text
-
-    def fingerprint(self) -> str:
-        return hashlib.blake2b(super().fingerprint().encode() + self._sizes.digest(), digest_size=16).hexdigest()
-
-
-class JoinedImages(Examples):
-    """The images of several places, one after the other."""
-
-    def __init__(self, parts: Sequence[Examples]) -> None:
-        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts]).tolist()
-        self.name = f"{parts[0].name} (and {len(parts) - 1} more)"
-        self.counts = {"examples": self.ends[-1]}
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def _find(self, index: int) -> tuple[Examples, int]:
-        number = bisect.bisect_right(self.ends, index)
-        return self.parts[number], index - self.ends[number] + len(self.parts[number])
-
-    def item(self, index: int) -> tuple[Any, ...]:
-        part, inner = self._find(index)
-        return part.item(inner)
-
-    def side(self, index: int, side: int) -> Any:
-        part, inner = self._find(index)
-        return part.side(inner, side)
-
-    def location(self, index: int) -> str:
-        part, inner = self._find(index)
-        return part.location(inner)
-
-    def fingerprint(self) -> str:
-        parts = " ".join(part.fingerprint() for part in self.parts)
-        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-
-    def report(self) -> list[str]:
-        return [f"{part.name}: {fact}" for part in self.parts for fact in part.report()]
+        whole, decode = len(self), invalid == "skip"
+        problems = (self.file_problem(index, lambda raw: image_problem(raw, decode)) for index in range(whole))
+        kept, self.problem = readable(problems, invalid, SKIP_HINT)
+        self.keep(kept)
+        self.counts["unreadable"] = whole - len(kept)
 
 
 class InMemoryImages(InMemoryExamples):
@@ -299,7 +194,7 @@ class InMemoryImages(InMemoryExamples):
     def fingerprint(self) -> str:
         state = hashlib.blake2b(digest_size=16)
         for image, label in self.examples:
-            state.update(f"{_digest(image)} {label}\0".encode())
+            state.update(f"{array_digest(image)} {label}\0".encode())
         return state.hexdigest()
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from ..errors import UserError
-from ..processors.read_image import FileBytes
+from ..processors.base import FileBytes
 
 TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 

@@ -89,9 +89,7 @@ class FilterbankProcessor(SoundFrames):
         samples = self.samples(raw)
         if rng is None:
             return self._normalize(self._energies(samples))
-        frames = self._normalize(self._energies(self.augment(samples, rng)))
-        value = 0.0 if self.mean else frames.mean(0)
-        return self.mask_ranges(frames, rng, value, len(frames) // MASKED)
+        return self.mask(self._normalize(self._energies(self.augment(samples, rng))), rng)
 
     def augment(self, samples: Array, rng: Rng) -> Array:
         """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
@@ -101,6 +99,20 @@ class FilterbankProcessor(SoundFrames):
         if self.noise and rng.random() < self.noise:
             samples = add_noise(samples, rng.uniform(*self.snr), rng)
         return samples
+
+    @property
+    def changes_samples(self) -> bool:
+        """True if training changes the samples."""
+        return bool(self.speed or self.noise)
+
+    @property
+    def masks(self) -> bool:
+        """True if training masks frames or bins."""
+        return bool(self.frame_masks or self.bin_masks)
+
+    def mask(self, frames: Array, rng: Rng) -> Array:
+        """SpecAugment. Writes into `frames`."""
+        return self.mask_ranges(frames, rng, 0.0 if self.mean else frames.mean(0), len(frames) // MASKED)
 
     def stream_frames(self, raw: RawSound) -> Iterator[Array]:
         """The frames of `encode` in blocks. The memory does not grow with the length of a file."""

@@ -389,7 +389,7 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
 def augmented(sound: FilterbankProcessor, data: SoundData) -> FilterbankProcessor:
     """The processor with the changes of data.* in training."""
     return replace(
-        sound, speeds=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
+        sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
         frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
     )  # fmt: skip
 
