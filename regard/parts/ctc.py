@@ -58,9 +58,9 @@ class TokenSpan(NamedTuple):
 
 def best_path(logprobs: Tensor, valid: Tensor | None, blank: int) -> list[list[TokenSpan]]:
     """Greedy decoding of logprobs (batch, frames, vocab): the tokens that the likeliest path of each row spells."""
-    best, path = logprobs.max(-1)  # (batch, frames)
+    best, path = (each.cpu() for each in logprobs.detach().max(-1))  # (batch, frames)
     if valid is not None:
-        path = path.masked_fill(~valid, blank)
+        path = path.masked_fill(~valid.cpu(), blank)
     change = path[:, 1:] != path[:, :-1]
     row, first = ((path != blank) & F.pad(change, (1, 0), value=True)).nonzero(as_tuple=True)
     _, last = ((path != blank) & F.pad(change, (0, 1), value=True)).nonzero(as_tuple=True)  # in the same order

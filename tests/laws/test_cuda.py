@@ -151,13 +151,12 @@ def test_graphed_search_equals_eager(way, family):
 @pytest.mark.parametrize("weight", [0.4, 1.0])
 @pytest.mark.parametrize("way", ["greedy", "exact", "heuristic"])
 def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
-    """Decoder and CTC in one captured step; sources of different lengths. A second search reuses the graph."""
+    """Decoder and CTC in one captured step; sources of different lengths; a second search with the same shapes."""
     from helpers.generation import END, START, build
 
     from regard.decode import cuda_graph
 
-    joint, settings = build("joint"), replace(WAYS[way], filters=(Suppress([0, START]),))
-    joint.weight = weight
+    models, settings = (build("joint"), build("joint").cuda()), replace(WAYS[way], filters=(Suppress([0, START]),))
     assert settings.end == END
     made, kept = [], cuda_graph.GraphedStep.capture
     monkeypatch.setattr(cuda_graph.GraphedStep, "capture", lambda self, *words: made.append(1) or kept(self, *words))
@@ -165,9 +164,8 @@ def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
         draw = torch.Generator().manual_seed(seed)
         source, lengths = torch.randint(3, 50, (12, 40), generator=draw), torch.arange(12) * 3 + 7
         found = []
-        for device, capacity in (("cpu", None), ("cuda", 64)):
-            joint.to(device)
-            valid = torch.arange(40) < lengths[:, None]
+        for joint, device, capacity in zip(models, ("cpu", "cuda"), (None, 64), strict=True):
+            joint.weight, valid = weight, torch.arange(40) < lengths[:, None]
             with torch.no_grad():
                 cache = joint.start(inputs(source.to(device), valid.to(device)), 12, capacity)
             prompt = torch.full((12, 1), START, device=device)
