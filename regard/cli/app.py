@@ -166,9 +166,7 @@ def predict(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images or recordings; settings."
-        ),
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images, recordings; settings."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")

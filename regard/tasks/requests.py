@@ -265,7 +265,7 @@ class Transcript:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TranscriptSegment:
     """A part of a recording."""
 
     start: float  # in seconds
@@ -278,7 +278,7 @@ class TranscribeResult(Transcript, Result):
     """The best transcript of a recording, joined from its segments."""
 
     seconds: float = 0.0
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[TranscriptSegment, ...] = ()
 
     @property
     def nbest(self) -> tuple[Transcript, ...]:

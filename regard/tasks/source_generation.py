@@ -30,7 +30,7 @@ NO_CONSTRAINTS = Constraints()
 SourceItem = TypeVar("SourceItem")  # what is encoded: a text, or the frames of a recording
 
 
-class Source(NamedTuple):
+class SourceInputs(NamedTuple):
     """What the encoder reads, without padding."""
 
     inputs: Inputs
@@ -46,7 +46,7 @@ class SourceGeneration(TextGeneration, Generic[SourceItem]):
     device: torch.device
 
     @abstractmethod
-    def sources(self, items: Sequence[SourceItem]) -> list[Source]:
+    def sources(self, items: Sequence[SourceItem]) -> list[SourceInputs]:
         """The sources of items that are not empty."""
 
     def is_empty(self, item: SourceItem) -> bool:
@@ -159,12 +159,12 @@ class TextSourceGeneration(SourceGeneration[str]):
 
     source: Tokenizer
 
-    def sources(self, items: Sequence[str]) -> list[Source]:
+    def sources(self, items: Sequence[str]) -> list[SourceInputs]:
         rows = self.source.encode(list(items))
         self.refuse_long(rows)
         ended = [[*ids, self.source.end] for ids in rows]
         return [
-            Source(Inputs("tokens", torch.tensor([ids])), 2 * len(ids) + 16, text)
+            SourceInputs(Inputs("tokens", torch.tensor([ids])), 2 * len(ids) + 16, text)
             for text, ids in zip(items, ended, strict=True)
         ]
 

@@ -14,7 +14,14 @@ from ..errors import UserError
 from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from .decode_settings import number_of_texts
 from .finite import require_finite
-from .requests import LanguageRequest, LanguageResult, TranslateRequest, TranslateResult
+from .requests import (
+    LanguageRequest,
+    LanguageResult,
+    TranscribeRequest,
+    TranscribeResult,
+    TranslateRequest,
+    TranslateResult,
+)
 
 
 class TextGeneration:
@@ -68,7 +75,9 @@ class TextGeneration:
                 )
 
     def answer(
-        self, request: TranslateRequest | LanguageRequest, result: TranslateResult | LanguageResult
+        self,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1

@@ -1,38 +1,32 @@
 """Transcription: the text of a recording. It is sequence-to-sequence, as translation is, with frames as the source."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run
-from ..config.schema import DecodeBase, Sides
+from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
 from ..data.loader import Loader
-from ..data.sampler import sorted_batches
-from ..data.sound_dataset import SoundDataset, collate_transcribed
+from ..data.sound_dataset import SoundDataset
 from ..data.sounds import open_sounds, transcribed_sounds
 from ..decode import Hypothesis, Suppress, strategy_from
 from ..decode.constraints import ConstraintTokenizer, parse_constraints
-from ..decode.joint_ctc import JointCTC
 from ..decode.strategies import BestPath
 from ..errors import UserError
-from ..families.protocols import SpeechModel, TokenModel, as_module
+from ..families.protocols import SpeechModel, as_module
 from ..look import CrossAttentionView
 from ..metrics.speech import speech_metrics
-from ..parts.ctc import best_path
-from ..processors.base import Array, Processor
+from ..processors.base import Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
-from ..processors.read_sound import RawSound, is_sound, stream_sound
+from ..processors.read_sound import RawSound, is_sound
 from ..processors.saved import load_processors
-from ..processors.segments import segments
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.morse import make_morse
@@ -55,13 +49,13 @@ from .finite import require_finite
 from .objectives import TranscribeObjective
 from .predictor import Answer, Predictor
 from .records import transcript_record
-from .requests import Segment, TranscribeRequest, TranscribeResult, Transcript
-from .source_generation import NO_CONSTRAINTS, Source, SourceGeneration
+from .requests import TranscribeRequest, TranscribeResult, Transcript
+from .sound_generation import SoundGeneration
+from .source_generation import NO_CONSTRAINTS
 from .task import Task
-from .token_times import TokenTimes
-from .transcripts import join_segments, make_transcript, shifted
+from .transcripts import make_transcript, shifted
 from .translate import VALIDATION_DECODE
-from .translations import changed_settings, constraints_of
+from .translations import changed_settings
 
 TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
 SOUND, TEXT = "sound", "text"  # the fields of an example
@@ -71,17 +65,7 @@ CHUNK = 4  # batches of segments in memory: the segments of a batch have similar
 SPEECH_METRICS = ("wer", "cer", "exact")
 
 
-class Piece(NamedTuple):
-    """A segment of a recording as frames."""
-
-    recording: int
-    number: int  # of the segment in its recording
-    start: float  # in seconds
-    end: float
-    frames: Array
-
-
-class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, TranscribeRequest, TranscribeResult]):
+class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest, TranscribeResult]):
     """The text of every recording: a path, bytes, samples, or (samples, rate).
 
     Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
@@ -96,7 +80,7 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         self.model = model.to(device).eval()
         self.filters = (Suppress([target.pad, target.start]),)
         self.constraint_tokenizer = ConstraintTokenizer(target)
-        self._joint: dict[float, JointCTC] = {}  # by weight: the generator finds the CUDA graphs of a model again
+        self.joint = {}
 
     @property
     def processors(self) -> dict[str, Processor]:
@@ -112,7 +96,8 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
         assert isinstance(settings, TranscribeDecode)
         shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
-        strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(settings)
+        plain: Seq2SeqDecode = settings
+        strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(plain)
         shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
         pairs = zip(items, constraints, strict=True)
         return [TranscribeRequest(sound, **shared, **each._asdict()) for sound, each in pairs]
@@ -125,16 +110,11 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
             some = [requests[i] for i in indices]
             settings = self.decode_settings(changed_settings(some, self.run.decode, batch, OWN_SETTINGS))
-            results |= zip(indices, self._transcribe(some, settings), strict=True)
+            results |= zip(indices, self.transcribe(some, settings), strict=True)
         return [results[i] for i in range(len(requests))]
 
     def record(self, request: TranscribeRequest, result: TranscribeResult) -> Record:
         return transcript_record(result)
-
-    def answer(self, request: TranscribeRequest, result: TranscribeResult) -> str | list[str]:
-        strategy = request.strategy
-        several = self.run.decode.nbest if strategy is None else getattr(strategy, "n", 1)
-        return [each.text for each in result.nbest] if several > 1 else result.text
 
     def is_item(self, x: object) -> bool:
         return is_sound(x)
@@ -146,13 +126,13 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         answer = self.answer(request, result)
         return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
 
-    def score(self, sounds: Any, texts: Any = None, details: bool = False) -> Answer:
-        """ln P(text | recording) by the decoder, END included; with details also per token."""
-        if is_sound(sounds) and isinstance(texts, str):
-            return self.score([sounds], [texts], details)[0]
-        if is_sound(sounds) or isinstance(texts, str) or texts is None:
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+        """ln P(target | recording) by the decoder, END included; with details also per token."""
+        if is_sound(texts) and isinstance(targets, str):
+            return self.score([texts], [targets], details)[0]
+        if is_sound(texts) or isinstance(targets, str) or targets is None:
             raise UserError("score takes a recording and its text, or a list of each, not one of both")
-        sounds, texts = [*sounds], [*texts]
+        sounds, texts = [*texts], [*targets]
         if len(sounds) != len(texts):
             raise UserError(
                 f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
@@ -189,7 +169,7 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
 
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by forced alignment with CTC."""
-        self._require_ctc("word times")
+        self.require_ctc("word times")
         (ids,) = self.target.encode([text])
         if self.target.unk in ids:
             raise UserError(
@@ -202,107 +182,10 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
         return shifted(make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS), 0.0)
 
-    # --- generation --------------------------------------------------------------------------------------------
-
-    def sources(self, items: Sequence[Array]) -> list[Source]:
-        return [
-            Source(self.sound.collate([frames]), len(frames) // 4 + 16, hashlib.blake2b(frames.tobytes()).hexdigest())
-            for frames in items
-        ]
-
-    def token_model(self, settings: DecodeBase) -> TokenModel[Any]:
-        weight = getattr(settings, "ctc", 0.0)
-        if settings.kind != "beam" or not weight or not self.model.ctc_weight:
-            return self.model
-        if weight not in self._joint:
-            self._joint[weight] = JointCTC(self.model, weight, self.target.pad, self.target.start, self.target.end)
-        return self._joint[weight]
-
-    def decode_settings(self, decode: Mapping[str, object]) -> TranscribeDecode:
-        settings = super().decode_settings(decode)
-        assert isinstance(settings, TranscribeDecode)
-        return settings
-
-    def _transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
-        if settings.kind == "ctc":
-            self._require_ctc("decode.kind=ctc")
-        found: list[list[Segment]] = [[] for _ in requests]
-        seconds = [0.0] * len(requests)
-        pieces = self._pieces(requests, settings, seconds)
-        while chunk := list(islice(pieces, CHUNK * settings.batch)):
-            for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
-                own = tuple(shifted(each, piece.start) for each in nbest)
-                found[piece.recording].append(Segment(round(piece.start, 3), round(piece.end, 3), own))
-        pairs = zip(found, seconds, strict=True)
-        return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
-
-    def _pieces(
-        self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]
-    ) -> Iterator[Piece]:
-        """The segments of all recordings, in order; `seconds` gets the lengths of the recordings."""
-        rate, longest = self.sound.rate, settings.segment or self.run.data.max_seconds
-
-        def counted(recording: int, blocks: Iterable[Array]) -> Iterator[Array]:
-            for block in blocks:
-                seconds[recording] += len(block) / rate
-                yield block
-
-        for recording, request in enumerate(requests):
-            blocks = counted(recording, stream_sound(request.sound, rate))
-            for number, (start, samples) in enumerate(segments(blocks, rate, longest)):
-                if number and constraints_of(request, self.run.decode).include:
-                    raise UserError(
-                        f"decode.include works for one segment, and the recording has more than {longest:g} seconds; "
-                        "raise decode.segment, or leave decode.include out"
-                    )
-                frames = self.sound.encode(samples)
-                yield Piece(recording, number, start, start + len(samples) / rate, frames)
-
-    def _decode(
-        self, pieces: Sequence[Piece], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
-    ) -> list[list[Transcript]]:
-        """The best transcripts of every segment, with times from its beginning."""
-        frames = [piece.frames for piece in pieces]
-        asked = [constraints_of(requests[piece.recording], self.run.decode) for piece in pieces]
-        for number, piece in enumerate(pieces):
-            if piece.number:  # the prefix begins the whole transcript
-                asked[number] = asked[number]._replace(prefix="")
-        if settings.kind == "ctc":
-            found, constraints = self._best_paths(frames, settings), None
-        else:
-            constraints = self.constraints(asked, settings)
-            found = self.generate(frames, settings, constraints)
-        detailed = [number for number, piece in enumerate(pieces) if requests[piece.recording].details]
-        traced = {i: self.times.traces(frames[i], [one.tokens for one in found[i]]) for i in detailed}
-        return [
-            [
-                make_transcript(text, one, traced[i][rank] if i in traced else None, self.target, own)
-                for rank, (text, one) in enumerate(zip(self.target_texts(best), best, strict=True))
-            ]
-            for i, (best, own) in enumerate(zip(found, constraints or [NO_CONSTRAINTS] * len(found), strict=True))
-        ]
-
-    @torch.no_grad()
-    def _best_paths(self, frames: Sequence[Array], settings: TranscribeDecode) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in frames]
-        for indices in sorted_batches([len(each) for each in frames], rows=settings.batch):
-            encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
-            logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
-            for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
-                total, length = sum(span.logprob for span in path), max(len(path), 1)
-                require_finite([total])
-                tokens = [span.token for span in path]
-                found[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]
-        return found
-
     # --- known transcripts -------------------------------------------------------------------------------------
 
-    @property
-    def times(self) -> TokenTimes:
-        return TokenTimes(self.model, self.sound, self.target, self.device)
-
     def transcribe_examples(
-        self, examples: Examples, decode: Mapping[str, object]
+        self, examples: Examples, decode: Mapping[str, Any]
     ) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of transcripts, the transcripts and the references."""
         references = [examples.text(index, 1) for index in range(len(examples))]
@@ -316,25 +199,6 @@ class TranscribePredictor(SourceGeneration[Array], Predictor[RawSound, Transcrib
         frames = (self.sound.encode(examples[index][0]) for index in range(len(examples)))
         logprobs = self.target_logprobs(frames, ids)
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
-
-    @torch.no_grad()
-    def target_logprobs(self, frames: Iterable[Array], targets: Sequence[list[int]]) -> list[list[float]]:
-        """The log-probability of every token of known targets and of END."""
-        found, rest, size = list[list[float]](), iter(targets), self.run.decode.batch
-        frames = iter(frames)
-        while rows := list(islice(frames, size)):
-            own = [np.array([*ids, self.target.end], np.int32) for ids in islice(rest, len(rows))]
-            batch = collate_transcribed(rows, own, self.sound, self.target).to(self.device)
-            states = self.model.decode(batch["target"], self.model.encode(batch["source"])).flatten(0, 1)
-            labels = batch["labels"]
-            scores = self.model.logits(states[labels.positions]).float().log_softmax(-1)
-            values = iter(scores.gather(-1, labels.values[:, None])[:, 0].tolist())
-            found += [[next(values) for _ in ids] for ids in own]
-        return found
-
-    def _require_ctc(self, what: str) -> None:
-        if not self.model.ctc_weight:
-            raise UserError(f"{what} needs CTC, and this run was trained without; train with model.ctc.weight=0.3")
 
 
 class TranscribeJob(TrainingJob):

@@ -8,7 +8,7 @@ from ..decode import Hypothesis
 from ..decode.constraints import Constraints
 from ..processors.tokenizers import Tokenizer
 from .notices import Notice, missing_phrase
-from .requests import Segment, TimedWord, TranscribeResult, Transcript
+from .requests import TimedWord, TranscribeResult, Transcript, TranscriptSegment
 
 Span = tuple[float, float]  # start and end in seconds
 
@@ -76,7 +76,7 @@ def shifted(transcript: Transcript, start: float) -> Transcript:
     return Transcript(**{**vars(transcript), "words": words, "times": times})
 
 
-def join_segments(segments: Sequence[Segment], seconds: float, length_penalty: float) -> TranscribeResult:
+def join_segments(segments: Sequence[TranscriptSegment], seconds: float, length_penalty: float) -> TranscribeResult:
     """The result of a recording."""
     best = [each.nbest[0] for each in segments if each.nbest]
     if not best:
