@@ -120,6 +120,8 @@ def test_the_standard_library_reads_plain_wav(subtype, monkeypatch):
     if subtype == "PCM_16":
         assert sound_info(whole) == sound_info(streamed) == SoundInfo(RATE, 8000, 2)
         assert "truncated" in sound_problem(whole[:-100])
+        with pytest.raises(UserError, match="the bytes has no samples; expected at least one"):
+            read_sound(streamed[:44])
     with pytest.raises(UserError, match="the bytes is no plain WAV; for other formats: pip install"):
         read_sound(content(tone(), subtype="FLOAT"))
 
