@@ -135,6 +135,25 @@ def test_lengths_that_were_unknown_when_the_file_was_written():
         assert len(read_sound(whole).samples) == 8000 and not sound_problem(whole, decode=True)
 
 
+@pytest.mark.parametrize("loud_first", [False, True])
+def test_mp3_files_that_do_not_tell_their_length(loud_first, capfd):
+    """Decoders estimate the length from the first bit rate: too long is no error, too short would lose the end."""
+    parts = [noise(20, 1e-4), noise(20, 0.3)]
+    buffer = io.BytesIO()
+    samples = np.concatenate(parts[::-1] if loud_first else parts)
+    soundfile.write(buffer, samples, RATE, format="MP3", bitrate_mode="VARIABLE", compression_level=0.5)
+    whole = buffer.getvalue()
+    assert len(read_sound(whole).samples) == len(samples)
+    tag = b"ID3\4\0\0\0\0\1\0" + bytes(128)
+    assert len(read_sound(tag + whole).samples) == len(samples) and not sound_problem(tag + whole, decode=True)
+    uncounted = whole[whole.index(b"\xff\xf3", 4) :]
+    if loud_first:
+        assert "an MP3 of variable bit rate that does not tell its length" in sound_problem(uncounted, decode=True)
+    else:
+        assert abs(len(read_sound(uncounted).samples) - len(samples)) < RATE
+        assert sound_info(uncounted).samples == len(read_sound(uncounted).samples)
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 FTYP, GUID = b"\0\0\0\x20ftyp", bytes.fromhex("3026b2758e66cf11")
@@ -208,7 +227,7 @@ def test_damaged_files(capfd):
         ("https://x.org/a.wav", "is an address, which regard does not fetch; download the sound"),
         (bytes(range(256)) * 9, r"the bytes cannot be read as sound \(Format not recogni[sz]ed\); give WAV, FLAC, OGG or MP3"),
         (wav_header(RATE, 0), "the bytes has no samples; expected at least one, record or download it again"),
-        (wav_header(7, 9) + bytes(9), "a sound has 7 samples per second; expected 1000 to 768000"),
+        (wav_header(7, 9) + bytes(9), "the bytes has 7 samples per second; expected 1000 to 768000"),
         (wav_header(RATE, 900) + bytes(90), "the bytes is truncated: 810 of 900 bytes are missing; copy or download it again"),
         (content(np.r_[tone(), np.nan, tone()], subtype="FLOAT"), "the bytes has a sample that is no finite number after 0.50 s"),
         (content(np.r_[tone(), -np.inf], subtype="DOUBLE"), "no finite number after 0.50 s"),
