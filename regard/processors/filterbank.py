@@ -91,15 +91,6 @@ class FilterbankProcessor(SoundFrames):
             return self._normalize(self._energies(samples))
         return self.mask(self._normalize(self._energies(self.augment(samples, rng))), rng)
 
-    def augment(self, samples: Array, rng: Rng) -> Array:
-        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
-        if self.speed:
-            ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
-            samples = change_speed(samples, ratio.denominator, ratio.numerator)
-        if self.noise and rng.random() < self.noise:
-            samples = add_noise(samples, rng.uniform(*self.snr), rng)
-        return samples
-
     @property
     def changes_samples(self) -> bool:
         """True if training changes the samples."""
@@ -113,6 +104,15 @@ class FilterbankProcessor(SoundFrames):
     def mask(self, frames: Array, rng: Rng) -> Array:
         """SpecAugment. Writes into `frames`."""
         return self.mask_ranges(frames, rng, 0.0 if self.mean else frames.mean(0), len(frames) // MASKED)
+
+    def augment(self, samples: Array, rng: Rng) -> Array:
+        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
+        if self.speed:
+            ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
+            samples = change_speed(samples, ratio.denominator, ratio.numerator)
+        if self.noise and rng.random() < self.noise:
+            samples = add_noise(samples, rng.uniform(*self.snr), rng)
+        return samples
 
     def stream_frames(self, raw: RawSound) -> Iterator[Array]:
         """The frames of `encode` in blocks. The memory does not grow with the length of a file."""

@@ -77,6 +77,6 @@ def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int) -> Tensor:
     spectrum = magnitudes + 0j
     for _ in range(GRIFFIN_LIM_STEPS):
         samples = torch.istft(spectrum, size, hop, len(window), window)
-        phases = torch.stft(samples, size, hop, len(window), window, return_complex=True)
+        phases = torch.stft(samples, size, hop, len(window), window, pad_mode="constant", return_complex=True)
         spectrum = magnitudes * phases / phases.abs().clamp(min=1e-8)
     return torch.istft(spectrum, size, hop, len(window), window)
