@@ -18,7 +18,17 @@ from ..processors.read_sound import RawSound, Sound, is_sound, sound_info, sound
 from .columns import MediaValue, Role, text_value
 from .examples import Examples
 from .line_index import BLANK
-from .media import FileTable, MediaExamples, array_digest, file_cell, is_tree, join_examples, readable, text_digest
+from .media import (
+    FileTable,
+    MediaExamples,
+    TreeExamples,
+    array_digest,
+    file_cell,
+    is_tree,
+    join_examples,
+    open_files,
+    readable,
+)
 from .memory import InMemory
 from .open_file import BOM, missing_file, plain_suffix, text_error
 from .table_files import SUFFIXES, column_rule, open_table
@@ -79,17 +89,7 @@ def transcribed_sounds(sides: Sequence[Sequence[str]], data: SoundData) -> Examp
 
 def open_sounds(name: str, data: SoundData) -> Iterator[tuple[str, RawSound]]:
     """The recordings in a file, a folder, an archive or a table of paths, each with its name."""
-    path = Path(name).expanduser()
-    if is_tree(name):
-        tree = open_tree(path)
-        names = [each for each in tree.names if is_sound_name(each)]
-        if not names:
-            raise _no_sounds(name)
-        return ((tree.location(each), tree.content(each)) for each in names)
-    if plain_suffix(name) in SUFFIXES:
-        table = FileTable(open_table([name], column_rule(data, (PATH, TRANSCRIPT), 1), "auto", data.invalid))
-        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
-    return iter([(name, path)])
+    return open_files(name, is_sound_name, _no_sounds, column_rule(data, (PATH, TRANSCRIPT), 1), data.invalid)
 
 
 def is_sound_name(name: str) -> bool:
@@ -202,7 +202,7 @@ def _no_text(place: str) -> UserError:
     return UserError(f"{place}: the transcript is empty; write what is said, {SKIP_HINT}")
 
 
-class TreeSounds(SoundExamples):
+class TreeSounds(TreeExamples, SoundExamples):
     """A folder or archive with a .txt file beside each recording, or with LibriSpeech's files of transcripts."""
 
     def __init__(self, tree: FileTree, data: SoundData) -> None:
@@ -252,19 +252,3 @@ class TreeSounds(SoundExamples):
         for name in () if together else self.tree.names:
             if name.lower().endswith(".txt"):
                 yield os.path.splitext(name)[0], self.tree.location(name), self.tree.read(name)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def item(self, index: int) -> tuple[Any, ...]:
-        name, text = self.files[index]
-        return self.tree.content(name), text
-
-    def side(self, index: int, side: int) -> Any:
-        return self.files[index][1] if side == 1 else self.item(index)[side]
-
-    def location(self, index: int) -> str:
-        return self.tree.location(self.files[index][0])
-
-    def fingerprint(self) -> str:
-        return text_digest(f"{name}\0{text}\0{self.tree.digest(name)}" for name, text in self.files)

@@ -185,8 +185,10 @@ def test_hugging_face_data_sets(embedded: bool, tmp_path: Path) -> None:
         for number in range(3)
     ]
     columns = {"file": ["-"] * 3, "audio": audio, "text": TEXTS}
-    features = datasets.Features({"file": datasets.Value("string"), "audio": datasets.Audio(), "text": datasets.Value("string")})  # fmt: skip
-    check(read_memory(datasets.Dataset.from_dict(columns, features=features)))
+    dataset = datasets.Dataset.from_dict(columns).cast_column("audio", datasets.Audio())
+    check(read_memory(dataset))
+    dataset.to_parquet(tmp_path / "list.parquet")
+    check(read(tmp_path / "list.parquet"))
 
 
 @pytest.mark.parametrize("kind", ["sounds", "dicts", "stored"])
