@@ -174,6 +174,12 @@ def test_data_in_memory(kind: str) -> None:
         assert read_memory(other, rate=RATE).fingerprint() != examples.fingerprint()
 
 
+def test_the_container_does_not_change_the_fingerprint() -> None:
+    rows = memory_rows()
+    kinds = ("sounds", "pairs of samples and rate", "tensors", "dicts", "columns")
+    assert len({read_memory(rows[kind]).fingerprint() for kind in kinds}) == 1
+
+
 @pytest.mark.parametrize("embedded", [True, False])
 def test_hugging_face_data_sets(embedded: bool, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
