@@ -18,7 +18,9 @@ app = typer.Typer(add_completion=False)
 def run(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="translate, generate, encode, long, scaling, tune, vision or big-file."),
+        typer.Argument(
+            metavar="WHAT", help="translate, generate, encode, long, scaling, speech, tune, vision or big-file."
+        ),
     ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
     size: Annotated[str | None, typer.Option(help="Model size; default: the size of the published results.")] = None,

@@ -166,7 +166,7 @@ def predict(
     run: RunFolder,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), or images; settings."),
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images, recordings; settings."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
@@ -188,7 +188,7 @@ def predict(
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
-    """Print the output for every line of files or stdin (taggers: every sentence), every image, or a prompt."""
+    """Print the output for every line of files or stdin (taggers: every sentence), image or recording, or a prompt."""
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
@@ -249,8 +249,8 @@ def look(
         list[str] | None,
         typer.Argument(
             metavar="TEXT|KEY=VALUE",
-            help="The input text or a file with it, and the target text (default: the output of the model); settings. "
-            "Write a text that looks like a setting after --.",
+            help="The input text, a file with it or a recording, and the target text (default: the output of the "
+            "model); settings. Write a text that looks like a setting after --.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("picture.png"),
@@ -260,19 +260,36 @@ def look(
 ) -> None:
     """Draw the attention weights."""
     from .. import api
+    from ..tasks.predictor import FileItems
 
     changes, texts = split_arguments(arguments or [])
     if not 1 <= len(texts) <= 2:
         raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
     check_picture_path(out)
     predictor = api.load(run, changes)
-    if isfile(texts[0]):
+    if isfile(texts[0]) and not isinstance(predictor, FileItems):
         texts[0] = read_record(predictor, changes, texts[0], record or 1)
     elif record is not None:
         raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")
     view = predictor.look(*texts)
     view.save(out, *(int(each) if each and each.isdecimal() else each for each in (layer, head)))
     print("picture", out)
+
+
+@app.command("align-audio")
+def align_audio(
+    run: RunFolder,
+    sound: Annotated[str, typer.Argument(metavar="SOUND", help="A recording, or data with transcripts.")],
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="Its words; default: those of the .txt file beside it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per recording.")] = False,
+) -> None:
+    """Print when each word of a known text is spoken: start and end in seconds."""
+    from .. import api
+    from .alignments import print_alignments
+
+    print_alignments(api.load(run), sound, text, as_json)
 
 
 @app.command()

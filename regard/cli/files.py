@@ -16,7 +16,7 @@ def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> Non
     A file that cannot be read ends the work after the lines before it; with data.invalid=skip it is reported.
     """
     skipped = 0
-    for entry, request, result in answers(predictor, sources):
+    for entry, request, result in answers(predictor, sources, details):
         if isinstance(result, UserError):
             skipped += 1
             print(f"regard: {result}", file=sys.stderr)
@@ -32,11 +32,11 @@ def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> Non
         print(f"regard: {skipped:,} {noun} cannot be read (data.invalid=skip)", file=sys.stderr)
 
 
-def answers(predictor: Any, sources: Iterable[Source]) -> Iterator[tuple[Entry, Any, Any]]:
+def answers(predictor: Any, sources: Iterable[Source], details: bool = False) -> Iterator[tuple[Entry, Any, Any]]:
     """Every file with its request and its result; the result of a file that is skipped is its error."""
     skip = predictor.run.data.invalid == "skip"
     for chunk in chunks(sources, predictor.run.decode.batch):
-        requests = predictor.requests([entry.item for entry in chunk])
+        requests = predictor.requests([entry.item for entry in chunk], details)
         try:
             results = predictor.predict_requests(requests)
         except UserError:  # find the file, and answer those before it

@@ -71,20 +71,31 @@ def collate_encoded(
     rows, starts, segments = pack(lengths, width) if width else one_per_row(len(lengths))
     source_layout = RowLayout(lengths[:, 0], rows, starts[:, 0], segments, (min_rows, width))
     target_layout = RowLayout(lengths[:, 1], rows, starts[:, 1], segments, (min_rows, width))
+    own = source_layout.tokens(np.concatenate(sources), source.pad, packed=bool(width))
+    return Batch(
+        {"source": own, **_target_inputs(targets, target_layout, target, bool(width))}, int(lengths[:, 1].sum())
+    )
+
+
+def padded_targets(targets: Sequence[Ids], tokenizer: Tokenizer) -> dict[str, Inputs]:
+    """The fields `target` and `labels` of token ids with END, one example per row."""
+    rows, starts, segments = one_per_row(len(targets))
+    layout = RowLayout(np.array([len(each) for each in targets]), rows, starts[:, 1], segments)
+    return _target_inputs(targets, layout, tokenizer, packed=False)
+
+
+def _target_inputs(
+    targets: Sequence[Ids], layout: "RowLayout", tokenizer: Tokenizer, packed: bool
+) -> dict[str, Inputs]:
     ended = np.concatenate(targets)
     shifted = np.roll(ended, 1)
-    shifted[target_layout.positions == 0] = target.start  # np.roll left the END of the previous text there
-    if width:
-        labels = Inputs("tokens", target_layout.scatter(ended, target.pad), target_layout.valid())
+    shifted[layout.positions == 0] = tokenizer.start  # np.roll left the END of the previous text there
+    if packed:
+        labels = Inputs("tokens", layout.scatter(ended, tokenizer.pad), layout.valid())
     else:
-        flat = np.ravel_multi_index(target_layout.index, target_layout.shape)
+        flat = np.ravel_multi_index(layout.index, layout.shape)
         labels = Inputs("tokens", torch.from_numpy(ended.astype(np.int64)), positions=torch.from_numpy(flat))
-    inputs = {
-        "source": source_layout.tokens(np.concatenate(sources), source.pad, packed=bool(width)),
-        "target": target_layout.tokens(shifted, target.pad, packed=bool(width), causal=True),
-        "labels": labels,
-    }
-    return Batch(inputs, len(ended))
+    return {"target": layout.tokens(shifted, tokenizer.pad, packed, causal=True), "labels": labels}
 
 
 class RowLayout:

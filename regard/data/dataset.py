@@ -77,6 +77,10 @@ class TaskDataset(ABC):
         """One row of an example that becomes several."""
         raise NotImplementedError
 
+    def describe_too_long(self) -> str:
+        """What makes examples too long, after "they have "."""
+        return f"a side of more than {self.limit} tokens"
+
     def describe_shortened(self) -> str:
         """What happens to examples that are shortened, after "3 of 10 "."""
         return f"examples have more than {self.limit} tokens and were shortened ({self.limit_key})"

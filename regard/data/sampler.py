@@ -155,8 +155,8 @@ class BudgetSampler(StepSampler):
         self.costs.add(measured)
         if self.costs.too_long == len(self.examples):
             raise UserError(
-                f"all {len(self.examples):,} examples of data.train have a side of more than "
-                f"{self.costs.limit} tokens; raise {self.limit_key}"
+                f"all {len(self.examples):,} examples of data.train have {self.dataset.describe_too_long()}; "
+                f"raise {self.limit_key}"
             )
 
     def plan(self, pool: Pool, index: int = 0) -> Sequence[Step]:
@@ -203,7 +203,7 @@ class BudgetSampler(StepSampler):
         return np.flatnonzero(self.costs.sizes.max(1) > self.costs.limit)
 
     def report(self) -> list[str]:
-        why = f"examples left out because a side has more than {self.costs.limit} tokens ({self.limit_key})"
+        why = f"examples left out because they have {self.dataset.describe_too_long()} ({self.limit_key})"
         sentences = describe_examples(self.examples, self.too_long, why) if self.costs.too_long else []
         if len(shortened := np.flatnonzero(self.costs.shortened)):
             sentences += describe_examples(self.examples, shortened, self.dataset.describe_shortened())

@@ -18,6 +18,7 @@ from .filters import (
     TopP,
 )
 from .generator import Generator, Handle
+from .joint_ctc import JointCTC
 from .requests import Finish, Generate
 from .sample import SamplingSettings
 from .search import search, steps
@@ -39,6 +40,7 @@ __all__ = [
     "Greedy",
     "Handle",
     "Hypothesis",
+    "JointCTC",
     "MinP",
     "Phrase",
     "Renormalize",

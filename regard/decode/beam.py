@@ -56,6 +56,7 @@ class SearchSettings:
     logit_filters: tuple[Filter, ...] = field(default=())  # applied to the raw logits, before the softmax
     stop_strings: "StopStrings | None" = None  # strings that end a text
     more_ends: tuple[int, ...] = ()  # other tokens that end a text
+    softmax: bool = True  # the model returns logits; False: it returns scores, which are added up as they are
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class SearchState(ABC):
         scores = logits.float()
         for filter in self.settings.logit_filters:
             scores = filter(scores, context)
-        scores = scores.log_softmax(-1)
+        if self.settings.softmax:
+            scores = scores.log_softmax(-1)
         for filter in self.settings.filters:
             scores = filter(scores, context)
         return scores

@@ -17,7 +17,10 @@ class StepModel(Protocol):
     """A model that a search can step."""
 
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None, /) -> Tensor:
-        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
+        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab).
+
+        A model with `returns_scores = True` returns scores, of which a search takes no softmax.
+        """
 
 
 class EagerStep:

@@ -107,7 +107,8 @@ class Generator:
         """
         self.rows, self.capacity, self.context = rows, capacity, context
         self.lock, self.failures = FairLock(), 0  # `failures`: requests that failed so far
-        self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer)
+        softmax = not getattr(model, "returns_scores", False)
+        self._model, self._builder = model, SettingsBuilder(end, filters, tokenizer, softmax)
         self._prefill = Prefill(model, context)
         self._waiting: deque[Handle] = deque()
         self._batch = self._new_batch()

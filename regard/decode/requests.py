@@ -80,8 +80,11 @@ class Generate:
 class SettingsBuilder:
     """Makes the settings of a search from requests that agree."""
 
-    def __init__(self, end: int, filters: tuple[Filter, ...], tokenizer: ConstraintTokenizer | None) -> None:
-        self.end, self.filters, self.tokenizer = end, filters, tokenizer
+    def __init__(
+        self, end: int, filters: tuple[Filter, ...], tokenizer: ConstraintTokenizer | None, softmax: bool = True
+    ) -> None:
+        """`softmax`: False for a model that returns scores in place of logits."""
+        self.end, self.filters, self.tokenizer, self.softmax = end, filters, tokenizer, softmax
 
     def __call__(self, requests: Sequence[Generate], device: torch.device) -> SearchSettings:
         first = requests[0]
@@ -114,6 +117,7 @@ class SettingsBuilder:
             () if searches else penalty,
             self._stop_strings(requests),
             tuple(more_ends),
+            self.softmax,
         )
 
     def required_tokenizer(self) -> ConstraintTokenizer:

@@ -1,6 +1,7 @@
 """The loop of all decoding strategies: read tokens and let the strategy choose the next ones until it is done."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,6 +45,8 @@ def steps(
 
     On a GPU it checks only every `check_every` steps whether all rows have finished, for a check makes the host wait.
     """
+    if getattr(model, "returns_scores", False):
+        settings = replace(settings, softmax=False)
     state = build_search(settings, cache, limits)
     kind = GraphedStep if prompt.is_cuda and cache.fixed and state.graph_safe else EagerStep
     stepper = kind(model, state, cache, check_every)

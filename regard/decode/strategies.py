@@ -42,6 +42,14 @@ class Beam:
     kind: Literal["beam"] = "beam"
 
 
+@dataclass(frozen=True)
+class BestPath:
+    """The likeliest token or blank of CTC at every position of the encoder, without a search."""
+
+    length_penalty: float = 1.0
+    kind: Literal["ctc"] = "ctc"
+
+
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam
 
 

@@ -22,6 +22,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "cnn": "regard.families.cnn",
     "vit": "regard.families.vit",
     "detr": "regard.families.detr",
+    "speech": "regard.families.speech",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

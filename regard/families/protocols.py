@@ -54,7 +54,10 @@ class TokenModel(Protocol[C]):
         """
 
     def step(self, tokens: Tensor, cache: C, valid: Tensor | None = None) -> Tensor:
-        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab)."""
+        """Read tokens (rows, tokens), append them to the cache, return logits (rows, tokens, vocab).
+
+        A model with `returns_scores = True` returns scores, of which a search takes no softmax.
+        """
 
 
 class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
@@ -64,6 +67,18 @@ class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
         """States (batch, target, width) for a known target."""
 
     def logits(self, states: Tensor) -> Tensor: ...
+
+
+class SpeechModel(Seq2SeqModel, Protocol):
+    """A sequence-to-sequence model whose encoder may also predict the tokens, by CTC."""
+
+    ctc_weight: float  # of the CTC loss; 0: it has none
+
+    def ctc_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, positions of the encoder, vocab); PAD is the blank."""
+
+    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
+        """`start` with a source that is encoded already."""
 
 
 class CausalModel(ModelBase, TokenModel[Cache], Protocol):
@@ -134,11 +149,14 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, t5, transformer, vit, xl
+    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, speech, t5, transformer, vit, xl
 
-    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr)
+    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech)
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
+        return model
+
+    def _check_speech(model: speech.Model) -> SpeechModel:
         return model
 
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:

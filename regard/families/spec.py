@@ -9,7 +9,7 @@ from ..parts.inputs import Modality
 Output: TypeAlias = Literal["target", "next", "masked", "label", "tags", "embedding", "boxes"]
 """target: tokens of another sequence; next: the next token of the text; masked: tokens behind masks."""
 
-Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel"]
+Strategy: TypeAlias = Literal["greedy", "sample", "beam", "parallel", "ctc"]
 
 
 def need_nothing(config: Any) -> str | None:

@@ -65,6 +65,7 @@ BUILTIN: dict[str, str | type[Processor]] = {
     "tags": "regard.processors.labels:TagProcessor",
     "image": "regard.processors.image:ImageProcessor",
     "audio": "regard.processors.audio:AudioProcessor",
+    "filterbank": "regard.processors.filterbank:FilterbankProcessor",
     "boxes": "regard.processors.boxes:BoxProcessor",
 }
 PROCESSORS = Registry("processor", BUILTIN)  # by kind: a class, or its import name

@@ -19,11 +19,12 @@ import torch
 from ..errors import UserError
 from .base import Array, to_array
 from .resample import BLOCK, check_rate, resample_blocks
-from .sound_files import STREAMED, check_complete, describe_file
+from .sound_files import STREAMED, check_complete, describe_file, tells_length
 
 CHANNELS = 32  # the most of an array
 PEAK = 1000.0  # samples above it are no sound in -1…1
 UNKNOWN = 1 << 48  # samples; headers tell of more where the length was unknown when they were written
+REST = 0.05  # share of an MP3 file that may follow its sound
 LOST = 0.25  # seconds that an MP3 file may have fewer than its header tells: encoders count them differently
 
 
@@ -168,13 +169,20 @@ class _FileReader:
 
     def __init__(self, file: IO[bytes], library: Any) -> None:
         headerless = str(getattr(file, "name", "")).lower().endswith(".raw")  # soundfile goes by this name alone
-        self.file = library.SoundFile(io.BytesIO(file.read()) if headerless else file)
+        source = io.BytesIO(file.read()) if headerless else file
+        self.source, self.size = source, source.seek(0, os.SEEK_END)
+        counted = tells_length(source)
+        self.file = library.SoundFile(source)
         self.file.seekable = lambda: False  # else every read is followed by a seek, which some files do not support
         self.rate, self.samples, self.channels = self.file.samplerate, self.file.frames, self.file.channels
-        self.lost = max(int(LOST * self.rate), self.samples // 100) if self.file.format == "MP3" else 0
+        self.lost = int(LOST * self.rate) if self.file.format == "MP3" else 0
+        self.estimated = self.file.format == "MP3" and not counted
+        self.samples = UNKNOWN if self.estimated else self.samples
 
     def read(self, count: int) -> Array:
         block: Array = self.file.read(count, dtype="float32", always_2d=True)
+        if self.estimated and not len(block) and self.size - self.source.tell() > REST * self.size:
+            raise RuntimeError("an MP3 of variable bit rate that does not tell its length: the end is lost")
         return block
 
 
@@ -230,7 +238,7 @@ def _open_sound(raw: Any, rate: int) -> Iterator[_Reader]:
 
 
 def _check_header(reader: _Reader, name: str) -> _Reader:
-    check_rate(reader.rate)
+    check_rate(reader.rate, name)
     if reader.samples < 1 or reader.channels < 1:
         raise UserError(f"{name} has no samples; expected at least one, record or download it again")
     return reader

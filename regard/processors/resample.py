@@ -46,10 +46,10 @@ def change_speed(samples: Array, up: int, down: int) -> Array:
     return _convert(samples, up, down)
 
 
-def check_rate(rate: int) -> None:
+def check_rate(rate: int, name: str = "a sound") -> None:
     if not RATES[0] <= rate <= RATES[1]:
         raise UserError(
-            f"a sound has {rate} samples per second; expected {RATES[0]} to {RATES[1]}, the file is damaged"
+            f"{name} has {rate} samples per second; expected {RATES[0]} to {RATES[1]}, perhaps it is damaged"
         )
 
 

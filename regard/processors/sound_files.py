@@ -114,3 +114,14 @@ def _check_ogg(file: IO[bytes], size: int) -> str:
     segments = page[27 : 27 + page[26]] if len(page) > 26 else b""
     missing = 27 + (page[26] if len(page) > 26 else 1) + sum(segments) - len(page)
     return f"at least {missing:,} bytes of its last page are missing" if missing > 0 else ""
+
+
+def tells_length(file: IO[bytes]) -> bool:
+    """True if an MP3 file has the frame that counts the others; without it, decoders estimate the length."""
+    file.seek(0)
+    head = file.read(10)
+    tag = 10 + sum((byte & 127) << 7 * i for i, byte in enumerate(reversed(head[6:]))) if head[:3] == b"ID3" else 0
+    file.seek(tag)
+    found = re.search(rb"Xing|Info|VBRI", file.read(HEAD)) is not None
+    file.seek(0)
+    return found

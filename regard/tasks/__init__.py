@@ -17,7 +17,18 @@ from .base import Processors, TrainingJob
 from .predictor import AnyPredictor
 from .task import Task, spec_of
 
-NAMES = ("language", "translate", "classify", "tag", "masked", "text2text", "spans", "classify-image", "detect")
+NAMES = (
+    "language",
+    "translate",
+    "classify",
+    "tag",
+    "masked",
+    "text2text",
+    "spans",
+    "classify-image",
+    "detect",
+    "transcribe",
+)
 BUILTIN: dict[str, str | ModuleType] = {name: f"regard.tasks.{name.replace('-', '_')}" for name in NAMES}
 TASKS = Registry("task", BUILTIN)  # a module, or its import name
 

@@ -5,18 +5,18 @@ from dataclasses import asdict
 from typing import TypeVar
 
 from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
-from ..decode.strategies import Beam, DecodeStrategy, Greedy, Sample
+from ..decode.strategies import Beam, BestPath, DecodeStrategy, Greedy, Sample
 from ..decode.token_rules import TokenRules
 
 T = TypeVar("T")
 
 
-def strategy_settings(strategy: DecodeStrategy | None) -> dict[str, object]:
+def strategy_settings(strategy: DecodeStrategy | BestPath | None) -> dict[str, object]:
     """A strategy as decode.*; none: the run's own settings hold."""
     match strategy:
         case None:
             return {}
-        case Greedy():
+        case Greedy() | BestPath():
             own: dict[str, object] = {"nbest": 1}
         case Beam(size, n):
             own = {"beam": size, "nbest": n, "early_stopping": strategy.early_stopping}
@@ -31,11 +31,11 @@ def rule_settings(rules: TokenRules | None, section: type[DecodeBase]) -> dict[s
     return {name: value for name, value in asdict(rules).items() if name in known or value} if rules else {}
 
 
-def number_of_texts(strategy: DecodeStrategy | None, settings: DecodeBase) -> int:
+def number_of_texts(strategy: DecodeStrategy | BestPath | None, settings: DecodeBase) -> int:
     """How many texts a strategy gives; none: the one of the run's settings."""
     if strategy is None:
         return settings.nbest
-    return 1 if isinstance(strategy, Greedy) else strategy.n
+    return 1 if isinstance(strategy, Greedy | BestPath) else strategy.n
 
 
 def group_indices(items: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:

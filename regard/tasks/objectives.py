@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 from ..data.batch import Batch
 from ..data.collate import IGNORED
 from ..errors import UserError
-from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel
-from ..parts import Cache
+from ..families.protocols import CausalModel, EmbeddingModel, LabelModel, MaskedModel, Seq2SeqModel, SpeechModel
+from ..parts import Cache, Encoded
+from ..parts.ctc import ctc_loss
 from ..parts.losses import rdrop_divergence, smoothed_cross_entropy
 from ..training.objective import LossSum, Objective, StepObjective
 
@@ -25,11 +26,34 @@ class Seq2SeqObjective(Objective):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
+        return LossSum(self.target_loss(batch, cast(Seq2SeqModel, self.model).encode(batch["source"])))
+
+    def target_loss(self, batch: Batch, encoded: Encoded) -> Tensor:
         model, labels = cast(Seq2SeqModel, self.model), batch["labels"]
-        states = model.decode(batch["target"], model.encode(batch["source"]))
+        states = model.decode(batch["target"], encoded)
         if labels.positions is not None:
             states = states.flatten(0, 1)[labels.positions]
-        return LossSum(smoothed_cross_entropy(model.logits(states), labels.values, labels.valid, self.smoothing))
+        return smoothed_cross_entropy(model.logits(states), labels.values, labels.valid, self.smoothing)
+
+
+class TranscribeObjective(Seq2SeqObjective):
+    """The loss of the decoder; of a model with CTC the weighted mean of both losses, over the same target tokens."""
+
+    def __init__(self, model: nn.Module, smoothing: float, blank: int) -> None:
+        super().__init__(model, smoothing)
+        self.blank = blank
+
+    def forward(self, batch: Batch) -> LossSum:
+        model = cast(SpeechModel, self.model)
+        encoded, weight = model.encode(batch["source"]), model.ctc_weight
+        loss = self.target_loss(batch, encoded)
+        if not weight:
+            return LossSum(loss)
+        tokens = batch["transcript"]
+        assert tokens.valid is not None
+        lengths = tokens.valid.sum(1)
+        ctc = ctc_loss(model.ctc_logits(encoded), encoded.valid, tokens.values, lengths, self.blank)
+        return LossSum((1 - weight) * loss + weight * ctc)
 
 
 class LabelObjective(Objective):

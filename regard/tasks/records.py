@@ -9,6 +9,8 @@ from .requests import (
     LanguageResult,
     MaskedResult,
     TagResult,
+    TranscribeResult,
+    Transcript,
     TranslateResult,
     Translation,
 )
@@ -17,6 +19,7 @@ TRANSLATION = tuple(field.name for field in fields(Translation) if field.name !=
 TRANSLATED = (*TRANSLATION, "source_pieces")
 EMPTY = (*TRANSLATION[:-1], "source_pieces", "missing")  # of an empty text
 JOINED = (*TRANSLATION[:4], "given", "pieces", "logprobs", "source_pieces", "alignment", "word_alignment", "missing")
+TRANSCRIPT = tuple(field.name for field in fields(Transcript) if field.name not in ("length", "words"))
 COMPLETION = tuple(field.name for field in fields(Completion) if field.name != "length")
 
 
@@ -27,6 +30,17 @@ def translation_record(result: TranslateResult) -> Record:
     if result.sentences:
         record["sentences"] = [translation_record(sentence) for sentence in result.sentences]
     return record
+
+
+def transcript_record(result: TranscribeResult) -> Record:
+    """The transcript of a recording, with its segments; of one segment, with the hypotheses as `nbest`."""
+    record = {"text": result.text, "seconds": round(result.seconds, 3)} | _record(result, TRANSCRIPT[1:])
+    segments = [
+        {"start": each.start, "end": each.end, "text": each.nbest[0].text if each.nbest else ""}
+        for each in result.segments
+    ]
+    record["words"] = [each._asdict() for each in result.words]
+    return record | {"segments": segments, "nbest": [_record(each, TRANSCRIPT[:4]) for each in result.nbest]}
 
 
 def completion_record(result: LanguageResult) -> Record:

@@ -1,7 +1,7 @@
 """What predictors of all tasks that generate text share: the generator, strategies and token rules."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -14,7 +14,14 @@ from ..errors import UserError
 from ..families.protocols import CausalModel, Seq2SeqModel, TokenModel
 from .decode_settings import number_of_texts
 from .finite import require_finite
-from .requests import LanguageRequest, LanguageResult, TranslateRequest, TranslateResult
+from .requests import (
+    LanguageRequest,
+    LanguageResult,
+    TranscribeRequest,
+    TranscribeResult,
+    TranslateRequest,
+    TranslateResult,
+)
 
 
 class TextGeneration:
@@ -30,10 +37,14 @@ class TextGeneration:
     def context(self) -> int | None:
         raise NotImplementedError
 
-    def generator(self, rows: int, capacity: int | None = None) -> Generator:
+    def token_model(self, settings: DecodeBase) -> TokenModel[Any]:
+        """What the generator runs."""
+        return cast(TokenModel[Any], self.model)
+
+    def generator(self, settings: DecodeBase, rows: int, capacity: int | None = None) -> Generator:
         """A generator on this model: `capacity` lets it run requests that join others, with so many tokens each."""
-        end = self.constraint_tokenizer.tokenizer.end
-        return Generator(self.model, end, self.filters, rows, capacity, self.context, self.constraint_tokenizer)
+        end, model = self.constraint_tokenizer.tokenizer.end, self.token_model(settings)
+        return Generator(model, end, self.filters, rows, capacity, self.context, self.constraint_tokenizer)
 
     def strategy(self, settings: DecodeBase) -> DecodeStrategy:
         """The strategy of decode.*; one that the family does not declare is refused."""
@@ -64,15 +75,17 @@ class TextGeneration:
                 )
 
     def answer(
-        self, request: TranslateRequest | LanguageRequest, result: TranslateResult | LanguageResult
+        self,
+        request: TranslateRequest | LanguageRequest | TranscribeRequest,
+        result: TranslateResult | LanguageResult | TranscribeResult,
     ) -> str | list[str]:
         """The best text, or all of them where the strategy gives several."""
         several = number_of_texts(request.strategy, self.run.decode) > 1
         return [each.text for each in result.nbest] if several else result.text
 
-    def run_requests(self, requests: Sequence[Generate], rows: int) -> list[list[Hypothesis]]:
+    def run_requests(self, requests: Sequence[Generate], settings: DecodeBase) -> list[list[Hypothesis]]:
         """The hypotheses of every request, best first, samples in their order."""
-        generator = self.generator(rows)
+        generator = self.generator(settings, settings.batch)
         handles = [generator.submit(request) for request in requests]
         generator.drain()
         return [
@@ -85,16 +98,16 @@ class TextGeneration:
         if not found:
             source = None if request.source is None else request.source.to(self.device)
             prompt = torch.tensor([request.prompt], device=self.device)
-            model = cast(TokenModel[object], self.model)
+            model = cast(TokenModel[Any], self.model)
             require_finite([float(model.step(prompt, model.start(source, 1)).sum())])
         return found
 
-    def start_stream(self, request: Generate) -> Handle:
+    def start_stream(self, request: Generate, settings: DecodeBase) -> Handle:
         """The handle of a request that runs alone, token by token."""
         capacity = len(request.prompt) + request.max_tokens
         if self.context is not None:
             capacity = min(capacity, max(self.context, len(request.prompt)) + 1)  # the last token is not read
-        return self.generator(request.width, capacity).submit(request)
+        return self.generator(settings, request.width, capacity).submit(request)
 
 
 def refuse_several(nbest: int) -> None:

@@ -48,12 +48,12 @@ from .base import (
 )
 from .decode_settings import group_indices
 from .finite import require_finite
-from .generation import SourceGeneration
 from .objectives import Seq2SeqObjective
 from .predictor import Answer, Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .seq2seq_scoring import decoder_states, logits
+from .source_generation import TextSourceGeneration
 from .task import TEXT, Task
 from .texts import as_pairs, as_text, as_texts
 from .translations import (
@@ -72,7 +72,7 @@ END = "■"  # how details and pictures show END
 TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
-class TranslatePredictor(SourceGeneration, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.

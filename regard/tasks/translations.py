@@ -11,7 +11,7 @@ from ..decode.constraints import ConstraintRequest, Constraints
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
-from .requests import TranslateRequest, TranslateResult, Translation
+from .requests import TranscribeRequest, TranslateRequest, TranslateResult, Translation
 
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fields of a request that are decode.*
 
@@ -25,12 +25,20 @@ def make_requests(
     return [TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(texts, constraints, strict=True)]
 
 
-def changed_settings(requests: Sequence[TranslateRequest], run: Seq2SeqDecode, batch: int | None) -> dict[str, object]:
-    """What requests with one strategy change in the run's decode.*, with the phrases of all requests."""
+def changed_settings(
+    requests: Sequence[TranslateRequest] | Sequence[TranscribeRequest],
+    run: Seq2SeqDecode,
+    batch: int | None,
+    names: tuple[str, ...] = OWN_SETTINGS,
+) -> dict[str, object]:
+    """What requests with one strategy change in the run's decode.*, with the phrases of all requests.
+
+    `names` are the fields of a request that are decode.*.
+    """
     first = requests[0]
-    own = {name: getattr(first, name) for name in OWN_SETTINGS}
+    own = {name: getattr(first, name) for name in names}
     given = {key: each for key, each in (own | {"batch": batch}).items() if each is not None}
-    changes = strategy_settings(first.strategy) | rule_settings(first.rules, Seq2SeqDecode) | given
+    changes = strategy_settings(first.strategy) | rule_settings(first.rules, type(run)) | given
     for name in ("include", "exclude"):
         phrases = [getattr(each, name) for each in requests]
         if any(each is not None for each in phrases):
@@ -38,7 +46,7 @@ def changed_settings(requests: Sequence[TranslateRequest], run: Seq2SeqDecode, b
     return changes
 
 
-def constraints_of(request: TranslateRequest, run: Seq2SeqDecode) -> ConstraintRequest:
+def constraints_of(request: TranslateRequest | TranscribeRequest, run: Seq2SeqDecode) -> ConstraintRequest:
     """The constraints of a request; those that it leaves out are the run's."""
     return ConstraintRequest(
         run.prefix if request.prefix is None else request.prefix,

@@ -199,7 +199,9 @@ def test_a_full_recipe_documents_every_key_with_its_default(name):
     assert {key: actual[key] for key in described} == described
 
 
-@pytest.mark.parametrize("name", ["classify", "tag", "masked", "text2text", "spans", "classify-image", "detect"])
+@pytest.mark.parametrize(
+    "name", ["classify", "tag", "masked", "text2text", "spans", "classify-image", "detect", "transcribe"]
+)
 def test_the_recipe_of_a_task_documents_its_keys(name):
     text = resources.files(recipes).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))

@@ -775,7 +775,7 @@ def test_long_examples_are_left_out_and_reported():
         500 < len(longer) < 1800 and set(made.sampler.too_long.tolist()) == longer and seen == set(range(2300)) - longer
     )
     assert made.report() == [
-        f"{len(longer):,} of 2,300 examples left out because a side has more than 25 tokens (data.max_tokens), "
+        f"{len(longer):,} of 2,300 examples left out because they have a side of more than 25 tokens (data.max_tokens), "
         f"such as made up, example {min(longer) + 1}"
     ]
     assert make_loader(examples).report() == []

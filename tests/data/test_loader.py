@@ -190,7 +190,10 @@ def test_workers_load_the_next_epoch_ahead(monkeypatch):
 def test_reports_of_workers():
     one, other = loader(pairs(max_tokens=20)), loader(pairs(max_tokens=20, workers=1))
     assert content(one.steps(0)) == content(other.steps(0))
-    assert one.report() == other.report() and "examples left out because a side has more than 20" in one.report()[0]
+    assert (
+        one.report() == other.report()
+        and "examples left out because they have a side of more than 20" in one.report()[0]
+    )
     other.close()
 
 

@@ -608,7 +608,7 @@ def test_the_python_of_the_page(tmp_path, monkeypatch, capsys):
     blocks = [block.removeprefix("python\n") for block in page.split("```")[1::2] if block.startswith("python\n")]
     for block in blocks:
         exec(compile(block, "processors.md", "exec"), scope)
-    assert len(blocks) == 6 and '"kind": "audio"' in capsys.readouterr().out
+    assert len(blocks) == 7 and '"kind": "audio"' in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audio.json", "gray.png", "run", "series.json"]
     for kind in PROCESSORS.builtin:
         assert f"| `{kind}` |" in page

@@ -105,7 +105,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "class": {"head": "class", "pooling": "mean"},
     },
 }
-PIXEL_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {
         "paper": {"head": "class"},
         "mean": {"head": "class", "pool": "mean", "feed": "gated", "norm": "rms"},
@@ -125,9 +125,14 @@ PIXEL_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "anchors": {"anchors": "learned"},
         "proposed": {"anchors": "proposed", "denoising": 1, "queries": 4},
     },
+    "speech": {
+        "joint": {},
+        "decoder": {"ctc": {"weight": 0}, "prenorm": False, "positions": {"kind": "rotary"}, "decoder_layers": 1},
+        "gated rms": {"feed": {"kind": "gated"}, "norm": {"kind": "rms"}, "positions": {"kind": "buckets"}},
+    },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens
-PIXEL_CASES = [(family, name) for family, variants in PIXEL_VARIANTS.items() for name in variants]
+MEDIA_CASES = [(family, name) for family, variants in MEDIA_VARIANTS.items() for name in variants]
 LOOSE = {
     ("bert", "favor"): {"packing"},
     ("bert", "lowrank"): {"packing", "recording"},
@@ -154,7 +159,7 @@ def output_of(case: Case) -> Output:
 
 def settings_of(case: Case) -> dict[str, Any]:
     family, name = case
-    return (VARIANTS | PIXEL_VARIANTS)[family][name]
+    return (VARIANTS | MEDIA_VARIANTS)[family][name]
 
 
 def modality_of(case: Case) -> Modality:

@@ -11,9 +11,22 @@ from torch import nn
 
 from regard.adapt import tune
 from regard.config.tuning import Prefix, Prompt
-from regard.decode import Beam, Ensemble, Forbid, Generate, Generator, Greedy, Hypothesis, Sample, Suppress, TokenRules
+from regard.decode import (
+    Beam,
+    Ensemble,
+    Forbid,
+    Generate,
+    Generator,
+    Greedy,
+    Hypothesis,
+    JointCTC,
+    Sample,
+    Suppress,
+    TokenRules,
+)
 from regard.decode.constraints import ConstraintTokenizer
 from regard.families import cnn, gpt, lm, rnn, t5, transformer, xl
+from regard.parts import Cache, Encoded
 from regard.parts.inputs import Inputs
 
 VOCAB, START, END = 50, 1, 2
@@ -23,6 +36,7 @@ SOURCED = (
     "rnn",
     "cnn",
     "ensemble",
+    "joint",
     "prefix t5",
     "prompt transformer",
 )  # models that read a source
@@ -50,8 +64,25 @@ TOKENIZER = ConstraintTokenizer(Letters())
 PAD_AND_START = (Suppress([0, START]),)
 
 
+class WithCTC(transformer.Model):
+    """A Transformer whose encoder also predicts the target by CTC."""
+
+    def __init__(self, c: transformer.Config) -> None:
+        super().__init__(c)
+        self.ctc = nn.Linear(c.width, c.target_vocab or c.vocab)
+
+    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
+        return self.decoder.cache(rows, capacity, encoded.cross())
+
+    def ctc_logits(self, encoded: Encoded) -> torch.Tensor:
+        return self.ctc(encoded.states)
+
+
 def build(name: str, **changes: Any) -> nn.Module:
     torch.manual_seed(3)
+    if name == "joint":
+        model = loud(WithCTC(transformer.Config.model_validate(SMALL | changes)), spread=1.5)
+        return JointCTC(model, 0.4, 0, START, END).eval()
     if name.endswith("ensemble"):
         members = ("transformer", "t5") if name == "ensemble" else ("window", "gru")
         return Ensemble([build(each) for each in members])

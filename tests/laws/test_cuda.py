@@ -148,6 +148,33 @@ def test_graphed_search_equals_eager(way, family):
     assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
 
 
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+@pytest.mark.parametrize("way", ["greedy", "exact", "heuristic"])
+def test_graphed_joint_search_equals_cpu(way, weight, monkeypatch):
+    """Decoder and CTC in one captured step; sources of different lengths; a second search with the same shapes."""
+    from helpers.generation import END, START, build
+
+    from regard.decode import cuda_graph
+
+    models, settings = (build("joint"), build("joint").cuda()), replace(WAYS[way], filters=(Suppress([0, START]),))
+    assert settings.end == END
+    made, kept = [], cuda_graph.GraphedStep.capture
+    monkeypatch.setattr(cuda_graph.GraphedStep, "capture", lambda self, *words: made.append(1) or kept(self, *words))
+    for seed in range(2):
+        draw = torch.Generator().manual_seed(seed)
+        source, lengths = torch.randint(3, 50, (12, 40), generator=draw), torch.arange(12) * 3 + 7
+        found = []
+        for joint, device, capacity in zip(models, ("cpu", "cuda"), (None, 64), strict=True):
+            joint.weight, valid = weight, torch.arange(40) < lengths[:, None]
+            with torch.no_grad():
+                cache = joint.start(inputs(source.to(device), valid.to(device)), 12, capacity)
+            prompt = torch.full((12, 1), START, device=device)
+            best = search(joint, cache, prompt, torch.full((12,), 30, device=device), settings)
+            found.append([[(each.tokens, each.ended) for each in some] for some in best])
+        assert found[0] == found[1] and len({len(tokens) for some in found[0] for tokens, _ in some}) >= 3
+    assert made
+
+
 @pytest.mark.parametrize("way", ["greedy", "exact", "samples"])
 def test_next_search_reuses_the_graph(way, monkeypatch):
     """The second search of the same shapes captures no graph, also after another prompt, and finds its own texts."""
@@ -338,7 +365,9 @@ def test_memory_is_linear_in_text_length():
         assert peaks[1] < 2.6 * peaks[0]
 
 
-@pytest.mark.parametrize("name", ["transformer", "gpt", "window", "favor", "gru", "cnn", "ensemble", "prefix gpt"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "gpt", "window", "favor", "gru", "cnn", "ensemble", "joint", "prefix gpt"]
+)
 def test_joining_requests_equal_those_alone(name, monkeypatch):
     """200 requests of mixed strategies join one running batch, whose step is a CUDA graph; fp32, as each alone."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from helpers.families import CASES, LOOSE, PIXEL_CASES, case_subject, modality_of, output_of
+from helpers.families import CASES, LOOSE, MEDIA_CASES, case_subject, modality_of, output_of
 
 from regard.config.run import family_of
 from regard.families import FAMILIES
@@ -15,7 +15,7 @@ from regard.testing import LAWS, laws_of, outputs_of
     [
         pytest.param(law, case, id=f"{law} {' '.join(case)}")
         for law in LAWS
-        for case in CASES + PIXEL_CASES
+        for case in CASES + MEDIA_CASES
         if law in laws_of(modality_of(case), output_of(case))
         if not (law == "learning" and law in LOOSE.get(case, ()))
     ],
@@ -42,5 +42,5 @@ def refuses_packed_rows(subject) -> bool:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_output_of_a_family_has_a_case(name):
-    outputs = {(modality_of(case), output_of(case)) for case in CASES + PIXEL_CASES if case[0] == name}
+    outputs = {(modality_of(case), output_of(case)) for case in CASES + MEDIA_CASES if case[0] == name}
     assert outputs == set(outputs_of(family_of(name)))

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from helpers import marian, small
-from helpers.families import CASES, PIXEL_CASES, case_subject
+from helpers.families import CASES, MEDIA_CASES, case_subject
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -162,7 +162,7 @@ def test_prepacked_linear_follows_its_weights_and_is_trainable():
             model[0](x.double())
 
 
-COMPARED = [case for case in CASES + PIXEL_CASES if case != ("detr", "proposed")]  # which chooses other boxes
+COMPARED = [case for case in CASES + MEDIA_CASES if case != ("detr", "proposed")]  # which chooses other boxes
 
 
 @pytest.mark.parametrize("case", COMPARED, ids=" ".join)

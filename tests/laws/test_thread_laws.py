@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 import torch
-from helpers.families import CASES, PIXEL_CASES, case_subject, sample
+from helpers.families import CASES, MEDIA_CASES, case_subject, sample
 from torch import Tensor, nn
 
 from regard.adapt import tune
@@ -20,7 +20,7 @@ METHODS = {
     "lora": Lora(rank=2, pattern="(?<!score)$"), "adapter": Adapter(bottleneck=4), "prompt": Prompt(length=3),
     "prefix": Prefix(length=2),
 }  # fmt: skip
-FIRST = [*{family: (family, name) for family, name in reversed(CASES + PIXEL_CASES)}.values()]  # one case per family
+FIRST = [*{family: (family, name) for family, name in reversed(CASES + MEDIA_CASES)}.values()]  # one case per family
 KINDS = [case for case in FIRST if case[0] in ("gpt", "t5", "bert", "vit")]
 
 

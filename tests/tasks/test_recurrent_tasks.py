@@ -192,7 +192,7 @@ def test_pairs_longer_than_the_positions(tmp_path, family, packed):
     predictor = regard.train(
         "translate", {**own, "data.train": names["train"], "data.valid": names["valid"]}, out=tmp_path / "run"
     )
-    left = "1 of 41 examples left out because a side has more than 14 tokens (model.positions.tokens)"
+    left = "1 of 41 examples left out because they have a side of more than 14 tokens (model.positions.tokens)"
     assert any(left in fact for fact in facts_of(names["train"], own))
     long = "a b c d " * 9
     for ask in (

@@ -1,0 +1,113 @@
+"""Recordings with their transcripts as arrays, and batches of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..config.audio import SoundData
+from ..config.schema import Train
+from ..parts.inputs import Inputs
+from ..processors.base import Array
+from ..processors.filterbank import FilterbankProcessor
+from ..processors.tokenizers import Tokenizer
+from .batch import Batch
+from .collate import Ids, pad_rows, padded_targets, valid_mask
+from .dataset import EncodedExample, Measured, TaskDataset
+from .draws import Draws
+from .examples import Examples
+from .field_dataset import KEPT_BYTES
+
+STRIDE = 4  # frames of an encoder position
+MEASURED_TEXTS = 1000  # transcripts that are encoded together
+
+
+class SoundDataset(TaskDataset):
+    """The budget of a step counts frames, which are known from the length of a recording.
+
+    Frames stay in memory, unless training changes the samples (data.speed, data.noise). SpecAugment masks a copy.
+    """
+
+    limit_key = "data.max_seconds or data.max_tokens"
+    data: SoundData
+
+    def __init__(
+        self,
+        examples: Examples,
+        sound: FilterbankProcessor,
+        target: Tokenizer,
+        data: SoundData,
+        train: Train,
+        ctc: bool = True,
+    ) -> None:
+        """`ctc`: the transcripts are also learned by CTC, which needs enough frames."""
+        super().__init__(examples, data, train)
+        self.sound, self.target, self.ctc = sound, target, ctc
+        self.limit = sound.frames(round(data.max_seconds * sound.rate)) + 1  # a rounded length is not too long
+        self._encoded_bytes = 0
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        for index in indices:
+            raw, text = self.examples[index]
+            yield self.sound.encode(raw), self._tokens([text])[0]
+
+    def _tokens(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.array([*ids, self.target.end], np.int32) for ids in self.target.encode(list(texts))]
+
+    def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
+        """No recording is read: their lengths are known."""
+        sizes, short = np.zeros((len(indices), 2), np.int64), np.zeros(len(indices), bool)
+        for first in range(0, len(indices), MEASURED_TEXTS):
+            chosen = indices[first : first + MEASURED_TEXTS].tolist()
+            rows = self._tokens([self.examples.text(index, 1) for index in chosen])
+            for place, index, ids in zip(range(first, first + len(chosen)), chosen, rows, strict=True):
+                frames = self.sound.frames(round(self.examples.seconds(index) * self.sound.rate))
+                sizes[place] = frames if len(ids) <= self.data.max_tokens else self.limit + 1
+                short[place] = self.ctc and -(-frames // STRIDE) < ctc_positions(ids[:-1])
+        return Measured(indices, sizes, short, np.ones(len(indices), np.int64))
+
+    def describe_too_long(self) -> str:
+        return (
+            f"more than {self.data.max_seconds:g} seconds or a transcript of more than {self.data.max_tokens:,} tokens"
+        )
+
+    def describe_shortened(self) -> str:
+        return "recordings are too short for CTC of their transcripts, so that only the decoder learns from them"
+
+    def batch(self, indices: np.ndarray, epoch: int, rows: np.ndarray | None = None) -> Batch:
+        sound = self.sound
+        if not (sound.changes_samples or sound.masks):
+            return super().batch(indices, epoch)
+        generators = Draws.of(self.train.seed, epoch, indices).generators()
+        if sound.changes_samples:
+            examples = [self.examples[index] for index in indices.tolist()]
+            frames = [sound.encode(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
+            ids = self._tokens([text for _, text in examples])
+        else:
+            items = self.encoded(indices)
+            frames = [sound.mask(item[0].copy(), rng) for item, rng in zip(items, generators, strict=True)]
+            ids = [item[1] for item in items]
+        return replace(self.collate(list(zip(frames, ids, strict=True))), examples=tuple(indices.tolist()))
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        return collate_transcribed([frames for frames, _ in items], [ids for _, ids in items], self.sound, self.target)
+
+    def _keep(self, index: int, item: tuple[bytes | np.ndarray, ...]) -> None:
+        self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
+        if self._encoded_bytes <= KEPT_BYTES:
+            super()._keep(index, item)
+
+
+def ctc_positions(ids: Ids) -> int:
+    """The encoder positions that CTC needs: one for each token, and a blank between equal neighbors."""
+    return len(ids) + int((ids[1:] == ids[:-1]).sum())
+
+
+def collate_transcribed(
+    frames: Sequence[Array], targets: Sequence[Ids], sound: FilterbankProcessor, target: Tokenizer
+) -> Batch:
+    """A batch of frames and token ids with END; `transcript` has the ids without END, for CTC."""
+    plain = [ids[:-1] for ids in targets]
+    transcript = Inputs("tokens", pad_rows(plain, target.pad), valid_mask(plain))
+    inputs = {"source": sound.collate(frames), **padded_targets(targets, target), "transcript": transcript}
+    return Batch(inputs, sum(map(len, targets)))

@@ -1,0 +1,144 @@
+"""Speech-Transformer (ICASSP 2018): filterbanks through two strided convolutions, then an encoder and a decoder.
+
+With `ctc.weight`, the encoder also predicts the tokens by CTC (1609.06773): training adds that loss, and beam search
+that score.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Count, Positive, Share
+from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
+from ..parts.frames import FrameConvolutions
+from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
+from .spec import ModelSpec
+
+Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
+Positions = Annotated[slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class CTC(Base):
+    weight: Share = 0.3  # of the CTC loss in training, beside 1 - weight of the decoder's; 0: no CTC
+
+
+class Config(Base):
+    family: Literal["speech"] = "speech"
+    size: str = "small"
+    vocab: Count = 0  # 0: the tokenizer's size
+    bins: Positive = 80  # of a frame
+    channels: Positive = 32  # of the convolutions
+    width: Positive = 256
+    heads: Positive = 4
+    layers: Positive = 12
+    decoder_layers: Count = 6  # 0: equal to `layers`
+    inner: Positive = 2048
+    dropout: Share = 0.1
+    prenorm: bool = True  # the norm comes first
+    tied: bool = True  # the head shares the embeddings
+    ctc: CTC = CTC()
+    attention: Attention = slots.Dense()
+    positions: Positions = slots.Sinusoid()
+    feed: Feed = slots.Feed()
+    norm: Norm = slots.LayerNorm()
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "Config":
+        slots.check_widths(self.width, self.heads, self.positions)
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "layers": 3, "decoder_layers": 2, "inner": 512, "channels": 16},
+    "small": {"width": 256, "heads": 4, "layers": 12, "decoder_layers": 6, "inner": 2048},
+    "base": {"width": 512, "heads": 8, "layers": 12, "decoder_layers": 6, "inner": 2048, "channels": 64},
+}
+SPEC = ModelSpec(
+    frozenset({"frames"}),
+    frozenset({"target"}),
+    ("beam", "greedy", "sample", "ctc"),
+    head_modules=("target", "head", "ctc"),
+)
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.scale, self.ctc_weight, self.bins = c.width**0.5, c.ctc.weight, c.bins
+        self.front = FrameConvolutions(c.bins, c.channels, c.width)
+        self.target = nn.Embedding(c.vocab, c.width)
+        self.dropout = Dropout(c.dropout)
+        norm = partial(c.norm.build, c.width)
+        residual = lambda: Residual(norm(), c.prenorm, c.dropout)  # noqa: E731
+        attend, feed = partial(c.attention.build, c.width, c.heads), partial(c.feed.build, c.width, c.inner)
+        self.encoder = Stack(
+            [Layer(attend(), feed(), residual) for _ in range(c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        self.decoder = Stack(
+            [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=True),
+            causal=True,
+        )
+        self.head = nn.Linear(c.width, c.vocab, bias=False)
+        self.ctc = nn.Linear(c.width, c.vocab) if c.ctc.weight else None
+        initialize(self, INITIAL | {r"(target|head|.*table)\.weight": normal(c.width**-0.5)})
+        if c.tied:
+            self.head.weight = self.target.weight
+
+    def random_inputs(self, rows: int) -> list[Inputs]:
+        """Frames of noise, to probe the model with."""
+        weight = self.front.first.weight
+        return [Inputs("frames", weight.new_empty(rows, 64, self.bins).normal_())]
+
+    def encode(self, source: Inputs) -> Encoded:
+        x, valid = self.front(source.values, source.valid)
+        states: Tensor = self.encoder(self.dropout(self.encoder.add_positions(x)), Mask(key_valid=valid))
+        return Encoded(states, valid)
+
+    def ctc_logits(self, encoded: Encoded) -> Tensor:
+        """The CTC scores of every encoder position, (batch, frames / 4, vocab); PAD is the blank."""
+        assert self.ctc is not None, "model.ctc.weight is 0"
+        logits: Tensor = self.ctc(encoded.states)
+        return logits
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        return self._decode(target.values, target.mask(), encoded.cross(target))
+
+    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
+        x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
+        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
+        return states  # (batch, target, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
+
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        """A cache for `step` that holds every layer's projection of the source."""
+        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
+        return self.start_encoded(self.encode(source), rows, capacity)
+
+    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
+        """`start` with a source that is encoded already."""
+        return self.decoder.cache(rows, capacity, encoded.cross())
+
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"front\..*\.weight": fan_in,
+    r".*(query|key|value|out|into|gate|score|ctc)\.weight": glorot,
+}

@@ -1,0 +1,217 @@
+"""Sound as log filterbanks, as Kaldi computes them for speech recognition, with augmentation in training."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .base import Array, Rng, to_array
+from .read_sound import RawSound, Sound, stream_sound
+from .resample import RATES, change_speed
+from .sound_frames import SoundFrames, griffin_lim
+
+SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
+FLOOR = float(np.finfo(np.float32).eps)  # the least energy
+PREEMPHASIS = 0.97
+LOWEST = 20.0  # Hz
+CHUNK = 256  # frames that are computed at once: they fit the cache of a processor
+SPEEDS = 0.5, 2.0
+MASKED = 5  # a range of masked frames is at most the fifth of a recording
+LEAST_STD = 1e-6  # of a bin; constant bins are only centered
+
+
+@dataclass(frozen=True)
+class FilterbankProcessor(SoundFrames):
+    """Log filterbanks (frames, bins) of windows of 25 ms every 10 ms, as those of Kaldi without dither.
+
+    `mean` and `std` of every bin over the training data normalize the frames: see `with_statistics`. In training, the
+    speed is changed, noise is added, and SpecAugment masks ranges of frames and bins by the mean.
+    """
+
+    window: int = 0  # samples; 0: 25 ms
+    hop: int = 0  # samples; 0: 10 ms
+    frame_masks: int = 0
+    frame_width: int = 40  # and at most a fifth of the recording
+    bin_masks: int = 0
+    bin_width: int = 15
+    speed: tuple[float, ...] = ()  # training draws one of them; tempo and pitch change together; empty: unchanged
+    noise: float = 0.0  # how often training adds noise
+    snr: tuple[float, float] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
+    mean: tuple[float, ...] = ()  # of every bin; empty: frames are not normalized
+    std: tuple[float, ...] = ()
+    kind: ClassVar[str] = "filterbank"
+    file: ClassVar[str] = "filterbank.json"
+
+    def __post_init__(self) -> None:
+        if not RATES[0] <= self.rate <= RATES[1]:
+            raise UserError(f"rate is {self.rate} samples per second; expected {RATES[0]} to {RATES[1]}")
+        object.__setattr__(self, "window", self.window or self.rate * 25 // 1000)
+        object.__setattr__(self, "hop", self.hop or self.rate // 100)
+        super().__post_init__()
+        if not all(SPEEDS[0] <= each <= SPEEDS[1] for each in self.speed):
+            raise UserError(
+                f"speed is {self.speed}; expected numbers from {SPEEDS[0]} to {SPEEDS[1]}, such as 0.9,1,1.1"
+            )
+        if not 0 <= self.noise <= 1 or len(self.snr) != 2 or not self.snr[0] <= self.snr[1]:
+            raise UserError(
+                f"noise is {self.noise} and snr {self.snr}; expected a share of 0…1 and two numbers of decibels, the "
+                "smaller one first"
+            )
+        sizes = len(self.mean), len(self.std)
+        if sizes not in ((0, 0), (self.bins, self.bins)) or not all(0 < each < math.inf for each in self.std):
+            raise UserError(
+                f"mean has {sizes[0]} numbers and std {sizes[1]}; expected {self.bins} of each, those of std positive, "
+                "or none"
+            )
+
+    @property
+    def fft_size(self) -> int:
+        """The window, padded to a power of two."""
+        return 1 << (self.window - 1).bit_length()
+
+    def frames(self, samples: int) -> int:
+        """How many frames so many samples have. A sound that is shorter than a window is padded to one."""
+        return 1 + max(samples - self.window, 0) // self.hop
+
+    def seconds_of(self, frame: float) -> float:
+        """The time of the center of a frame."""
+        return (frame * self.hop + self.window / 2) / self.rate
+
+    def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
+        """A file, its bytes, (samples, rate), or samples at `rate`."""
+        samples = self.samples(raw)
+        if rng is None:
+            return self._normalize(self._energies(samples))
+        return self.mask(self._normalize(self._energies(self.augment(samples, rng))), rng)
+
+    @property
+    def changes_samples(self) -> bool:
+        """True if training changes the samples."""
+        return bool(self.speed or self.noise)
+
+    @property
+    def masks(self) -> bool:
+        """True if training masks frames or bins."""
+        return bool(self.frame_masks or self.bin_masks)
+
+    def mask(self, frames: Array, rng: Rng) -> Array:
+        """SpecAugment. Writes into `frames`."""
+        return self.mask_ranges(frames, rng, 0.0 if self.mean else frames.mean(0), len(frames) // MASKED)
+
+    def augment(self, samples: Array, rng: Rng) -> Array:
+        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
+        if self.speed:
+            ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
+            samples = change_speed(samples, ratio.denominator, ratio.numerator)
+        if self.noise and rng.random() < self.noise:
+            samples = add_noise(samples, rng.uniform(*self.snr), rng)
+        return samples
+
+    def stream_frames(self, raw: RawSound) -> Iterator[Array]:
+        """The frames of `encode` in blocks. The memory does not grow with the length of a file."""
+        waiting, found = np.zeros(0, np.float32), False
+        for block in stream_sound(raw, self.rate):
+            waiting = np.concatenate([waiting, block])
+            if len(waiting) >= self.window:
+                yield self._normalize(self._energies(waiting))
+                waiting, found = waiting[self.frames(len(waiting)) * self.hop :], True
+        if not found:
+            yield self._normalize(self._energies(waiting))
+
+    def decode(self, values: Array | Tensor) -> Sound:
+        """A sound with these frames, approximately: phases are estimated (Griffin-Lim)."""
+        frames = to_array(values).astype(np.float32)
+        if self.mean:
+            frames = frames * np.asarray(self.std, np.float32) + np.asarray(self.mean, np.float32)
+        inverse = torch.linalg.pinv(kaldi_filters(self.rate, self.fft_size, self.bins).T)
+        magnitudes = (inverse @ torch.from_numpy(frames).exp().T).clamp(min=0).sqrt() / SCALE
+        angles = torch.arange(len(magnitudes)) * (2 * math.pi / self.fft_size)
+        magnitudes = magnitudes / (1 - PREEMPHASIS * torch.exp(-1j * angles)).abs()[:, None]
+        magnitudes = torch.cat([magnitudes, magnitudes[:, -1:]], 1)
+        samples = griffin_lim(magnitudes, povey_window(self.window).float(), self.hop).numpy()
+        length = self.window + (len(frames) - 1) * self.hop  # the first frame is centered at half a window
+        return Sound(np.pad(samples, (self.window // 2, self.window))[:length], self.rate)
+
+    def _energies(self, samples: Array) -> Array:
+        if len(samples) < self.window:
+            samples = np.pad(samples, (0, self.window - len(samples)))
+        windows = torch.from_numpy(samples * np.float64(SCALE)).unfold(0, self.window, self.hop)
+        frames: Array = torch.cat(
+            [self._chunk_energies(windows[i : i + CHUNK]) for i in range(0, len(windows), CHUNK)]
+        ).numpy()
+        return frames
+
+    def _chunk_energies(self, windows: Tensor) -> Tensor:
+        """Float64 up to the power: with float32, rounding of a loud tone is louder than the quiet bins beside it."""
+        centered = windows - windows.mean(1, keepdim=True)
+        emphasized = centered * povey_window(self.window)
+        emphasized[:, 1:].addcmul_(centered[:, :-1], povey_window(self.window)[1:], value=-PREEMPHASIS)
+        spectrum = torch.view_as_real(torch.fft.rfft(emphasized, self.fft_size))
+        power = spectrum.square_().sum(-1).float()  # at the window's first sample, which is 0, nothing is emphasized
+        return (power @ kaldi_filters(self.rate, self.fft_size, self.bins)).clamp(min=FLOOR).log()
+
+    def _normalize(self, frames: Array) -> Array:
+        if not self.mean:
+            return frames
+        return (frames - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+
+
+def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) -> FilterbankProcessor:
+    """The processor with mean and std of every bin over all frames of these sounds, read once."""
+    plain = replace(processor, mean=(), std=())
+    count, first = 0, np.zeros(processor.bins)
+    sums = np.zeros((2, processor.bins))  # of differences from the first frame and of their squares
+    for sound in sounds:
+        for frames in plain.stream_frames(sound):
+            first = frames[0].astype(np.float64) if not count else first
+            differences = frames - first
+            sums += differences.sum(0), np.square(differences).sum(0)
+            count += len(frames)
+    if not count:
+        raise UserError("there are no recordings to compute mean and std of; give at least one")
+    shift, squares = sums / count
+    std = np.sqrt(np.maximum(squares - shift**2, 0))
+    mean, std = first + shift, np.where(std < LEAST_STD, 1.0, std)
+    return replace(processor, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def speed_ratio(speed: float) -> Fraction:
+    """The speed as a fraction of small numbers, for which resampling is fast."""
+    return Fraction(speed).limit_denominator(100)
+
+
+def add_noise(samples: Array, snr: float, rng: Rng) -> Array:
+    """The samples with noise at a signal-to-noise ratio in decibels: white, or as often pink (1/f). Silence is kept."""
+    noise: Array = rng.standard_normal(1 << len(samples).bit_length(), np.float32)
+    if rng.random() < 0.5:
+        spectrum = np.fft.rfft(noise)
+        noise = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)))
+    noise = noise[: len(samples)]
+    power, own = (float(np.square(each, dtype=np.float64).mean()) for each in (samples, noise))
+    if not power or not own:
+        return samples
+    return samples + (noise * math.sqrt(power / own / 10 ** (snr / 10))).astype(np.float32)
+
+
+@lru_cache(maxsize=16)
+def povey_window(size: int) -> Tensor:
+    """Hann's window to the power of 0.85."""
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / max(size - 1, 1))
+    return torch.from_numpy(hann**0.85)
+
+
+@lru_cache(maxsize=16)
+def kaldi_filters(rate: int, fft_size: int, bins: int) -> Tensor:
+    """(frequencies, bins): triangles on Kaldi's mel scale from 20 Hz to rate / 2, straight lines in mel."""
+    mels = 1127 * np.log1p(np.arange(fft_size // 2 + 1) * (rate / fft_size) / 700)[:, None]
+    low, high = 1127 * np.log1p(LOWEST / 700), 1127 * np.log1p(rate / 2 / 700)
+    step = (high - low) / (bins + 1)
+    centers = low + step * np.arange(1, bins + 1)
+    return torch.from_numpy(np.maximum(0, 1 - np.abs(mels - centers) / step).astype(np.float32))

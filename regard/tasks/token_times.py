@@ -1,0 +1,90 @@
+"""Times of the tokens of known transcripts: by forced alignment with CTC, else where the decoder attends."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..families.protocols import SpeechModel, as_module
+from ..look import CrossAttentionView, record_attention
+from ..parts import Encoded, Inputs
+from ..parts.ctc import force_align
+from ..processors.base import Array
+from ..processors.filterbank import FilterbankProcessor
+from ..processors.tokenizers import Tokenizer
+from .transcripts import Span, TokenTrace
+
+STRIDE = 4  # frames of an encoder position
+
+
+class TokenTimes:
+    """Log-probabilities and times of tokens."""
+
+    def __init__(self, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device) -> None:
+        self.model, self.sound, self.target, self.device = model, sound, target, device
+
+    def center(self, position: int) -> float:
+        """The time of an encoder position, in seconds."""
+        return self.sound.seconds_of(position * STRIDE)
+
+    def span(self, first: int, last: int) -> Span:
+        """The time of encoder positions, from the first to the last."""
+        half = STRIDE / 2 * self.sound.hop / self.sound.rate
+        return max(self.center(first) - half, 0.0), self.center(last) + half
+
+    @torch.no_grad()
+    def traces(self, frames: Array, targets: Sequence[Sequence[int]]) -> list[TokenTrace]:
+        """Of several transcripts of one recording."""
+        encoded = self.encode(frames)
+        found = []
+        for tokens in targets:
+            logprobs, view = self._decode(encoded, tokens)
+            found.append(TokenTrace(tuple(logprobs), tuple(self._times(encoded, tokens, view))))
+        return found
+
+    @torch.no_grad()
+    def align(self, frames: Array, tokens: Sequence[int]) -> TokenTrace:
+        """By CTC alone."""
+        encoded = self.encode(frames)
+        try:
+            spans, logprob = force_align(self.ctc_logprobs(encoded), tokens, self.target.pad)
+        except ValueError as error:
+            raise UserError(
+                f"the recording is too short for its text ({error}); give the words that are in it"
+            ) from error
+        return TokenTrace((logprob,), tuple(self.span(*each) for each in spans))
+
+    def encode(self, frames: Array) -> Encoded:
+        return self.model.encode(self.sound.collate([frames]).to(self.device))
+
+    def ctc_logprobs(self, encoded: Encoded) -> Tensor:
+        """(positions, vocab) of one recording"""
+        return self.model.ctc_logits(encoded)[0].float().log_softmax(-1)
+
+    def _decode(self, encoded: Encoded, tokens: Sequence[int]) -> tuple[list[float], CrossAttentionView]:
+        """The log-probabilities of tokens and END by the decoder, and where it attends."""
+        inputs = Inputs("tokens", torch.tensor([[self.target.start, *tokens]], device=self.device))
+        with record_attention(as_module(self.model)) as maps:
+            logits = self.model.logits(self.model.decode(inputs, encoded))[0]
+        labels = torch.tensor([*tokens, self.target.end], device=self.device)
+        logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+        times = [f"{self.center(place):.2f}" for place in range(encoded.states.size(1))]
+        pieces = [*self.target.pieces(tokens), "■"]
+        return logprobs, CrossAttentionView(times, pieces, {path: each[0].cpu() for path, each in maps.items()})
+
+    def view(self, frames: Array, tokens: Sequence[int]) -> CrossAttentionView:
+        """The attention weights of the decoder while it writes these tokens."""
+        with torch.no_grad():
+            return self._decode(self.encode(frames), tokens)[1]
+
+    def _times(self, encoded: Encoded, tokens: Sequence[int], view: CrossAttentionView) -> list[Span]:
+        if self.model.ctc_weight:
+            try:
+                return [
+                    self.span(*each) for each in force_align(self.ctc_logprobs(encoded), tokens, self.target.pad)[0]
+                ]
+            except ValueError:  # more tokens than positions
+                pass
+        best: list[int] = view.cross()[: len(tokens)].argmax(1).tolist()
+        return [self.span(place, place) for place in best]

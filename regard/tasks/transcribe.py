@@ -1,0 +1,284 @@
+"""Transcription: the text of a recording. It is sequence-to-sequence, as translation is, with frames as the source."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..config.audio import SoundData, TranscribeDecode
+from ..config.run import Run
+from ..config.schema import Seq2SeqDecode, Sides
+from ..data.examples import Examples
+from ..data.loader import Loader
+from ..data.sound_dataset import SoundDataset
+from ..data.sounds import open_sounds, transcribed_sounds
+from ..decode import Hypothesis, Suppress, strategy_from
+from ..decode.constraints import ConstraintTokenizer, parse_constraints
+from ..decode.strategies import BestPath
+from ..errors import UserError
+from ..families.protocols import SpeechModel, as_module
+from ..look import CrossAttentionView
+from ..metrics.speech import speech_metrics
+from ..processors.base import Processor
+from ..processors.filterbank import FilterbankProcessor, with_statistics
+from ..processors.read_sound import RawSound, is_sound
+from ..processors.saved import load_processors
+from ..processors.text import TextProcessor
+from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..synthetic.morse import make_morse
+from .base import (
+    Metrics,
+    Processors,
+    Record,
+    TrainingJob,
+    build_model,
+    kept_tokenizer,
+    max_vocab,
+    open_split,
+    open_splits,
+    restored_tokenizer,
+    vocab_size,
+    with_model_settings,
+)
+from .decode_settings import group_indices
+from .finite import require_finite
+from .objectives import TranscribeObjective
+from .predictor import Answer, Predictor
+from .records import transcript_record
+from .requests import TranscribeRequest, TranscribeResult, Transcript
+from .sound_generation import SoundGeneration
+from .source_generation import NO_CONSTRAINTS
+from .task import Task
+from .transcripts import make_transcript, shifted
+from .translate import VALIDATION_DECODE
+from .translations import changed_settings
+
+TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
+SOUND, TEXT = "sound", "text"  # the fields of an example
+OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment"  # fields of a request: decode.*
+STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
+CHUNK = 4  # batches of segments in memory: the segments of a batch have similar lengths
+SPEECH_METRICS = ("wer", "cer", "exact")
+
+
+class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest, TranscribeResult]):
+    """The text of every recording: a path, bytes, samples, or (samples, rate).
+
+    Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
+    """
+
+    model: SpeechModel
+
+    def __init__(
+        self, run: Run, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device
+    ) -> None:
+        self.run, self.sound, self.target, self.device = run, sound, target, device
+        self.model = model.to(device).eval()
+        self.filters = (Suppress([target.pad, target.start]),)
+        self.constraint_tokenizer = ConstraintTokenizer(target)
+        self.joint = {}
+
+    @property
+    def processors(self) -> dict[str, Processor]:
+        return {SOUND: self.sound, TEXT: TextProcessor(self.target)}
+
+    # --- public methods ----------------------------------------------------------------------------------------
+
+    def requests(self, items: Iterable[RawSound], details: bool = False, **decode: object) -> list[TranscribeRequest]:
+        """`prefix`, `include` and `exclude` may be lists with one entry per recording."""
+        items = list(items)
+        if not decode:
+            return [TranscribeRequest(sound, details=details) for sound in items]
+        constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
+        assert isinstance(settings, TranscribeDecode)
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
+        plain: Seq2SeqDecode = settings
+        strategy = BestPath(settings.length_penalty) if settings.kind == "ctc" else strategy_from(plain)
+        shared |= {"strategy": strategy, "rules": self.rules(settings), "details": details}
+        pairs = zip(items, constraints, strict=True)
+        return [TranscribeRequest(sound, **shared, **each._asdict()) for sound, each in pairs]
+
+    def predict_requests(
+        self, requests: Sequence[TranscribeRequest], batch: int | None = None
+    ) -> list[TranscribeResult]:
+        self.refuse_adapters(requests)
+        results: dict[int, TranscribeResult] = {}
+        for indices in group_indices(requests, attrgetter("strategy", "rules", *OWN_SETTINGS)):
+            some = [requests[i] for i in indices]
+            settings = self.decode_settings(changed_settings(some, self.run.decode, batch, OWN_SETTINGS))
+            results |= zip(indices, self.transcribe(some, settings), strict=True)
+        return [results[i] for i in range(len(requests))]
+
+    def record(self, request: TranscribeRequest, result: TranscribeResult) -> Record:
+        return transcript_record(result)
+
+    def is_item(self, x: object) -> bool:
+        return is_sound(x)
+
+    def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
+        return open_sounds(name, self.run.data)
+
+    def output_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
+        answer = self.answer(request, result)
+        return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
+
+    def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
+        """ln P(target | recording) by the decoder, END included; with details also per token."""
+        if is_sound(texts) and isinstance(targets, str):
+            return self.score([texts], [targets], details)[0]
+        if is_sound(texts) or isinstance(targets, str) or targets is None:
+            raise UserError("score takes a recording and its text, or a list of each, not one of both")
+        sounds, texts = [*texts], [*targets]
+        if len(sounds) != len(texts):
+            raise UserError(
+                f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
+            )
+        ids = self.target.encode(texts)
+        logprobs = self.target_logprobs(map(self.sound.encode, sounds), ids)
+        totals = [sum(each) for each in logprobs]
+        require_finite(totals)
+        if not details:
+            return totals
+        return [
+            {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
+            for total, row, each in zip(totals, ids, logprobs, strict=True)
+        ]
+
+    def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
+        """The attention weights while the model reads a recording and writes `target`, or its own transcript."""
+        frames = self.sound.encode(text)
+        if target is None:
+            settings = self.decode_settings({"kind": "beam", "nbest": 1})
+            (found,) = self.search([frames], settings)
+            ids = found[0].tokens if found else []
+        else:
+            ids = self.target.encode([target])[0]
+        return self.times.view(frames, ids)
+
+    def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of `evaluate`, the transcripts and the references."""
+        examples = data_split(self.run, "test", sides)
+        examples.require_nonempty("data.test")
+        metrics, found, references = self.transcribe_examples(examples, {"nbest": 1})
+        loss = self.loss_over(examples)
+        return metrics | {"loss": loss, "perplexity": float(np.exp(loss))}, found, references
+
+    def align(self, sound: RawSound, text: str) -> Transcript:
+        """The times of the words of a known text, by forced alignment with CTC."""
+        self.require_ctc("word times")
+        (ids,) = self.target.encode([text])
+        if self.target.unk in ids:
+            raise UserError(
+                f"{text!r:.60} has characters that this run does not know; write it as in the training data"
+            )
+        if not ids:
+            raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
+        trace = self.times.align(self.sound.encode(sound), ids)
+        (logprob,) = trace.logprobs  # of the best path
+        hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
+        return shifted(make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS), 0.0)
+
+    # --- known transcripts -------------------------------------------------------------------------------------
+
+    def transcribe_examples(
+        self, examples: Examples, decode: Mapping[str, Any]
+    ) -> tuple[Metrics, list[str], list[str]]:
+        """The metrics of transcripts, the transcripts and the references."""
+        references = [examples.text(index, 1) for index in range(len(examples))]
+        found = self.predict((examples[index][0] for index in range(len(examples))), **decode)
+        metrics: Metrics = {"examples": len(examples)}
+        return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
+
+    def loss_over(self, examples: Examples) -> float:
+        """Nats per target token, END included, without label smoothing, of the decoder."""
+        ids = self.target.encode([examples.text(index, 1) for index in range(len(examples))])
+        frames = (self.sound.encode(examples[index][0]) for index in range(len(examples)))
+        logprobs = self.target_logprobs(frames, ids)
+        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+
+
+class TranscribeJob(TrainingJob):
+    """Recordings with their transcripts."""
+
+    predictor: TranscribePredictor
+    splits: Mapping[str, Examples]
+
+    def __init__(self, predictor: TranscribePredictor, splits: dict[str, Examples]) -> None:
+        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+        model, run = predictor.model, self.run
+        self.objective = TranscribeObjective(as_module(model), run.train.smoothing, predictor.target.pad)
+        ctc = bool(model.ctc_weight)
+        dataset = SoundDataset(splits["train"], predictor.sound, predictor.target, run.data, run.train, ctc)
+        self.loader = Loader.of(dataset)
+
+    def describe_data(self) -> list[str]:
+        facts = []
+        for name, examples in self.splits.items():
+            seconds = sum(examples.seconds(index) for index in range(len(examples)))
+            facts.append(f"{name}: {seconds / 3600:.2f} hours of sound")
+        return super().describe_data() + facts
+
+    def validate(self) -> dict[str, float]:
+        if "valid" not in self.splits:
+            return {}
+        loss = self.predictor.loss_over(self.splits["valid"])
+        metrics = {"loss": loss, "perplexity": float(np.exp(loss))}
+        if self.run.train.metric in metrics:
+            return metrics
+        found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], VALIDATION_DECODE)
+        return metrics | {name: found[name] for name in SPEECH_METRICS}
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+
+def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
+    """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
+    splits = open_splits(run, data_split)
+    target = kept_tokenizer(kept, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(1))
+    sound = kept.get(SOUND)
+    if isinstance(sound, FilterbankProcessor):
+        sound = augmented(sound, run.data)
+    else:
+        new = FilterbankProcessor(rate=run.data.rate, bins=run.data.bins)
+        sound = measured(augmented(new, run.data), splits["train"])
+    run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
+    return TranscribeJob(TranscribePredictor(run, build_model(run), sound, target, device), splits)
+
+
+def augmented(sound: FilterbankProcessor, data: SoundData) -> FilterbankProcessor:
+    """The processor with the changes of data.* in training."""
+    return replace(
+        sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
+        frame_width=data.frame_width, bin_masks=data.bin_masks, bin_width=min(data.bin_width, sound.bins),
+    )  # fmt: skip
+
+
+def measured(sound: FilterbankProcessor, examples: Examples) -> FilterbankProcessor:
+    """The processor with the mean and deviation of recordings, of at most STATISTICS over all the data."""
+    chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
+    return with_statistics(sound, (examples[int(index)][0] for index in chosen))
+
+
+def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
+    """The predictor of a run folder, without the weights."""
+    kept = load_processors(folder)
+    sound, target = kept.get(SOUND), restored_tokenizer(kept, TEXT)
+    if not isinstance(sound, FilterbankProcessor):
+        raise UserError(f"{folder} lacks its processor of sound; restore it, or train the run again")
+    return TranscribePredictor(run, build_model(run), sound, target, device)
+
+
+def with_max_vocab(run: Run) -> Run:
+    return with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins)
+
+
+def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
+    """A split of the data; the embedded data are Morse code."""
+    data = run.data
+    embedded = lambda: make_morse(data.examples)[split]  # noqa: E731
+    return open_split(run, split, sides, lambda files: transcribed_sounds(files, data), embedded, "test.tsv")
