@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..files import cache_folder, remove, sync
 from ..processors.read_image import is_image, open_image
-from .columns import is_missing
+from ..processors.read_sound import is_sound, read_sound
+from .columns import is_media, is_missing
 from .examples import LazySequence
 from .tables import check_names
 
 if TYPE_CHECKING:
     import pyarrow
 
-MEDIA = {"bytes", "path"}  # the fields of an image or a sound in a Hugging Face data set
 SPOOLED_ROWS = 10_000  # records that are written together
 
 
@@ -84,7 +85,7 @@ def arrow_columns(data: Any) -> tuple[dict[str, Sequence[Any]], Mapping[str, Seq
 
 def _is_media(field: Any) -> bool:
     """True for a column of images or sounds, which stay whole."""
-    return {inner.name.removeprefix(f"{field.name}.") for inner in field.flatten()} == MEDIA
+    return is_media(inner.name.removeprefix(f"{field.name}.") for inner in field.flatten())
 
 
 def _label_names(feature: Any) -> list[str]:
@@ -157,9 +158,13 @@ def _chunks(records: Iterable[Any], key: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _storable(cell: Any) -> Any:
-    """A cell that Arrow holds: an image becomes PNG bytes, as in a Hugging Face data set."""
+    """A cell that Arrow holds: an image becomes PNG bytes, as in a Hugging Face data set, and samples become WAV."""
     if is_missing(cell):
         return None
+    if isinstance(cell, dict) and "array" in cell and is_media(cell):
+        cell = (cell["array"], cell["sampling_rate"])
+    if isinstance(cell, tuple) and is_sound(cell):
+        return {"bytes": _wav_bytes(cell), "path": None}
     if isinstance(cell, str | bytes | int | float) or not is_image(cell):
         return cell
     if isinstance(cell, os.PathLike):
@@ -167,6 +172,15 @@ def _storable(cell: Any) -> Any:
     content = io.BytesIO()
     open_image(cell).save(content, "PNG", compress_level=1)
     return {"bytes": content.getvalue(), "path": None}
+
+
+def _wav_bytes(sound: tuple[Any, int]) -> bytes:
+    """A WAV file of floats, of one channel."""
+    samples, rate = read_sound(sound)
+    content = samples.astype("<f4").tobytes()
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, rate, 4 * rate, 4, 32)
+    parts = b"WAVE" + form + b"data" + struct.pack("<I", len(content)) + content
+    return b"RIFF" + struct.pack("<I", len(parts)) + parts
 
 
 def _shape(row: object) -> str:

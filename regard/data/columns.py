@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -42,6 +42,12 @@ class MediaValue:
 
     value: Any
     digest: Callable[[], str]
+
+
+def is_media(fields: Iterable[str]) -> bool:
+    """True for the fields of an image or a sound in a Hugging Face data set, stored or decoded."""
+    fields = {*fields}
+    return fields == {"bytes", "path"} or {"array", "sampling_rate"} <= fields
 
 
 def is_missing(cell: object) -> bool:

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,16 @@ from ..errors import UserError
 from ..processors.read_image import RawImage, image_problem
 from .columns import LABEL, MediaValue, Role, label_value, text_value
 from .examples import Examples, InMemoryExamples
-from .media import FileTable, MediaExamples, array_digest, file_cell, is_tree, join_examples, readable, text_digest
+from .media import (
+    FileTable,
+    TreeExamples,
+    array_digest,
+    file_cell,
+    is_tree,
+    join_examples,
+    open_files,
+    readable,
+)
 from .memory import InMemory
 from .open_file import matching_files, missing_file, open_decompressed, plain_suffix
 from .table_files import SUFFIXES, column_rule, open_table
@@ -59,17 +67,7 @@ def labeled_images(sides: Sequence[Sequence[str]], data: ImageData) -> Examples:
 
 def open_images(name: str, data: ImageData) -> Iterator[tuple[str, RawImage]]:
     """The images in a file, a folder, an archive or a table of paths, each with its name."""
-    path = Path(name).expanduser()
-    if is_tree(name):
-        tree = open_tree(path)
-        names = [each for each in tree.names if is_image_name(each)]
-        if not names:
-            raise _no_images(name)
-        return ((tree.location(each), tree.content(each)) for each in names)
-    if plain_suffix(name) in SUFFIXES:
-        table = TableImages(open_table([name], column_rule(data, (PATH, LABEL), 1), "auto", data.invalid))
-        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
-    return iter([(name, path)])
+    return open_files(name, is_image_name, _no_images, column_rule(data, (PATH, LABEL), 1), data.invalid)
 
 
 def is_image_name(name: str) -> bool:
@@ -96,7 +94,7 @@ def _open(pattern: str, data: ImageData) -> Examples:
     )
 
 
-class TreeImages(MediaExamples):
+class TreeImages(TreeExamples):
     """A folder or archive with one folder per class."""
 
     noun = "image"
@@ -129,22 +127,6 @@ class TreeImages(MediaExamples):
                 f"{self.name} has the folders {', '.join(labels)}, which look like splits and not like classes; give "
                 f"one for each split, such as data.train={self.name}/{self.top / first}"
             )
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def item(self, index: int) -> tuple[Any, ...]:
-        name, label = self.files[index]
-        return self.tree.content(name), label
-
-    def side(self, index: int, side: int) -> Any:
-        return self.files[index][1] if side == 1 else self.item(index)[side]
-
-    def location(self, index: int) -> str:
-        return self.tree.location(self.files[index][0])
-
-    def fingerprint(self) -> str:
-        return text_digest(f"{name}\0{label}\0{self.tree.digest(name)}" for name, label in self.files)
 
     def report(self) -> list[str]:
         labels, facts = {PurePosixPath(name).relative_to(self.top).parts[0] for name, _ in self.files}, []

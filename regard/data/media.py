@@ -4,7 +4,7 @@ import bisect
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from ..errors import UserError
 from ..processors.base import FileBytes
-from .columns import MediaValue
+from .columns import ColumnRule, MediaValue
 from .examples import Examples
 from .memory import InMemory
+from .open_file import plain_suffix
+from .table_files import SUFFIXES, open_table
 from .tables import Table, TableExamples
-from .trees import is_archive
+from .trees import FileTree, is_archive, open_tree
 
 RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, after its file
 
@@ -24,6 +26,23 @@ RECORD = re.compile(r"(:\d+|, record \d+)$")  # ends the location of a record, a
 def is_tree(name: str) -> bool:
     """True for a folder or an archive."""
     return not isinstance(name, InMemory) and (Path(name).expanduser().is_dir() or is_archive(name))
+
+
+def open_files(
+    name: str, is_media_name: Callable[[str], bool], none: Callable[[str], UserError], rule: ColumnRule, invalid: str
+) -> Iterator[tuple[str, Any]]:
+    """The files that a file, a folder, an archive or a table of paths has for a model to read, each with its name."""
+    path = Path(name).expanduser()
+    if is_tree(name):
+        tree = open_tree(path)
+        names = [each for each in tree.names if is_media_name(each)]
+        if not names:
+            raise none(name)
+        return ((tree.location(each), tree.content(each)) for each in names)
+    if plain_suffix(name) in SUFFIXES:
+        table = FileTable(open_table([name], rule, "auto", invalid))
+        return ((table.file_name(index), table[index][0]) for index in range(len(table)))
+    return iter([(name, path)])
 
 
 def readable(problems: Iterable[str], invalid: str, hint: str) -> tuple[np.ndarray, str]:
@@ -66,6 +85,29 @@ class MediaExamples(Examples):
         count = self.counts.get("unreadable", 0)
         fact = f"{count:,} {self.noun}s left out because they cannot be read (data.invalid=skip); the first"
         return [f"{fact}: {self.problem}"] * bool(count) + super().report()
+
+
+class TreeExamples(MediaExamples):
+    """Files of a folder or an archive, each with a text."""
+
+    tree: FileTree
+    files: list[tuple[str, str]]  # name and text
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def item(self, index: int) -> tuple[Any, ...]:
+        name, text = self.files[index]
+        return self.tree.content(name), text
+
+    def side(self, index: int, side: int) -> Any:
+        return self.files[index][1] if side == 1 else self.item(index)[side]
+
+    def location(self, index: int) -> str:
+        return self.tree.location(self.files[index][0])
+
+    def fingerprint(self) -> str:
+        return text_digest(f"{name}\0{text}\0{self.tree.digest(name)}" for name, text in self.files)
 
 
 class FileTable(TableExamples, MediaExamples):

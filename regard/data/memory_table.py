@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import UserError
-from .columns import LABEL, TAGS, Choice, ColumnRule
+from .columns import LABEL, TAGS, Choice, ColumnRule, is_media
 from .memory import is_frame, kind_of
 from .tables import ColumnTable, check_names, record_cells, record_names
 
@@ -95,7 +95,7 @@ def _flatten(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     flat: dict[str, Sequence[Any]] = {}
     for name, column in columns.items():
         first = column[0] if len(column) else None
-        if isinstance(first, dict) and first.keys() != {"bytes", "path"}:
+        if isinstance(first, dict) and not is_media(first):
             flat |= {f"{name}.{inner}": [None if one is None else one.get(inner) for one in column] for inner in first}
         else:
             flat[name] = column

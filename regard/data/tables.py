@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .columns import Choice, ColumnRule, MediaValue
+from .columns import Choice, ColumnRule, MediaValue, is_media
 from .examples import Examples, LazySequence
 from .line_index import BLANK, INVALID, VALID
 from .open_file import text_error
@@ -136,7 +136,8 @@ def record_names(record: dict[str, object]) -> list[str]:
     """The columns of a record. Those of an object inside are `translation.en`, `translation.de`."""
     names = []
     for name, value in record.items():
-        names += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) else [str(name)]
+        inside = value if isinstance(value, dict) and not is_media(value) else None
+        names += [str(name)] if inside is None else [f"{name}.{inner}" for inner in inside]
     return names
 
 

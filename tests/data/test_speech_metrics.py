@@ -9,6 +9,7 @@ import pytest
 from regard.errors import UserError
 from regard.metrics.normalize_speech import NORMALIZERS, normalize_basic, normalize_english
 from regard.metrics.speech import speech_metrics
+from regard.metrics.spoken_numbers import CARDINALS, ORDINALS, SCALES, SMALL_WORDS, TENS_WORDS
 
 
 def test_counts_by_hand() -> None:
@@ -157,3 +158,46 @@ def test_english_numbers(text: str, wanted: str) -> None:
 )
 def test_english_symbols_are_read_as_people_say_them(sign: str, spoken: str) -> None:
     assert normalize_english(sign) == normalize_english(spoken)
+
+
+def in_words(number: int, rng: random.Random) -> str:
+    if number < 100:
+        tens, unit = divmod(number, 10)
+        words = f"{TENS_WORDS.split()[tens - 2]}-{SMALL_WORDS.split()[unit]}" if number > 19 and unit else ""
+        return words or (SMALL_WORDS.split()[number] if number < 20 else TENS_WORDS.split()[tens - 2])
+    scale = max(each for each in (100, *SCALES.values()) if each <= number)
+    name = next((word for word, value in SCALES.items() if value == scale), "hundred")
+    whole, rest = divmod(number, scale)
+    link = " and " if rest < 100 and rng.random() < 0.5 else " "
+    return f"{in_words(whole, rng)} {name}{link + in_words(rest, rng) if rest else ''}"
+
+
+def test_every_number_in_words_becomes_its_digits() -> None:
+    rng = random.Random(4)
+    for _ in range(500):
+        number = rng.randrange(10 ** rng.randint(1, 13))
+        words = in_words(number, rng)
+        assert normalize_english(words) == str(number), words
+
+
+def test_normalizing_again_changes_nothing() -> None:
+    rng = random.Random(5)
+    words = [
+        *CARDINALS,
+        *ORDINALS,
+        "and",
+        "a",
+        "point",
+        "5",
+        "2.5",
+        "1,000",
+        "$3.20",
+        "20%",
+        "it's",
+        "1.5.3",
+        "3:30",
+        "0",
+    ]
+    for _ in range(500):
+        text = normalize_english(" ".join(rng.choices(words, k=rng.randint(1, 7))))
+        assert normalize_english(text) == text and normalize_basic(text) == normalize_basic(normalize_basic(text))
