@@ -18,6 +18,7 @@ class SoundData(TableData):
     max_tokens: Positive = 1000  # of a transcript
     max_seconds: Annotated[float, Field(gt=0)] = 30.0  # of a recording; longer ones are left out and counted
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16000  # samples per second; all recordings are resampled to it
+    hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
     noise: Share = 0.0  # how often training adds noise
@@ -26,7 +27,8 @@ class SoundData(TableData):
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
     bin_masks: Count = 0  # random ranges of bins that are masked
     bin_width: Count = 15  # the most bins of one
-    examples: Positive = 4000  # embedded training recordings
+    curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
+    examples: Positive = 20000  # embedded training recordings
 
     @model_validator(mode="after")
     def _check_ranges(self) -> "SoundData":

@@ -33,6 +33,7 @@ class TaskDataset(ABC):
     """Encodes, augments and collates examples. A batch depends only on its examples, the seed and the epoch."""
 
     limit_key = "data.max_tokens"  # the setting that bounds the size of a side
+    curriculum = False  # the first epoch goes from small examples to large ones
     sorted = True  # examples of similar sizes share a step; packed rows take any
 
     def __init__(self, examples: Examples, data: Data, train: Train) -> None:

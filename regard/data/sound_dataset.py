@@ -42,7 +42,7 @@ class SoundDataset(TaskDataset):
     ) -> None:
         """`ctc`: the transcripts are also learned by CTC, which needs enough frames."""
         super().__init__(examples, data, train)
-        self.sound, self.target, self.ctc = sound, target, ctc
+        self.sound, self.target, self.ctc, self.curriculum = sound, target, ctc, data.curriculum
         self.limit = sound.frames(round(data.max_seconds * sound.rate)) + 1  # a rounded length is not too long
         self._encoded_bytes = 0
 

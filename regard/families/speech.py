@@ -18,7 +18,7 @@ from .spec import ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
 Positions = Annotated[slots.Sinusoid | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
-Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated | slots.Convolution, Field(discriminator="kind")]
 Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
 
 
@@ -43,7 +43,7 @@ class Config(Base):
     ctc: CTC = CTC()
     attention: Attention = slots.Dense()
     positions: Positions = slots.Sinusoid()
-    feed: Feed = slots.Feed()
+    feed: Feed = slots.Feed()  # a convolution only in the encoder: the decoder must not see what follows
     norm: Norm = slots.LayerNorm()
 
     @model_validator(mode="after")
@@ -75,13 +75,17 @@ class Model(nn.Module):
         norm = partial(c.norm.build, c.width)
         residual = lambda: Residual(norm(), c.prenorm, c.dropout)  # noqa: E731
         attend, feed = partial(c.attention.build, c.width, c.heads), partial(c.feed.build, c.width, c.inner)
+        causal = slots.Feed(act=c.feed.act, dropout=c.feed.dropout) if c.feed.kind == "conv" else c.feed
         self.encoder = Stack(
             [Layer(attend(), feed(), residual) for _ in range(c.layers)],
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
         )
         self.decoder = Stack(
-            [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
+            [
+                Layer(attend(), causal.build(c.width, c.inner), residual, cross=attend())
+                for _ in range(c.decoder_layers or c.layers)
+            ],
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=True),
             causal=True,

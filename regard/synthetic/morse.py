@@ -73,8 +73,8 @@ class MorseSettings:
     @classmethod
     def random(cls, rng: np.random.Generator) -> "MorseSettings":
         """Those of one embedded recording: another hand, radio and day each."""
-        low = np.array([15, 400, 3, 0, 0, 0.02, 2.7, 0.9, 0.05, 0.1, 0.1])
-        high = np.array([30, 900, 25, 12, 0.6, 0.1, 3.4, 1.2, 0.4, 0.6, 0.6])
+        low = np.array([18, 550, 10, 0, 0, 0.02, 2.8, 0.95, 0.1, 0.1, 0.1])
+        high = np.array([24, 750, 25, 10, 0.4, 0.06, 3.3, 1.1, 0.4, 0.3, 0.3])
         values = rng.uniform(low, high).tolist()
         return replace(cls(*values[:9]), silence=(values[9], values[10]))
 
@@ -172,10 +172,15 @@ def _envelope(keying: Keying, settings: MorseSettings) -> np.ndarray:
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def random_text(rng: np.random.Generator) -> str:
-    """One to six words: English, abbreviations and call signs of amateur radio, and groups that no one can guess."""
+def random_text(rng: np.random.Generator, drills: bool = False) -> str:
+    """One to three words: English, abbreviations and call signs of amateur radio, and groups that no one can guess.
+
+    With `drills` four of five texts are single characters or groups of two or three, as learners practice them.
+    """
+    if drills and (kind := rng.random()) < 0.8:
+        return _group(CHARACTERS, rng, 1, 1) if kind < 0.6 else _group(CHARACTERS, rng, 2, 3)
     words, left = list[str](), float(MOST_UNITS)
-    for _ in range(int(rng.integers(1, 7))):
+    for _ in range(int(rng.integers(1, 4))):
         word = _random_word(rng)
         left -= _units(word)
         if words and left < 0:
@@ -231,20 +236,23 @@ class MorseExamples(Examples):
     def recording(self, index: int) -> MorseRecording:
         """With the moment of every character."""
         rng = self._rng(index)
-        return encode_morse(random_text(rng), rng, MorseSettings.random(rng))
+        return encode_morse(self._text(rng), rng, MorseSettings.random(rng))
 
     def side(self, index: int, side: int) -> Any:
-        return random_text(self._rng(index)) if side == 1 else self.item(index)[side]
+        return self._text(self._rng(index)) if side == 1 else self.item(index)[side]
 
     def length(self, index: int) -> int:
         """The number of samples, without making them."""
         rng = self._rng(index)
-        text = random_text(rng)
+        text = self._text(rng)
         settings = MorseSettings.random(rng)
         return key_text(text, rng, settings).samples
 
     def seconds(self, index: int) -> float:
         return self.length(index) / RATE
+
+    def _text(self, rng: np.random.Generator) -> str:
+        return random_text(rng, drills=self.split == "train")
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([SEEDS[self.split], index])

@@ -244,7 +244,8 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     if isinstance(sound, FilterbankProcessor):
         sound = augmented(sound, run.data)
     else:
-        new = FilterbankProcessor(rate=run.data.rate, bins=run.data.bins)
+        data: SoundData = run.data
+        new = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=max(round(data.rate * data.hop / 1000), 1))
         sound = measured(augmented(new, run.data), splits["train"])
     run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
     return TranscribeJob(TranscribePredictor(run, build_model(run), sound, target, device), splits)
