@@ -279,12 +279,12 @@ def test_every_byte_is_normalized_as_numpy_does() -> None:
 
 
 @pytest.mark.parametrize("resample", ["nearest", "lanczos", "bilinear", "bicubic"])
-@pytest.mark.parametrize("size", [(31, 17), (60, 90), (40, 50)], ids=["smaller", "larger", "equal"])
+@pytest.mark.parametrize("size", [(90, 84), (130, 150), (100, 120), (20, 30)], ids=["down", "up", "equal", "small"])
 def test_training_resizes_as_pillow_does(resample: str, size: tuple[int, int]) -> None:
-    image = noise(120).crop((0, 0, 50, 40))
+    image = noise(120).crop((0, 0, 120, 100))
     found = np.asarray(resize(image, *size, resample)).astype(int)
     wanted = np.asarray(image.resize(size[::-1], RESAMPLING[resample])).astype(int)
-    assert found.shape == (*size, 3) and np.abs(found - wanted).max() <= 2 and np.abs(found - wanted).mean() < 0.02
+    assert found.shape == (*size, 3) and np.abs(found - wanted).max() <= 2 and np.abs(found - wanted).mean() < 0.05
 
 
 def test_partners_are_neighbors_of_the_epoch_and_read_once() -> None:
