@@ -31,3 +31,7 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         return replace(self, inputs={name: each.to(device, non_blocking) for name, each in self.inputs.items()})
+
+    def pin(self) -> "Batch":
+        """The batch in pinned memory: see `Inputs.pin`."""
+        return replace(self, inputs={name: each.pin() for name, each in self.inputs.items()})

@@ -9,7 +9,7 @@ from ..parts.inputs import Inputs
 from ..processors.fields import Fields
 from ..processors.image import ImageProcessor
 from .batch import Batch
-from .dataset import Measured
+from .dataset import EncodedExample, Measured
 from .draws import Draws
 from .examples import Examples
 from .field_dataset import FieldDataset
@@ -26,6 +26,15 @@ class MixedImages(FieldDataset):
         super().__init__(examples, fields, data, train, augmented=True)
         self.limit = MAX_PATCHES
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None  # of an epoch, and the places of examples in it
+
+    def _encode(self, index: int, rng: np.random.Generator | None = None) -> EncodedExample:
+        """In training as bytes, a quarter of the memory, unless normalized pixels are mixed or erased."""
+        image, label = self.fields.processors["image"], self.fields.processors["label"]
+        mixed = self.data.mixup or self.data.cutmix
+        if rng is None or mixed or not isinstance(image, ImageProcessor) or image.erase:
+            return super()._encode(index, rng)
+        raw, name = self.examples[index]
+        return image.encode_bytes(raw, rng), label.encode(name, rng)
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         image = self.fields.processors["image"]

@@ -1,4 +1,4 @@
-"""Random changes of images for training: color, RandAugment (1909.13719), erasing (1708.04896).
+"""Changes of images for training: resizing, color, RandAugment (1909.13719), erasing (1708.04896).
 
 Each draws from the generator of its example only, so that an image of an epoch is the same in every process.
 """
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
+from torch.nn.functional import interpolate
 
 from .base import Array, Rng
 
@@ -19,7 +21,22 @@ Operation: TypeAlias = "Callable[[Image.Image, float], Image.Image]"  # strength
 GRAY = (124, 116, 104)  # fills what an operation uncovers: the mean color of photographs
 SHIFT, SHEAR, ROTATION = 150 / 331, 0.3, 30.0  # at full strength: shares of a side, degrees
 ERASED, LOG_ASPECT = (0.02, 0.4), -math.log(0.3)  # of erased rectangles: their share of the area, their aspect
+SMALL = 80  # pixels of a side
 TRIES = 10  # rectangles that may not fit before nothing is erased
+
+
+def resize(image: PilImage, height: int, width: int, resample: str) -> PilImage:
+    """Like Pillow's `resize`, in half of its time for photographs; small images are resized by Pillow itself.
+
+    A pixel may differ by rounding, so evaluation keeps to Pillow.
+    """
+    from PIL import Image
+
+    if resample not in ("bilinear", "bicubic") or min(*image.size, width, height) < SMALL:
+        return image.resize((width, height), Image.Resampling[resample.upper()])
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    resized = interpolate(pixels, (height, width), mode=resample, antialias=True)[0]
+    return Image.fromarray(resized.permute(1, 2, 0).contiguous().numpy())
 
 
 def jitter_color(image: PilImage, share: float, rng: Rng) -> PilImage:

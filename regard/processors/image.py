@@ -12,7 +12,7 @@ import torch
 
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
-from .augment import erase, jitter_color, rand_augment
+from .augment import erase, jitter_color, rand_augment, resize
 from .base import Array, Rng, SavedSettings, to_array
 from .read_image import RawImage, image_name, open_image
 
@@ -71,13 +71,14 @@ class ImageProcessor(SavedSettings):
 
     def encode(self, raw: RawImage, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Pillow image, or an array (height, width[, channels]) of 0…255 or of floats 0…1."""
+        pixels = self._normalize(self.encode_bytes(raw, rng))
+        return erase(pixels, rng) if rng is not None and self.erase and rng.random() < self.erase else pixels
+
+    def encode_bytes(self, raw: RawImage, rng: Rng | None = None) -> Array:
+        """The pixels as bytes: not normalized, and never erased. Batches of them are normalized on the device."""
         whole = self._limit_aspect(open_image(raw, 0 if rng is None else self._enough), raw)
         image = self._crop(self._resize(whole)) if rng is None else self._augment(whole, rng)
-        pixels: Array = np.asarray(image).transpose(2, 0, 1).astype(np.float32, order="C")
-        pixels /= 255  # in place: a third of the time
-        pixels -= self._channels(self.mean)
-        pixels /= self._channels(self.std)
-        return erase(pixels, rng) if rng is not None and self.erase and rng.random() < self.erase else pixels
+        return np.asarray(image).transpose(2, 0, 1)
 
     def encode_all(self, images: Sequence[RawImage]) -> list[Array]:
         """The images in order. Files are read in several threads: decoding them does not hold Python's lock."""
@@ -99,8 +100,13 @@ class ImageProcessor(SavedSettings):
     def collate(self, encoded: Sequence[Array]) -> Inputs:
         """Images of unequal sizes are padded to the largest, in whole patches, with the mean color."""
         height, width = (-(-max(each.shape[side] for each in encoded) // self.patch) * self.patch for side in (1, 2))
-        if all(each.shape[1:] == (height, width) for each in encoded):
+        equal, in_bytes = all(each.shape[1:] == (height, width) for each in encoded), encoded[0].dtype == np.uint8
+        if equal and in_bytes:
+            values = torch.from_numpy(np.stack([each.transpose(1, 2, 0) for each in encoded]))  # as Pillow has them
+            return Inputs("pixels", values.permute(0, 3, 1, 2), scaling=torch.from_numpy(self._scaling))
+        if equal:
             return Inputs("pixels", torch.from_numpy(np.stack(encoded)))
+        encoded = [self._normalize(each) for each in encoded] if in_bytes else encoded
         values = torch.zeros(len(encoded), 3, height, width)
         valid = torch.zeros(len(encoded), height, width, dtype=torch.bool)
         for i, each in enumerate(encoded):
@@ -120,6 +126,19 @@ class ImageProcessor(SavedSettings):
         from PIL import ImageOps
 
         return ImageOps.mirror(open_image(raw))
+
+    @property
+    def _scaling(self) -> Array:
+        """What `Inputs.scaling` holds."""
+        return np.array(((255, 255, 255), self.mean, self.std), np.float32)
+
+    def _normalize(self, pixels: Array) -> Array:
+        normalized: Array = pixels.astype(np.float32, order="C")
+        whole, mean, deviation = self._scaling[..., None, None]
+        normalized /= whole  # in place: a third of the time
+        normalized -= mean
+        normalized /= deviation
+        return normalized
 
     @staticmethod
     def _channels(values: Triple) -> Array:
@@ -142,9 +161,8 @@ class ImageProcessor(SavedSettings):
         left, top = max(width - longest, 0) // 2, max(height - longest, 0) // 2
         return image.crop((left, top, left + min(width, longest), top + min(height, longest)))
 
-    def _resize(self, image: "Image.Image", size: tuple[int, int] | None = None) -> "Image.Image":
-        """`size` is (height, width); None: as `resize` says."""
-        height, width = size or self.target_size(*image.size)
+    def _resize(self, image: "Image.Image") -> "Image.Image":
+        height, width = self.target_size(*image.size)
         return image.resize((width, height), RESAMPLING[self.resample])
 
     def target_size(self, width: int, height: int) -> tuple[int, int]:
@@ -171,7 +189,9 @@ class ImageProcessor(SavedSettings):
 
         region = random_region(image.size, self.scale, rng)
         mirrored = self.flip and rng.random() < 0.5
-        part = self._resize(image.crop(region), (self.crop, self.crop) if self.crop else None)
+        part = image.crop(region)
+        height, width = (self.crop, self.crop) if self.crop else self.target_size(*part.size)
+        part = resize(part, height, width, self.resample)
         part = ImageOps.mirror(part) if mirrored else part
         part = jitter_color(part, self.color, rng) if self.color else part
         return rand_augment(part, self.randaugment, self.strength, rng) if self.randaugment else part

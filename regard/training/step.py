@@ -14,6 +14,7 @@ from ..data.batch import Batch
 from .objective import AnyObjective, Forward, LossSum, Objective, StepObjective
 from .optim import autocast
 from .ranks import ALONE, Ranks
+from .transfer import DeviceCopy
 
 Features: TypeAlias = Mapping[str, Tensor]
 
@@ -55,6 +56,7 @@ class GradientStep:
         compiled: Forward | None = None,
     ) -> None:
         self.objective, self.device, self.seed, self.precision, self.ranks = objective, device, seed, precision, ranks
+        self.to_device = DeviceCopy(device)
         self.switch = CompiledObjective(objective, compiled) if compiled else None
         self.module: nn.Module = self.switch or objective
         if ranks.world > 1:  # a task may leave some parameters without gradient, such as another task's head
@@ -90,7 +92,7 @@ class GradientStep:
         for place, batch in enumerate(micro_batches):
             with self._reduced(place == last):
                 with self._forward(step, batch):
-                    found: LossSum = self.module(objective.bind(self._to_device(batch)))
+                    found: LossSum = self.module(objective.bind(self.to_device(batch)))
                     loss = found.sum / divisor
                     for name, term in found.terms.items():
                         loss = loss + term / divisors[name]
@@ -103,10 +105,10 @@ class GradientStep:
         """GradCache (2101.06983): features without a graph, the loss of all of them, and each micro-batch again."""
         if len(micro_batches) == self.ranks.world == 1:
             with self._forward(step, micro_batches[0]):
-                loss = objective.loss(self.module(self._to_device(micro_batches[0]))).sum / count
+                loss = objective.loss(self.module(self.to_device(micro_batches[0]))).sum / count
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
-        batches = [self._to_device(batch) for batch in micro_batches]
+        batches = [self.to_device(batch) for batch in micro_batches]
         with torch.no_grad():
             parts = [self._features(step, batch) for batch in batches]
         tables, rows = self._gather(batches, parts)
@@ -146,9 +148,6 @@ class GradientStep:
                     table[own] = part[name]
             tables[name] = self.ranks.add(table).requires_grad_()
         return tables, rows
-
-    def _to_device(self, batch: Batch) -> Batch:
-        return batch.to(self.device, non_blocking=self.device.type == "cuda")
 
     def _forward(self, step: int, batch: Batch) -> AbstractContextManager[object]:
         seed_dropout(self.device, self.seed, step, batch.number)

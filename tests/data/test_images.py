@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from regard.config.schema import Train
 from regard.config.vision import ImageData
+from regard.data.draws import Draws
 from regard.data.images import InMemoryImages, labeled_images, read_idx
 from regard.data.loader import Loader
 from regard.data.memory import as_sides
 from regard.data.mixed_images import MixedImages, mix
 from regard.errors import UserError
-from regard.processors.augment import NAMES, OPERATIONS, erase, rand_augment
+from regard.processors.augment import NAMES, OPERATIONS, erase, rand_augment, resize
 from regard.processors.fields import Fields
-from regard.processors.image import ImageProcessor, open_image
+from regard.processors.image import RESAMPLING, ImageProcessor, open_image
 from regard.processors.labels import LabelProcessor, LabelSet, collect_labels
 
 KINDS = {"cat": 60, "dog": 200}
@@ -228,18 +230,20 @@ def test_erased_rectangles_have_their_area_and_aspect() -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on fewer cores
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_pixels_depend_on_neither_workers_nor_batches(workers: int) -> None:
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.4, "cutmix": 1.0}], ids=["bytes", "mixed"])
+def test_pixels_depend_on_neither_workers_nor_batches(workers: int, mixing: dict[str, float]) -> None:
     """The pixels, labels and shares of every example of an epoch, however it is loaded."""
+    plain = ImageProcessor(8, 8, patch=4, scale=(0.3, 1), randaugment=1)
+    names = ("image", "label", "other", "share") if mixing else ("image", "label")
 
     def epoch(workers: int, **train: Any) -> dict[int, tuple[Any, ...]]:
-        dataset = mixed(13, {"workers": workers, "mixup": 0.4, "cutmix": 1.0}, **train)
+        dataset = mixed(13, {"workers": workers, **mixing}, None if mixing else plain, **train)
         loader, found = Loader.of(dataset), {}
         try:
             for step in loader.steps(2):
                 for batch in step.micro_batches:
-                    rows = zip(
-                        *(batch[name].values.tolist() for name in ("image", "label", "other", "share")), strict=True
-                    )
+                    assert (batch["image"].values.dtype == torch.uint8) == (not mixing)
+                    rows = zip(*(batch.to("cpu")[name].values.tolist() for name in names), strict=True)
                     found |= dict(zip(batch.examples, rows, strict=True))
         finally:
             loader.close()
@@ -249,6 +253,38 @@ def test_pixels_depend_on_neither_workers_nor_batches(workers: int) -> None:
     assert len(wanted) == 13
     for train in ({"batch": 4}, {"batch": 5}, {"batch": 12, "accumulate": 3}):
         assert epoch(workers, **train) == wanted
+
+
+@pytest.mark.parametrize("size", [8, 10], ids=["whole patches", "padded"])
+def test_bytes_are_normalized_on_the_device_to_the_same_bits(size: int) -> None:
+    """A batch of bytes has the pixels of `encode` once it is moved; a batch that is padded has them at once."""
+    image = ImageProcessor(8, size, patch=4, scale=(0.3, 1), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.7), color=0.2)
+    examples = [(np.asarray(noise(9 + number)), "ab"[number % 2]) for number in range(6)]
+    dataset = mixed(examples, image=image)
+    batch = dataset.batch(np.arange(6), 3)["image"]
+    rngs = Draws.of(1, 3, np.arange(6)).generators()
+    wanted = image.collate([image.encode(raw, rng) for (raw, _), rng in zip(examples, rngs, strict=True)])
+    assert (batch.values.dtype == torch.uint8) == (size == 8) == (batch.scaling is not None)
+    moved = batch.to("cpu")
+    assert moved.values.equal(wanted.values) and moved.values.is_contiguous() and moved.scaling is None
+    assert (moved.valid is None) == (wanted.valid is None) == (size == 8)
+
+
+def test_every_byte_is_normalized_as_numpy_does() -> None:
+    image = ImageProcessor(16, 16, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    gray = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    found = image.collate([image.encode_bytes(gray)] * 2).to("cpu").values
+    mean, std = (np.array(each, np.float32)[:, None, None] for each in (image.mean, image.std))
+    assert (found.numpy() == (gray / np.float32(255) - mean) / std).all()
+
+
+@pytest.mark.parametrize("resample", ["nearest", "lanczos", "bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(90, 84), (130, 150), (100, 120), (20, 30)], ids=["down", "up", "equal", "small"])
+def test_training_resizes_as_pillow_does(resample: str, size: tuple[int, int]) -> None:
+    image = noise(120).crop((0, 0, 120, 100))
+    found = np.asarray(resize(image, *size, resample)).astype(int)
+    wanted = np.asarray(image.resize(size[::-1], RESAMPLING[resample])).astype(int)
+    assert found.shape == (*size, 3) and np.abs(found - wanted).max() <= 2 and np.abs(found - wanted).mean() < 0.05
 
 
 def test_partners_are_neighbors_of_the_epoch_and_read_once() -> None:
@@ -298,8 +334,6 @@ def test_a_mixed_image_depends_on_its_example_alone(data: dict[str, float]) -> N
 
 
 def test_the_share_is_that_of_the_pixels() -> None:
-    import torch
-
     for seed in range(20):
         for data in (ImageData(mixup=1.0), ImageData(cutmix=1.0)):
             found, share = mix(torch.ones(3, 10, 12), torch.zeros(3, 10, 12), data, np.random.default_rng(seed))

@@ -3,20 +3,26 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from helpers.families import case_subject
 from helpers.inputs import inputs
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.config.run import family_of
+from regard.data.batch import Batch
 from regard.data.collate import collate_pairs
 from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
+from regard.parts.inputs import Inputs
+from regard.processors.image import ImageProcessor
 from regard.processors.tokenizers import TrainedTokenizer
 from regard.tasks.objectives import Seq2SeqObjective
 from regard.tasks.seq2seq_scoring import decoder_states
 from regard.training.checkpoint import load_model, save_model
+from regard.training.transfer import DeviceCopy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -419,3 +425,47 @@ def test_threads_share_a_model():
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda request: alone(model, request), requests))
     assert max(map(worst_difference, found, wanted)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "case", [("vit", "paper"), ("vit", "mean"), ("detr", "paper"), ("detr", "anchors")], ids=" ".join
+)
+def test_images_equal_cpu(case):
+    """Outputs and gradients of models that read images of unequal sizes; compiled, too, and close in bfloat16."""
+    subject, found = case_subject(case), []
+    image = subject.probe.batch(subject.sample(0, 2, 1))
+
+    def loss(given):
+        return torch.stack(subject.read(given)).float().square().mean()
+
+    for device, read, half in (
+        ("cpu", loss, False),
+        ("cuda", loss, False),
+        ("cuda", torch.compile(loss, dynamic=False), False),
+        ("cuda", loss, True),
+    ):
+        subject.module.to(device).zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            value = read(image.to(device))
+        value.backward()
+        grads = [each.grad.flatten().cpu() for each in subject.module.parameters() if each.grad is not None]
+        found.append((value.item(), torch.cat(grads)))
+    (wanted, slopes), *others = found
+    for (value, own), bound in zip(others, (1e-3, 1e-3, 0.5), strict=True):
+        assert value == pytest.approx(wanted, rel=bound) and (own - slopes).norm() < bound * slopes.norm()
+
+
+def test_bytes_are_normalized_to_the_bits_of_a_cpu():
+    """Batches above and below the size from which they are pinned, one after the other; every byte occurs."""
+    image, device = (
+        ImageProcessor(256, 256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        torch.device("cuda"),
+    )
+    copy, rng, found = DeviceCopy(device), np.random.default_rng(1), []
+    for rows in (16, 1, 16, 16, 1, 16):
+        values = image.collate([rng.integers(0, 256, (3, 256, 256), np.uint8) for _ in range(rows)])
+        batch = Batch({"image": values, "label": Inputs("labels", torch.arange(rows))}, rows)
+        found.append((copy(batch), batch.to("cpu")))
+    for moved, wanted in found:
+        assert moved["image"].values.is_cuda and moved["image"].values.cpu().equal(wanted["image"].values)
+        assert moved["label"].values.cpu().equal(wanted["label"].values)

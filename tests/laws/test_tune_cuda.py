@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers.families import ids
+from helpers.families import ids, sample
 from helpers.inputs import inputs
-from test_tune_laws import METHODS, tuned_model
+from test_tune_laws import METHODS, tuned_model, tuned_subject
 
 from regard.adapt import tune
 from regard.decode import SearchSettings, search
@@ -36,6 +36,18 @@ def test_training_in_bf16_and_compiled(method):
     loss_of = torch.compile(lambda x: model(inputs(x)).float().logsumexp(-1).mean())
     with torch.autocast("cuda", torch.bfloat16):
         loss_of(tokens).backward()
+    grads = [each.grad for each in model.parameters() if each.requires_grad]
+    assert all(each is not None and each.isfinite().all() for each in grads)
+    assert all(each.grad is None for each in model.parameters() if not each.requires_grad)
+
+
+@pytest.mark.parametrize("method", ["lora", "adapter", "prompt", "prefix"])
+def test_training_of_images_in_bf16_and_compiled(method):
+    subject, image = tuned_subject((("vit", "paper"), method)), sample(("vit", "paper"), 4, 0).to("cuda")
+    model = subject.module.cuda().train()
+    loss_of = torch.compile(lambda given: torch.stack(subject.read(given)).float().logsumexp(-1).mean())
+    with torch.autocast("cuda", torch.bfloat16):
+        loss_of(image).backward()
     grads = [each.grad for each in model.parameters() if each.requires_grad]
     assert all(each is not None and each.isfinite().all() for each in grads)
     assert all(each.grad is None for each in model.parameters() if not each.requires_grad)
