@@ -18,7 +18,6 @@ from .examples import Examples
 PLAN = 2  # the number of the way to plan; another one divides an epoch into other steps
 POOL_SIZE = 50_000  # examples sorted together: the more, the less padding (4,096 tokens a step: 3 %; 12,800: 6 %)
 TYPICAL_TOKENS = 32  # of an example, to estimate the examples of a step
-STAGES = 4  # of the first epoch of a curriculum, from small examples to large ones
 
 
 class MicroBatch(NamedTuple):
@@ -176,10 +175,8 @@ class BudgetSampler(StepSampler):
             units, rows = np.repeat(order, counts), ranges(counts)
         groups = group_by_budget(longer[units], self.train.tokens, self.train.batch)
         rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
-        shuffled = rng.permutation(len(groups))
-        if self.dataset.curriculum and not pool.epoch:  # in stages, each in random order
-            shuffled = shuffled[np.argsort(shuffled * STAGES // max(len(groups), 1), kind="stable")]
-        groups = [groups[i] for i in shuffled]
+        if pool.epoch or not self.dataset.curriculum:
+            groups = [groups[i] for i in rng.permutation(len(groups))]
         read = np.cumsum([group.stop - group.start for group in groups], dtype=int)
         ends = pool.begin + len(pool.examples) - used + used * read // max(len(units), 1)
         begin = int(np.searchsorted(ends, index)) + 1 if pool.begin < index else 0

@@ -14,6 +14,7 @@ from ..config.schema import Base, Count, Positive, Share
 from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, Stack, slots
 from ..parts.frames import FrameConvolutions
 from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
+from ..parts.positions import SinusoidPositions
 from .spec import ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -90,6 +91,8 @@ class Model(nn.Module):
             c.positions.build(c.width, c.heads, causal=True),
             causal=True,
         )
+        # Relative positions alone would not tell the decoder where in the recording a state is.
+        self.places = None if c.positions.kind == "sinusoid" else SinusoidPositions(c.width)
         self.head = nn.Linear(c.width, c.vocab, bias=False)
         self.ctc = nn.Linear(c.width, c.vocab) if c.ctc.weight else None
         initialize(self, INITIAL | {r"(target|head|.*table)\.weight": normal(c.width**-0.5)})
@@ -113,7 +116,11 @@ class Model(nn.Module):
         return logits
 
     def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
-        return self._decode(target.values, target.mask(), encoded.cross(target))
+        return self._decode(target.values, target.mask(), self._cross(encoded))
+
+    def _cross(self, encoded: Encoded) -> Cross:
+        states = encoded.states if self.places is None else self.places.add_to_input(encoded.states)
+        return Encoded(states, encoded.valid).cross()
 
     def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
         x = self.decoder.add_positions(self.target(tokens) * self.scale, mask.positions)
@@ -134,7 +141,7 @@ class Model(nn.Module):
 
     def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
         """`start` with a source that is encoded already."""
-        return self.decoder.cache(rows, capacity, encoded.cross())
+        return self.decoder.cache(rows, capacity, self._cross(encoded))
 
     def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
         return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))

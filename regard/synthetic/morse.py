@@ -73,8 +73,8 @@ class MorseSettings:
     @classmethod
     def random(cls, rng: np.random.Generator) -> "MorseSettings":
         """Those of one embedded recording: another hand, radio and day each."""
-        low = np.array([18, 550, 10, 0, 0, 0.02, 2.8, 0.95, 0.1, 0.1, 0.1])
-        high = np.array([24, 750, 25, 10, 0.4, 0.06, 3.3, 1.1, 0.4, 0.3, 0.3])
+        low = np.array([20, 580, 12, 0, 0, 0.02, 2.9, 0.95, 0.1, 0.1, 0.1])
+        high = np.array([24, 680, 25, 8, 0.3, 0.05, 3.2, 1.1, 0.4, 0.3, 0.3])
         values = rng.uniform(low, high).tolist()
         return replace(cls(*values[:9]), silence=(values[9], values[10]))
 
