@@ -34,7 +34,7 @@ class SoundData(TableData):
     def _check_ranges(self) -> "SoundData":
         if self.snr[0] > self.snr[1]:
             raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
-        if self.bin_width > self.bins:
+        if self.bin_masks and self.bin_width > self.bins:
             raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
         return self
 
