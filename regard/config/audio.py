@@ -6,8 +6,9 @@ from pydantic import Field, model_validator
 
 from .decode import Seq2SeqDecode
 from .schema import TableData
-from .types import Base, Count, Positive, Share
+from .types import Base, Count, Positive
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Speed = Annotated[float, Field(ge=0.5, le=2)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
@@ -21,7 +22,7 @@ class SoundData(TableData):
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
-    noise: Share = 0.0  # how often training adds noise
+    noise: Fraction = 0.0  # how often training adds noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
     frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
@@ -43,7 +44,7 @@ class TranscribeDecode(Seq2SeqDecode):
     """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
 
     kind: Literal["greedy", "beam", "sample", "ctc"] = "beam"  # type: ignore[assignment]  # ctc: the likeliest path
-    ctc: Share = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
+    ctc: Fraction = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
     segment: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses, in seconds; 0: data.max_seconds
     batch: Positive = 16  # recordings per batch
 
