@@ -48,6 +48,12 @@ class TranscribeDecode(Seq2SeqDecode):
     segment: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses, in seconds; 0: data.max_seconds
     batch: Positive = 16  # recordings per batch
 
+    @model_validator(mode="after")
+    def _check_best_path(self) -> "TranscribeDecode":
+        if self.kind == "ctc" and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} but ctc finds one; use decode.kind=beam or sample")
+        return self
+
 
 class SpeechEval(Base):
     """Metrics of transcription."""

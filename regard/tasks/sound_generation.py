@@ -113,6 +113,10 @@ class SoundGeneration(SourceGeneration[Array]):
             if piece.number:  # the prefix begins the whole transcript
                 asked[number] = asked[number]._replace(prefix="")
         if settings.kind == "ctc":
+            if any(map(any, asked)):
+                raise UserError(
+                    "decode.prefix and decode.exclude need a search, and decode.kind=ctc is none; use decode.kind=beam"
+                )
             found, constraints = self._best_paths(frames, settings), None
         else:
             constraints = self.constraints(asked, settings)
@@ -134,7 +138,7 @@ class SoundGeneration(SourceGeneration[Array]):
             encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
             logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
             for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
-                total, length = sum(span.logprob for span in path), max(len(path), 1)
+                total, length = sum(span.logprob for span in path), len(path) + 1
                 require_finite([total])
                 tokens = [span.token for span in path]
                 found[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]
