@@ -76,7 +76,7 @@ class SoundGeneration(SourceGeneration[Array]):
         pieces = self._pieces(requests, settings, seconds)
         while chunk := list(islice(pieces, CHUNK * settings.batch)):
             for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
-                own = tuple(shifted(each, piece.start) for each in nbest)
+                own = tuple(shifted(each, piece.start, piece.end) for each in nbest)
                 found[piece.recording].append(TranscriptSegment(round(piece.start, 3), round(piece.end, 3), own))
         pairs = zip(found, seconds, strict=True)
         return [join_segments(own, length, settings.length_penalty) for own, length in pairs]

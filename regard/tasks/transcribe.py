@@ -177,10 +177,12 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             )
         if not ids:
             raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
-        trace = self.times.align(self.sound.encode(sound), ids)
+        samples = self.sound.samples(sound)
+        trace = self.times.align(self.sound.encode(samples), ids)
         (logprob,) = trace.logprobs  # of the best path
         hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
-        return shifted(make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS), 0.0)
+        transcript = make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS)
+        return shifted(transcript, 0.0, len(samples) / self.sound.rate)
 
     # --- known transcripts -------------------------------------------------------------------------------------
 

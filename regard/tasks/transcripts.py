@@ -64,15 +64,16 @@ def timed_words(text: str, tokens: Sequence[int], times: Sequence[Span], target:
     return found
 
 
-def shift(span: Span, start: float) -> Span:
-    """The span `start` seconds later, in milliseconds."""
-    return round(span[0] + start, 3), round(span[1] + start, 3)
+def shift(span: Span, start: float, end: float) -> Span:
+    """The span `start` seconds later, at most until `end`, in milliseconds."""
+    first, last = (round(min(each + start, end), 3) for each in span)
+    return first, last
 
 
-def shifted(transcript: Transcript, start: float) -> Transcript:
-    """The transcript of a segment that begins at `start`, with times from the beginning of the recording."""
-    words = tuple(TimedWord(each.word, *shift((each.start, each.end), start)) for each in transcript.words)
-    times = tuple(shift(each, start) for each in transcript.times)
+def shifted(transcript: Transcript, start: float, end: float) -> Transcript:
+    """The transcript of a segment from `start` to `end`, with times from the beginning of the recording."""
+    words = tuple(TimedWord(each.word, *shift((each.start, each.end), start, end)) for each in transcript.words)
+    times = tuple(shift(each, start, end) for each in transcript.times)
     return Transcript(**{**vars(transcript), "words": words, "times": times})
 
 
