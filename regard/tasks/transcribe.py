@@ -170,6 +170,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by forced alignment with CTC."""
         self.require_ctc("word times")
+        text = " ".join(text.split())
         (ids,) = self.target.encode([text])
         if self.target.unk in ids:
             raise UserError(
