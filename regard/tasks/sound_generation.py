@@ -100,8 +100,9 @@ class SoundGeneration(SourceGeneration[Array]):
                         f"decode.include works for one segment, and the recording has more than {longest:g} seconds; "
                         "raise decode.segment, or leave decode.include out"
                     )
-                frames = self.sound.encode(samples)
-                yield Piece(recording, number, start, start + len(samples) / rate, frames)
+                if samples.min() < samples.max():  # digital silence has no transcript
+                    frames = self.sound.encode(samples)
+                    yield Piece(recording, number, start, start + len(samples) / rate, frames)
 
     def _decode(
         self, pieces: Sequence[Piece], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
