@@ -49,9 +49,16 @@ class TranscribeDecode(Seq2SeqDecode):
     batch: Positive = 16  # recordings per batch
 
     @model_validator(mode="after")
-    def _check_best_path(self) -> "TranscribeDecode":
+    def _check_recordings(self) -> "TranscribeDecode":
         if self.kind == "ctc" and self.nbest > 1:
             raise ValueError(f"decode.nbest is {self.nbest} but ctc finds one; use decode.kind=beam or sample")
+        if self.split:
+            raise ValueError("decode.split is true, but a recording has no sentences; decode.segment cuts long ones")
+        if self.encoder_no_repeat_ngram_size:
+            raise ValueError(
+                f"decode.encoder_no_repeat_ngram_size is {self.encoder_no_repeat_ngram_size}, but a recording has no "
+                "tokens; set it to 0"
+            )
         return self
 
 
