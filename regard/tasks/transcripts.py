@@ -28,6 +28,13 @@ def silence() -> Notice:
     )
 
 
+def no_text() -> Notice:
+    return Notice(
+        "no text satisfies decode.* for the recording",
+        lambda count, total: f"no text satisfies decode.* for {count} of {total} recordings",
+    )
+
+
 def make_transcript(
     text: str, hypothesis: Hypothesis, trace: TokenTrace | None, target: Tokenizer, constraints: Constraints
 ) -> Transcript:
@@ -81,7 +88,8 @@ def join_segments(segments: Sequence[TranscriptSegment], seconds: float, length_
     """The result of a recording."""
     best = [each.nbest[0] for each in segments if each.nbest]
     if not best:
-        return TranscribeResult("", seconds=seconds, segments=tuple(segments), notices=(silence(),))
+        notice = no_text() if segments else silence()
+        return TranscribeResult("", seconds=seconds, segments=tuple(segments), notices=(notice,))
     logprob = sum(each.logprob or 0.0 for each in best)
     length = max(sum(each.length for each in best), 1)
     missing = tuple(chain.from_iterable(each.missing for each in best))
