@@ -22,7 +22,8 @@ from ..decode.strategies import BestPath
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
 from ..look import CrossAttentionView
-from ..metrics.speech import speech_metrics
+from ..metrics.labels import BootstrapResult
+from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..processors.base import Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
 from ..processors.read_sound import RawSound, is_sound
@@ -166,6 +167,11 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         metrics, found, references = self.transcribe_examples(examples, {"nbest": 1})
         loss = self.loss_over(examples)
         return metrics | {"loss": loss, "perplexity": float(np.exp(loss))}, found, references
+
+    def paired_test(
+        self, outputs: Sequence[Sequence[str]], references: Any, /
+    ) -> tuple[dict[str, str], list[BootstrapResult]]:
+        return paired_bootstrap(outputs, references, self.run.eval.normalize)
 
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by forced alignment with CTC."""
