@@ -19,9 +19,11 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLOCK_BYTES = 1 << 20  # of compressed data that is read together
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".svg", ".avif")
-SOUNDS = (".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64")
-SOUNDS += (".rf64", ".sph", ".m4a", ".m4b", ".mp4", ".aac", ".webm", ".wma", ".amr", ".3gp", ".mkv", ".mov", ".ape")
-SOUNDS += (".wv", ".spx")
+SOUNDS = (
+    *(".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64"),
+    *(".rf64", ".sph", ".m4a", ".m4b", ".mp4", ".aac", ".webm", ".wma", ".amr", ".3gp", ".mkv", ".mov", ".ape"),
+    *(".wv", ".spx"),
+)
 
 REFUSED = dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save it as .csv first")
 REFUSED |= dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".rtf", ".epub"), "save it as plain text first")
