@@ -190,7 +190,7 @@ def noise_for(model: nn.Module, kind: str) -> list[Inputs]:
     if make is None:
         return []
     if sum(isinstance(each, Stack) for each in model.modules()) > 1:
-        raise unsupported(kind, "it has an encoder and a decoder, and reads no text")
+        raise unsupported(kind, "its attention has positions for its own inputs only")
     noise: list[Inputs] = make(1)
     return noise
 
