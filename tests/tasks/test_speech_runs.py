@@ -90,7 +90,7 @@ def test_tuned_runs(kind: str, base: Path, tmp_path: Path) -> None:
         regard.convert(tmp_path / kind, merge=True, out=tmp_path / "merged")
         assert scores(regard.load(tmp_path / "merged")) == pytest.approx(wanted, abs=1e-3)
         for other in ("prompt", "prefix"):
-            with pytest.raises(UserError, match="it has an encoder and a decoder, and reads no text"):
+            with pytest.raises(UserError, match="its attention has positions for its own inputs only"):
                 regard.train("transcribe", {**settings, "tune.kind": other}, out=tmp_path / other)
 
 
