@@ -23,10 +23,10 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from regard.processors.read_sound import read_sound
 
 from regard.cli.runner import run_app
 from regard.data.open_file import open_decompressed
+from regard.processors.read_sound import read_sound
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")

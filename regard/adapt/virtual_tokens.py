@@ -185,12 +185,12 @@ def check_keeps_prefix(model: nn.Module, kind: str) -> None:
 
 
 def noise_for(model: nn.Module, kind: str) -> list[Inputs]:
-    """An image of noise for a model that reads images with one encoder; none for models of texts."""
+    """Noise for a model that reads images with one encoder; none for models of texts."""
     make = getattr(model, "random_inputs", None)
     if make is None:
         return []
     if sum(isinstance(each, Stack) for each in model.modules()) > 1:
-        raise unsupported(kind, "its attention has positions for image and objects only")
+        raise unsupported(kind, "its attention has positions for its own inputs only")
     noise: list[Inputs] = make(1)
     return noise
 

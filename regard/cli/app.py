@@ -229,9 +229,13 @@ def score(
     force: Force = False,
 ) -> None:
     """Print the natural-log probability of each target given its source, or of each line for a language model."""
+    from ..tasks.predictor import FileItems
+
     changes, files = split_arguments(arguments or [])
     check_files(files)
     predictor = load_predictor(run, changes, tune, force)
+    if isinstance(predictor, FileItems):
+        raise UserError("score reads texts, and this run reads other files; score them in Python: regard.load(…).score")
     for chunk in chunks(InputReader(predictor, changes).examples(files)):
         columns = [[*column] for column in zip(*(entry.item for entry in chunk), strict=True)]
         values = predictor.score(columns[0], columns[1] if len(columns) > 1 else None, details)

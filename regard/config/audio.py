@@ -6,8 +6,9 @@ from pydantic import Field, model_validator
 
 from .decode import Seq2SeqDecode
 from .schema import TableData
-from .types import Base, Count, Positive, Share
+from .types import Base, Count, Positive
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Speed = Annotated[float, Field(ge=0.5, le=2)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
@@ -21,7 +22,7 @@ class SoundData(TableData):
     hop: Annotated[float, Field(gt=0, le=25)] = 10.0  # milliseconds from one frame to the next
     bins: Annotated[int, Field(ge=4, le=256)] = 80  # of the filterbank
     speed: tuple[Speed, ...] = ()  # training draws one of these speeds, such as 0.9,1,1.1; empty: unchanged
-    noise: Share = 0.0  # how often training adds noise
+    noise: Fraction = 0.0  # how often training adds noise
     snr: tuple[Decibels, Decibels] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
     frame_masks: Count = 0  # SpecAugment (1904.08779): random ranges of frames that are masked
     frame_width: Count = 40  # the most frames of one, and at most a fifth of the recording
@@ -34,7 +35,7 @@ class SoundData(TableData):
     def _check_ranges(self) -> "SoundData":
         if self.snr[0] > self.snr[1]:
             raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
-        if self.bin_width > self.bins:
+        if self.bin_masks and self.bin_width > self.bins:
             raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
         return self
 
@@ -43,9 +44,22 @@ class TranscribeDecode(Seq2SeqDecode):
     """Decoding of recordings. max_tokens=0: a limit from the length of each recording."""
 
     kind: Literal["greedy", "beam", "sample", "ctc"] = "beam"  # type: ignore[assignment]  # ctc: the likeliest path
-    ctc: Share = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
+    ctc: Fraction = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
     segment: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses, in seconds; 0: data.max_seconds
     batch: Positive = 16  # recordings per batch
+
+    @model_validator(mode="after")
+    def _check_recordings(self) -> "TranscribeDecode":
+        if self.kind == "ctc" and self.nbest > 1:
+            raise ValueError(f"decode.nbest is {self.nbest} but ctc finds one; use decode.kind=beam or sample")
+        if self.split:
+            raise ValueError("decode.split is true, but a recording has no sentences; decode.segment cuts long ones")
+        if self.encoder_no_repeat_ngram_size:
+            raise ValueError(
+                f"decode.encoder_no_repeat_ngram_size is {self.encoder_no_repeat_ngram_size}, but a recording has no "
+                "tokens; set it to 0"
+            )
+        return self
 
 
 class SpeechEval(Base):

@@ -19,12 +19,18 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLOCK_BYTES = 1 << 20  # of compressed data that is read together
 ARCHIVE_ERRORS = (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)  # raised for a damaged or truncated archive
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".svg", ".avif")
+SOUNDS = (
+    *(".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64"),
+    *(".rf64", ".sph", ".m4a", ".m4b", ".mp4", ".aac", ".webm", ".wma", ".amr", ".3gp", ".mkv", ".mov", ".ape"),
+    *(".wv", ".spx"),
+)
 
 REFUSED = dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "save it as .csv first")
 REFUSED |= dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".rtf", ".epub"), "save it as plain text first")
 REFUSED |= dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it")
 REFUSED |= dict.fromkeys((".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".h5"), "write it as .jsonl or .parquet")
 REFUSED |= dict.fromkeys(IMAGES, "this task reads text; use a run of an image task, such as classify-image")
+REFUSED |= dict.fromkeys(SOUNDS, "this task reads text; use a run of the task transcribe")
 REFUSED |= dict.fromkeys((".db", ".sqlite", ".sqlite3", ".orc", ".avro"), "write it as .csv, .jsonl or .parquet")
 
 
@@ -46,7 +52,7 @@ def refuse_suffix(path: Path) -> None:
     """Raise UserError for a file that is no text, by its name."""
     suffix = path.suffix.lower() if path.suffix.lower() in REFUSED else plain_suffix(path.name)
     if remedy := REFUSED.get(suffix):
-        why = "which is no text" if suffix in IMAGES else "which regard does not read"
+        why = "which is no text" if suffix in IMAGES + SOUNDS else "which regard does not read"
         raise UserError(f"{path} is a {suffix} file, {why}; {remedy}")
 
 

@@ -30,15 +30,12 @@ from .media import (
     readable,
 )
 from .memory import InMemory
-from .open_file import BOM, missing_file, plain_suffix, text_error
+from .open_file import BOM, SOUNDS, missing_file, plain_suffix, text_error
 from .table_files import SUFFIXES, column_rule, open_table
 from .tables import Table
 from .trees import FileTree, is_archive, open_tree
 
 SKIP_HINT = "or set data.invalid=skip to leave such recordings out"
-READ = {".wav", ".wave", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64"}
-READ |= {".rf64", ".sph"}
-OTHER = {".m4a", ".m4b", ".mp4", ".aac", ".webm", ".wma", ".amr", ".3gp", ".mkv", ".mov", ".ape", ".wv", ".spx"}
 TRANSCRIPTS = ".trans.txt"  # LibriSpeech's: one file for all recordings of a folder
 
 PATH_NAMES = ("audio_filepath", "audio_path", "audio_file", "wav", "wav_path", "file_path", "filepath")
@@ -93,7 +90,7 @@ def open_sounds(name: str, data: SoundData) -> Iterator[tuple[str, RawSound]]:
 
 
 def is_sound_name(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in READ | OTHER
+    return PurePosixPath(name).suffix.lower() in SOUNDS
 
 
 def _no_sounds(name: str) -> UserError:

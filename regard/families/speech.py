@@ -7,6 +7,7 @@ that score.
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -100,9 +101,11 @@ class Model(nn.Module):
             self.head.weight = self.target.weight
 
     def random_inputs(self, rows: int) -> list[Inputs]:
-        """Frames of noise, to probe the model with."""
-        weight = self.front.first.weight
-        return [Inputs("frames", weight.new_empty(rows, 64, self.bins).normal_())]
+        """Frames of noise and random tokens, to probe the model with."""
+        weight, generator = self.front.first.weight, torch.Generator().manual_seed(1)
+        frames = torch.randn(rows, 64, self.bins, generator=generator).to(weight)
+        tokens = torch.randint(self.target.num_embeddings, (rows, 8), generator=generator)
+        return [Inputs("frames", frames), Inputs("tokens", tokens.to(weight.device))]
 
     def encode(self, source: Inputs) -> Encoded:
         x, valid = self.front(source.values, source.valid)

@@ -145,19 +145,28 @@ def paired_bootstrap(
     outputs: Sequence[Sequence[object]], gold: Sequence[object]
 ) -> tuple[dict[str, str], list[BootstrapResult]]:
     """Paired bootstrap of the accuracy in percent: each of the outputs against the first. As in `metrics.text`."""
+    hits = [[float(a == b) for a, b in zip(predicted, gold, strict=True)] for predicted in outputs]
+    return bootstrap_rates("accuracy", hits, [1.0] * len(gold))
+
+
+def bootstrap_rates(
+    name: str, counts: Sequence[Sequence[float]], sizes: Sequence[float]
+) -> tuple[dict[str, str], list[BootstrapResult]]:
+    """Paired bootstrap of rates in percent: counts (outputs, examples) over the sizes of the examples."""
     import numpy as np
 
-    hits = np.array([[a == b for a, b in zip(predicted, gold, strict=True)] for predicted in outputs], float) * 100
-    samples = np.random.default_rng(12345).integers(hits.shape[1], size=(SAMPLES, hits.shape[1]))
-    means = hits[:, samples].mean(-1)  # (outputs, samples)
+    each, size = np.array(counts, float) * 100, np.array(sizes, float)
+    samples = np.random.default_rng(12345).integers(len(size), size=(SAMPLES, len(size)))
+    scores = each.sum(-1) / max(size.sum(), 1)
+    rates = each[:, samples].sum(-1) / size[samples].sum(-1).clip(1)  # (outputs, samples)
     results = []
-    for number, (own, resampled) in enumerate(zip(hits, means, strict=True)):
+    for number, (score, resampled) in enumerate(zip(scores, rates, strict=True)):
         p = None
         if number:
-            differences = resampled - means[0]
-            extreme = np.abs(differences - differences.mean()) >= abs(own.mean() - hits[0].mean())
+            differences = resampled - rates[0]
+            extreme = np.abs(differences - differences.mean()) >= abs(score - scores[0])
             p = (float(extreme.sum()) + 1) / (SAMPLES + 1)
         half = float(np.percentile(resampled, 97.5) - np.percentile(resampled, 2.5)) / 2
-        score = {"score": float(own.mean()), "mean": float(resampled.mean()), "interval": half, "p": p}
-        results.append({"accuracy": score})
-    return {"accuracy": f"percent|examples:{hits.shape[1]}|bootstrap:{SAMPLES}|seed:12345"}, results
+        found = {"score": float(score), "mean": float(resampled.mean()), "interval": half, "p": p}
+        results.append({name: found})
+    return {name: f"percent|examples:{len(size)}|bootstrap:{SAMPLES}|seed:12345"}, results

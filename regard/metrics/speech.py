@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UserError
+from .labels import BootstrapResult, bootstrap_rates
 from .normalize_speech import NORMALIZERS
 
 EDITS = ("substitutions", "insertions", "deletions")
@@ -15,11 +16,7 @@ def speech_metrics(found: Sequence[str], references: Sequence[str], normalize: s
     `normalize` (eval.normalize) is applied to both sides. Runs of white space are one space in any case. The rates are
     edits / max(words, 1): what is found in place of an empty reference counts as inserted, also if all are empty.
     """
-    change = NORMALIZERS[normalize]
-    pairs = [
-        (" ".join(change(text).split()), " ".join(change(reference).split()))
-        for text, reference in zip(found, references, strict=True)
-    ]
+    pairs = _pairs(found, references, normalize)
     words, characters = _counts(pairs, by_word=True), _counts(pairs, by_word=False)
     return {
         "wer": _rate(words),
@@ -31,6 +28,23 @@ def speech_metrics(found: Sequence[str], references: Sequence[str], normalize: s
         **{f"character {edit}": characters[edit] for edit in EDITS},
         "normalize": normalize,
     }
+
+
+def paired_bootstrap(
+    outputs: Sequence[Sequence[str]], references: Sequence[str], normalize: str = "none"
+) -> tuple[dict[str, str], list[BootstrapResult]]:
+    """Paired bootstrap of the WER in percent: each of the outputs against the first."""
+    counts = [[_counts([pair], by_word=True) for pair in _pairs(found, references, normalize)] for found in outputs]
+    edits = [[sum(each[edit] for edit in EDITS) for each in row] for row in counts]
+    return bootstrap_rates("wer", edits, [each["length"] for each in counts[0]])
+
+
+def _pairs(found: Sequence[str], references: Sequence[str], normalize: str) -> list[tuple[str, str]]:
+    change = NORMALIZERS[normalize]
+    return [
+        (" ".join(change(text).split()), " ".join(change(reference).split()))
+        for text, reference in zip(found, references, strict=True)
+    ]
 
 
 def _rate(counts: dict[str, int]) -> float:

@@ -76,7 +76,7 @@ class SoundGeneration(SourceGeneration[Array]):
         pieces = self._pieces(requests, settings, seconds)
         while chunk := list(islice(pieces, CHUNK * settings.batch)):
             for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
-                own = tuple(shifted(each, piece.start) for each in nbest)
+                own = tuple(shifted(each, piece.start, piece.end) for each in nbest)
                 found[piece.recording].append(TranscriptSegment(round(piece.start, 3), round(piece.end, 3), own))
         pairs = zip(found, seconds, strict=True)
         return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
@@ -100,8 +100,9 @@ class SoundGeneration(SourceGeneration[Array]):
                         f"decode.include works for one segment, and the recording has more than {longest:g} seconds; "
                         "raise decode.segment, or leave decode.include out"
                     )
-                frames = self.sound.encode(samples)
-                yield Piece(recording, number, start, start + len(samples) / rate, frames)
+                if samples.min() < samples.max():  # digital silence has no transcript
+                    frames = self.sound.encode(samples)
+                    yield Piece(recording, number, start, start + len(samples) / rate, frames)
 
     def _decode(
         self, pieces: Sequence[Piece], requests: Sequence[TranscribeRequest], settings: TranscribeDecode
@@ -113,6 +114,10 @@ class SoundGeneration(SourceGeneration[Array]):
             if piece.number:  # the prefix begins the whole transcript
                 asked[number] = asked[number]._replace(prefix="")
         if settings.kind == "ctc":
+            if any(map(any, asked)):
+                raise UserError(
+                    "decode.prefix and decode.exclude need a search, and decode.kind=ctc is none; use decode.kind=beam"
+                )
             found, constraints = self._best_paths(frames, settings), None
         else:
             constraints = self.constraints(asked, settings)
@@ -134,7 +139,7 @@ class SoundGeneration(SourceGeneration[Array]):
             encoded = self.model.encode(self.sound.collate([frames[i] for i in indices]).to(self.device))
             logprobs = self.model.ctc_logits(encoded).float().log_softmax(-1)
             for i, path in zip(indices, best_path(logprobs, encoded.valid, self.target.pad), strict=True):
-                total, length = sum(span.logprob for span in path), max(len(path), 1)
+                total, length = sum(span.logprob for span in path), len(path) + 1
                 require_finite([total])
                 tokens = [span.token for span in path]
                 found[i] = [Hypothesis(tokens, total / length**settings.length_penalty, total, True)]

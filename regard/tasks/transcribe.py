@@ -22,7 +22,8 @@ from ..decode.strategies import BestPath
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
 from ..look import CrossAttentionView
-from ..metrics.speech import speech_metrics
+from ..metrics.labels import BootstrapResult
+from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..processors.base import Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
 from ..processors.read_sound import RawSound, is_sound
@@ -167,9 +168,15 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         loss = self.loss_over(examples)
         return metrics | {"loss": loss, "perplexity": float(np.exp(loss))}, found, references
 
+    def paired_test(
+        self, outputs: Sequence[Sequence[str]], references: Any, /
+    ) -> tuple[dict[str, str], list[BootstrapResult]]:
+        return paired_bootstrap(outputs, references, self.run.eval.normalize)
+
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by forced alignment with CTC."""
         self.require_ctc("word times")
+        text = " ".join(text.split())
         (ids,) = self.target.encode([text])
         if self.target.unk in ids:
             raise UserError(
@@ -177,10 +184,12 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             )
         if not ids:
             raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
-        trace = self.times.align(self.sound.encode(sound), ids)
+        samples = self.sound.samples(sound)
+        trace = self.times.align(self.sound.encode(samples), ids)
         (logprob,) = trace.logprobs  # of the best path
         hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
-        return shifted(make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS), 0.0)
+        transcript = make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS)
+        return shifted(transcript, 0.0, len(samples) / self.sound.rate)
 
     # --- known transcripts -------------------------------------------------------------------------------------
 

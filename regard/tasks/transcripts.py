@@ -28,6 +28,13 @@ def silence() -> Notice:
     )
 
 
+def no_text() -> Notice:
+    return Notice(
+        "no text satisfies decode.* for the recording",
+        lambda count, total: f"no text satisfies decode.* for {count} of {total} recordings",
+    )
+
+
 def make_transcript(
     text: str, hypothesis: Hypothesis, trace: TokenTrace | None, target: Tokenizer, constraints: Constraints
 ) -> Transcript:
@@ -64,15 +71,16 @@ def timed_words(text: str, tokens: Sequence[int], times: Sequence[Span], target:
     return found
 
 
-def shift(span: Span, start: float) -> Span:
-    """The span `start` seconds later, in milliseconds."""
-    return round(span[0] + start, 3), round(span[1] + start, 3)
+def shift(span: Span, start: float, end: float) -> Span:
+    """The span `start` seconds later, at most until `end`, in milliseconds."""
+    first, last = (round(min(each + start, end), 3) for each in span)
+    return first, last
 
 
-def shifted(transcript: Transcript, start: float) -> Transcript:
-    """The transcript of a segment that begins at `start`, with times from the beginning of the recording."""
-    words = tuple(TimedWord(each.word, *shift((each.start, each.end), start)) for each in transcript.words)
-    times = tuple(shift(each, start) for each in transcript.times)
+def shifted(transcript: Transcript, start: float, end: float) -> Transcript:
+    """The transcript of a segment from `start` to `end`, with times from the beginning of the recording."""
+    words = tuple(TimedWord(each.word, *shift((each.start, each.end), start, end)) for each in transcript.words)
+    times = tuple(shift(each, start, end) for each in transcript.times)
     return Transcript(**{**vars(transcript), "words": words, "times": times})
 
 
@@ -80,7 +88,8 @@ def join_segments(segments: Sequence[TranscriptSegment], seconds: float, length_
     """The result of a recording."""
     best = [each.nbest[0] for each in segments if each.nbest]
     if not best:
-        return TranscribeResult("", seconds=seconds, segments=tuple(segments), notices=(silence(),))
+        notice = no_text() if segments else silence()
+        return TranscribeResult("", seconds=seconds, segments=tuple(segments), notices=(notice,))
     logprob = sum(each.logprob or 0.0 for each in best)
     length = max(sum(each.length for each in best), 1)
     missing = tuple(chain.from_iterable(each.missing for each in best))

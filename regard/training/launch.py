@@ -32,7 +32,9 @@ FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.",
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
 # Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")
-SET_BY_TASK = tuple(f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled"))
+SET_BY_TASK = tuple(
+    f"model.{key}" for key in ("vocab", "target_vocab", "head", "labels", "next_sentence", "pooled", "bins")
+)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def test_examples_are_a_pure_function_of_split_and_number() -> None:
         assert train.text(index, 1) == text and train.length(index) == len(sound.samples)
         assert train.seconds(index) == len(sound.samples) / RATE
     texts = {name: [examples.text(index, 1) for index in range(50)] for name, examples in splits.items()}
-    assert len({text for each in texts.values() for text in each}) > 140
+    assert len({*texts["valid"], *texts["test"]}) > 95  # those of train are often single characters
     assert all(1 <= len(text.split()) <= 6 for text in texts["train"])
     assert train.location(1) == "embedded train Morse code, recording 2"
     assert train.fingerprint() == "morse train 50" != splits["valid"].fingerprint()
@@ -104,8 +104,10 @@ def test_examples_are_a_pure_function_of_split_and_number() -> None:
 def test_texts_have_every_character_and_no_recording_is_long() -> None:
     examples = MorseExamples("train", 1200)
     assert {*"".join(examples.text(index, 1) for index in range(1200))} == {*CODES, " "}
-    seconds = [examples.seconds(index) for index in range(400)]
-    assert max(seconds) < 30 and 5 < np.mean(seconds) < 12 and min(seconds) > 0.4
+    for split, least, most in (("train", 1, 5), ("valid", 3, 12)):
+        examples = MorseExamples(split, 400)
+        seconds = [examples.seconds(index) for index in range(400)]
+        assert max(seconds) < 30 and least < np.mean(seconds) < most and min(seconds) > 0.3, split
 
 
 def test_texts_and_settings_that_cannot_be_keyed() -> None:

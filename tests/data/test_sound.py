@@ -26,7 +26,7 @@ from regard.processors.read_sound import (
     sound_problem,
     stream_sound,
 )
-from regard.processors.resample import resample_blocks
+from regard.processors.resample import resample, resample_blocks
 from regard.processors.segments import segments
 
 RATE = 16000
@@ -357,3 +357,9 @@ def test_long_silence_is_left_out(level):
 def test_digital_silence_has_no_segment():
     assert not cut(np.zeros(30 * RATE, np.float32), 4)
     assert not cut(np.full(30 * RATE, 0.3, np.float32), 4)  # an offset is no sound
+
+
+def test_other_rates_need_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.signal", None)
+    with pytest.raises(UserError, match=r"sound must be resampled by 2/1; pip install 'regard\[audio\]'"):
+        resample(noise(0.1), RATE // 2, RATE)

@@ -8,7 +8,7 @@ import pytest
 
 from regard.errors import UserError
 from regard.metrics.normalize_speech import NORMALIZERS, normalize_basic, normalize_english
-from regard.metrics.speech import speech_metrics
+from regard.metrics.speech import paired_bootstrap, speech_metrics
 from regard.metrics.spoken_numbers import CARDINALS, ORDINALS, SCALES, SMALL_WORDS, TENS_WORDS
 
 
@@ -201,3 +201,14 @@ def test_normalizing_again_changes_nothing() -> None:
     for _ in range(500):
         text = normalize_english(" ".join(rng.choices(words, k=rng.randint(1, 7))))
         assert normalize_english(text) == text and normalize_basic(text) == normalize_basic(normalize_basic(text))
+
+
+def test_paired_bootstrap_of_the_word_error_rate() -> None:
+    """The score is the WER of all examples, also where their lengths differ."""
+    references = ["a b c d e f g h", "a", "b c", ""] * 10
+    good, bad = [text.upper() for text in references], ["x"] * 40
+    signatures, (same, other, worse) = paired_bootstrap([good, good, bad], references, "basic")
+    assert same["wer"]["score"] == other["wer"]["score"] == 0 and same["wer"]["p"] is None and other["wer"]["p"] == 1
+    assert worse["wer"]["score"] == pytest.approx(100 * speech_metrics(bad, references, "basic")["wer"])
+    assert worse["wer"]["p"] < 0.01 and worse["wer"]["interval"] > 0
+    assert signatures == {"wer": "percent|examples:40|bootstrap:1000|seed:12345"}

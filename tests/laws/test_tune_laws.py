@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.families import CASES as TOKEN_CASES
-from helpers.families import LOOSE, MEDIA_CASES, case_subject, ids, output_of, sample
+from helpers.families import LOOSE, MEDIA_CASES, case_subject, ids, modality_of, output_of, sample
 from helpers.inputs import inputs
 from torch import nn
 
@@ -193,7 +193,9 @@ def test_rows_are_batch_invariant(pair):
 
 
 PACKED = [
-    each for each in VIRTUAL if output_of(each[0]) not in ("label", "boxes") and "packing" not in LOOSE.get(each[0], ())
+    each
+    for each in VIRTUAL
+    if modality_of(each[0]) == "tokens" and output_of(each[0]) != "label" and "packing" not in LOOSE.get(each[0], ())
 ]
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 import torch.distributed as dist
 from helpers import marian, reads, small
@@ -21,6 +23,7 @@ from regard.config.run import resolve
 from regard.data.batch import Batch
 from regard.parts.inputs import Inputs
 from regard.synthetic.digits import make_digits
+from regard.synthetic.morse import MorseSettings, encode_morse
 from regard.tasks import prepare
 from regard.tasks.objectives import ContrastiveObjective
 from regard.training import progress
@@ -47,6 +50,13 @@ AUGMENTED = {
     "data.erase": 0.5,
     "model.depth_dropout": 0.2,
 }
+SOUNDS = {
+    "data.train": "sounds",
+    "data.frame_masks": 2,
+    "data.bin_masks": 1,
+    "model.channels": 4,
+    "model.decoder_layers": 1,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "translate": ("translate", {"data.train": "train.low,train.up"}),
     "packed": ("translate", {"data.train": "train.low,train.up", "data.packed": True, "data.max_tokens": 40}),
@@ -60,6 +70,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tag": ("tag", {"data.train": "tagged.txt"}),
     "masked": ("masked", MASKED),
     "images": ("classify-image", {"data.train": "images", "model.image": 16, "train.batch": 9, **AUGMENTED}),
+    "sounds": ("transcribe", {**SOUNDS, "data.speed": (0.9, 1.0), "data.noise": 0.5}),
+    "sounds without CTC": ("transcribe", {**SOUNDS, "model.ctc.weight": 0.0}),
     "masked in 4": ("masked", {**MASKED, "train.accumulate": 4}),
 }
 
@@ -152,6 +164,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, (image, label) in enumerate(make_digits(30)["train"]):
         (place := path / "images" / label / f"{number}.png").parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place)
+    (path / "sounds").mkdir()
+    rng = np.random.default_rng(1)
+    for number in range(24):
+        recording = encode_morse("ETAI"[number % 4], rng, MorseSettings(24, silence=(0.1, 0.02 * number)))
+        soundfile.write(path / "sounds" / f"{number}.wav", recording.samples, recording.rate)
+        (path / "sounds" / f"{number}.txt").write_text(recording.text)
     (path / "text.txt").write_text("\n".join(marian.sentences(60, 1)) + "\n")
     (path / "lines.txt").write_text("\n".join(marian.sentences(40, 2)) + "\n")
     return path

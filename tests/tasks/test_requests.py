@@ -28,7 +28,7 @@ from regard.tasks.requests import (
 OLD = Path(__file__).parents[1] / "old"
 TYPES = [
     getattr(types, f"{task}{kind}")
-    for task in ("Translate", "Language", "Classify", "Regression", "Tag", "Masked")
+    for task in ("Translate", "Language", "Classify", "Regression", "Tag", "Masked", "Transcribe")
     for kind in ("Request", "Result")
 ]
 TEXTS = ["The dog", "It will rain in the evening.", "the people sold apples", "Yes"]

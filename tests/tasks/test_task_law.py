@@ -27,7 +27,7 @@ import regard
 from regard.config.tasks import TASKS
 from regard.errors import UserError
 from regard.formats.convert import EXPORTERS
-from regard.synthetic import dates, digits, language_id, python_tags, scenes, stdlib
+from regard.synthetic import dates, digits, language_id, morse, python_tags, scenes, stdlib
 from regard.training import curves
 
 WORLD = 2
@@ -41,6 +41,14 @@ LANGUAGE = {"data.max_tokens": 24, **GENERATE}
 FEW = {"data.examples": 40}
 AUGMENTED = {"data.mixup": 0.5, "data.cutmix": 1.0, "data.randaugment": 2, "data.color": 0.3, "data.erase": 0.5}
 AUGMENTED |= {"data.flip": True, "model.depth_dropout": 0.3}
+CHANGED = {
+    "data.frame_masks": 2,
+    "data.frame_width": 8,
+    "data.bin_masks": 2,
+    "data.bin_width": 5,
+    "data.curriculum": True,
+}
+SPEECH = {**FEW, "model.inner": 48, "model.decoder_layers": 1, "model.channels": 4, "train.tokens": 1500, **CHANGED}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "language": ("language", {**LANGUAGE, "model.family": "gpt", "model.inner": 48}),
     "memory": ("language", {**LANGUAGE, "model.family": "xl", "model.memory": 20, "model.inner": 48, "train.batch": 4}),
@@ -56,6 +64,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**FEW, "model.inner": 48, "model.image": 28, "model.pool": "first", "train.batch": 6, **AUGMENTED},
     ),
     "detect": ("detect", {**FEW, "model.inner": 48, "train.batch": 6, "data.size": 40}),
+    "transcribe": ("transcribe", {**SPEECH, "data.speed": (0.9, 1.0, 1.1), "data.noise": 0.5, "decode.max_tokens": 6}),
+    "transcribe masked": ("transcribe", {**SPEECH, "decode.kind": "ctc", "decode.segment": 0.5}),
 }
 TEXTS = ["4 July 2026", "the 1st of May", "def f(x): return x", "Monday"]
 KILLED = "translate"  # by a signal, in another process; the other cases copy the folder at that moment
@@ -77,6 +87,7 @@ def small_embedded_data() -> Iterator[None]:
         (python_tags, "HELD_OUT", 20),
         (digits, "HELD_OUT", 20),
         (scenes, "HELD_OUT", 20),
+        (morse, "HELD_OUT", 8),
         (stdlib, "stdlib_files", cache(partial(one_module, stdlib.stdlib_files))),
         (curves, "draw", lambda folder: None),
     ]
@@ -95,6 +106,8 @@ def one_module(files: Callable[[str], list[Path]], split: str) -> list[Path]:
 def inputs_of(case: str) -> list[Any]:
     if case in ("classify-image", "detect"):
         return [np.full((20 + 9 * number, 30), 50 * number, np.uint8) for number in range(4)]
+    if case.startswith("transcribe"):
+        return [morse.MorseExamples("test", 4)[number][0] for number in range(4)]
     return ["a <mask> b", "<mask>", "May <mask>"] if case == "masked" else TEXTS
 
 

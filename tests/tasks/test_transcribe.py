@@ -1,0 +1,399 @@
+"""Transcription: what it reads, strategies, requests, details, long recordings, alignment, scores and evaluation."""
+
+import tracemalloc
+import wave
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import regard
+from regard.config.run import change_settings
+from regard.decode.strategies import Beam, BestPath, Greedy, Sample
+from regard.errors import UserError
+from regard.parts.ctc import best_path, force_align
+from regard.processors.read_sound import Sound
+from regard.synthetic import morse
+from regard.tasks.requests import TranscribeRequest
+from regard.tasks.transcribe import TranscribePredictor
+from regard.training import curves
+
+RATE = morse.RATE
+TINY = {
+    "model.width": 16, "model.heads": 2, "model.layers": 1, "model.inner": 32, "model.channels": 4, "data.bins": 12, "data.hop": 10,
+    "data.examples": 200, "train.steps": 1, "train.warmup": 1, "train.tokens": 1200, "train.eval_every": 1, "train.save_every": 1,
+    "train.metric": "loss", "train.tensorboard": False, "device": "cpu", "decode.max_tokens": 8, "decode.beam": 3,
+}  # fmt: skip
+STRATEGIES = {
+    "greedy": {"kind": "greedy"},
+    "beam": {"kind": "beam", "ctc": 0.0},
+    "joint": {"kind": "beam", "ctc": 0.3},
+    "beam of CTC": {"kind": "beam", "ctc": 1.0},
+    "sample": {"kind": "sample", "seed": 3, "nbest": 2},
+    "ctc": {"kind": "ctc"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Any:
+    with mock.patch.object(morse, "HELD_OUT", 6), mock.patch.object(curves, "draw", lambda folder: None):
+        yield
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> TranscribePredictor:
+    """It writes nonsense that depends on what it reads: its weights are larger than those of a training."""
+    found: TranscribePredictor = regard.train("transcribe", TINY, out=tmp_path_factory.mktemp("speech") / "run")
+    with torch.no_grad():
+        for weight in found.module.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> TranscribePredictor:
+    """Without CTC."""
+    out = tmp_path_factory.mktemp("attention") / "run"
+    found: TranscribePredictor = regard.train("transcribe", {**TINY, "model.ctc.weight": 0}, out=out)
+    return found
+
+
+def key(text: str, seed: int = 0, **settings: Any) -> np.ndarray:
+    """The samples of a text in Morse code."""
+    return morse.encode_morse(text, np.random.default_rng(seed), morse.MorseSettings(24, **settings)).samples
+
+
+SOUNDS = [key(text, number) for number, text in enumerate(["E", "CQ DX", "SOS", "A"])]
+
+
+def texts(found: Any) -> list[str]:
+    return [each["text"] for each in found]
+
+
+# --- what it reads ---------------------------------------------------------------------------------------------------
+
+
+def test_every_source_gives_the_same_text(predictor: TranscribePredictor, tmp_path: Path) -> None:
+    """Paths, bytes, samples with a rate, arrays, tensors, and lists of them."""
+    samples, path = SOUNDS[1], tmp_path / "a.wav"
+    soundfile.write(path, samples, RATE, "FLOAT")
+    wanted = predictor.predict(samples)
+    sources: list[Any] = [str(path), path, path.read_bytes(), (samples, RATE), Sound(samples, RATE), samples]
+    sources += [torch.from_numpy(samples), np.stack([samples, samples]), np.stack([samples, samples], 1)]
+    assert isinstance(wanted, str) and wanted
+    assert [predictor.predict(each) for each in sources] == [wanted] * len(sources)
+    assert predictor.predict(sources) == [wanted] * len(sources)
+    assert predictor.predict(iter(sources[:2])) == [wanted] * 2 and predictor.predict([]) == []
+
+
+def test_channels_are_averaged_and_other_rates_resampled(predictor: TranscribePredictor) -> None:
+    one, other = SOUNDS[1], np.roll(SOUNDS[1], 500)
+    assert predictor.predict(np.stack([one, other], 1)) == predictor.predict((one + other) / 2)
+    doubled = np.repeat(key("CQ DX", 1, snr=np.inf), 2).astype(np.float32)
+    record = predictor.predict((doubled, 2 * RATE), details=True)
+    assert record["seconds"] == pytest.approx(len(doubled) / 2 / RATE, abs=2e-3) and record["times"][-1][1] < 9
+
+
+def test_what_is_no_sound_is_refused(predictor: TranscribePredictor, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_text("a text")
+    for raw, words in (
+        (str(tmp_path / "none.wav"), "none.wav does not exist; give the path of a sound file"),
+        (str(tmp_path / "a.wav"), "a.wav cannot be read as sound: it is text; give WAV"),
+        (np.zeros(0, np.float32), "a sound has no samples; expected at least one"),
+        (np.array([0.1, np.nan], np.float32), "has a sample that is no finite number after 0.00 s"),
+        ((SOUNDS[0], 10), "a sound has 10 samples per second; expected 1000 to"),
+        ([np.zeros((2, 3, 4))], r"an array of shape \(2, 3, 4\) is no sound; expected"),
+    ):
+        with pytest.raises(UserError, match=words):
+            predictor.predict(raw)
+
+
+def test_silence_has_no_transcript(predictor: TranscribePredictor) -> None:
+    """Also a single sample, which is no sound."""
+    for silent in (np.zeros(RATE, np.float32), np.zeros(40 * RATE, np.float32), np.full(1, 0.3, np.float32)):
+        with pytest.warns(UserWarning, match="1 of 1 recordings are silent and have no transcript"):
+            record = predictor.predict(silent, details=True)
+        assert (record["text"], record["score"], record["segments"], record["words"]) == ("", None, [], [])
+        assert record["seconds"] == round(len(silent) / RATE, 3)
+    with pytest.warns(UserWarning, match="1 of 2 recordings are silent"):
+        found = predictor.predict([np.zeros(RATE, np.float32), SOUNDS[0]], nbest=2)
+    assert found[0] == [""] and found[1] == predictor.predict(SOUNDS[0], nbest=2)
+
+
+# --- strategies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_recording_alone_is_transcribed_as_in_a_batch(name: str, predictor: TranscribePredictor) -> None:
+    decode: dict[str, Any] = STRATEGIES[name]
+    together = predictor.predict(SOUNDS, **decode)
+    assert [predictor.predict(each, **decode) for each in SOUNDS] == together
+    assert predictor.predict(SOUNDS, batch=2, **decode) == together == predictor.predict(SOUNDS, batch=1, **decode)
+    assert len({*map(str, together)}) > 1
+    detailed = predictor.predict(SOUNDS, details=True, **decode)
+    assert [texts(each["nbest"]) if "nbest" in decode else each["text"] for each in detailed] == together
+
+
+def test_the_best_path_is_that_of_ctc(predictor: TranscribePredictor) -> None:
+    record = predictor.predict(SOUNDS[1], kind="ctc", details=True, length_penalty=0.0, max_tokens=0)
+    encoded = predictor.model.encode(predictor.sound.collate([predictor.sound.encode(SOUNDS[1])]))
+    logprobs = predictor.model.ctc_logits(encoded).log_softmax(-1)
+    (path,) = best_path(logprobs, None, predictor.target.pad)
+    best = torch.unique_consecutive(logprobs[0].argmax(-1)).tolist()
+    assert [span.token for span in path] == [token for token in best if token != predictor.target.pad]
+    assert record["text"] == predictor.target.decode([[span.token for span in path]])[0]
+    assert record["score"] == record["logprob"] == pytest.approx(sum(span.logprob for span in path), rel=1e-5)
+
+
+def test_scores_follow_the_length_penalty(predictor: TranscribePredictor) -> None:
+    for decode in STRATEGIES.values():
+        (result,) = predictor.predict_requests(predictor.requests(SOUNDS[1:2], length_penalty=0.7, **decode))
+        assert result.logprob is not None and result.length > 0
+        assert result.score == pytest.approx(result.logprob / result.length**0.7, rel=1e-5)
+        assert result.score == pytest.approx(result.nbest[0].score, rel=1e-5)
+
+
+def test_several_hypotheses(predictor: TranscribePredictor) -> None:
+    found = predictor.predict(SOUNDS[:2], nbest=3)
+    assert [len({*each}) for each in found] == [3, 3]
+    record = predictor.predict(SOUNDS[0], nbest=3, details=True)
+    scores = [each["score"] for each in record["nbest"]]
+    assert texts(record["nbest"]) == found[0] and scores == sorted(scores, reverse=True)
+
+
+def test_requests_that_differ_answer_as_alone(predictor: TranscribePredictor) -> None:
+    strategies = [Greedy(), Beam(3, 2), Sample(seed=4), BestPath(), None]
+    requests = [TranscribeRequest(sound, strategy) for sound in SOUNDS[:2] for strategy in strategies]
+    requests += [TranscribeRequest(SOUNDS[1], ctc=weight) for weight in (0.0, 1.0)]
+    requests += [TranscribeRequest(SOUNDS[1], segment=0.7), TranscribeRequest(SOUNDS[1], max_tokens=2)]
+    requests += [TranscribeRequest(SOUNDS[1], prefix="AB"), TranscribeRequest(SOUNDS[1], exclude=("E", "T"))]
+    requests += [TranscribeRequest(SOUNDS[1], Beam(3), include=("X",)), TranscribeRequest(SOUNDS[1], details=True)]
+    results = predictor.predict_requests(requests)
+    for request, result in zip(requests, results, strict=True):
+        (alone,) = predictor.predict_requests([request])
+        assert alone.text == result.text and len(alone.segments) == len(result.segments), request.strategy
+        assert alone.score == pytest.approx(result.score, abs=1e-5)
+    segmented, short, prefixed, excluded, included, detailed = results[-6:]
+    assert len(segmented.segments) > 1 and short.length <= 3 and prefixed.text.startswith("AB")
+    assert not {*excluded.text} & {*"ET"} and "X" in included.text and detailed.pieces and not included.pieces
+    with pytest.raises(UserError, match="a request names the adapter 'a', but this predictor has none"):
+        predictor.predict_requests([replace(requests[0], adapter="a")])
+
+
+def test_constraints_are_one_per_recording(predictor: TranscribePredictor) -> None:
+    found = predictor.predict(SOUNDS[:2], prefix=["AB", "C"], exclude=[["E"], ["T"]])
+    assert [each[:1] for each in found] == ["A", "C"] and "E" not in found[0] and "T" not in found[1]
+    kept = predictor.predict(SOUNDS[0], include=["QX"])
+    assert "QX" in kept
+    with pytest.raises(UserError, match="decode.include: the target's vocabulary cannot spell all of 'é'"):
+        predictor.predict(SOUNDS[0], include=["é"])
+
+
+@pytest.mark.parametrize(
+    ("decode", "words"),
+    [
+        ({"kind": "ctc", "nbest": 2}, "decode.nbest is 2 but ctc finds one; use decode.kind=beam or sample"),
+        ({"kind": "ctc", "prefix": "A"}, "need a search, and decode.kind=ctc is none; use decode.kind=beam"),
+        ({"kind": "ctc", "exclude": ["A"]}, "decode.prefix and decode.exclude need a search"),
+        ({"kind": "ctc", "include": ["A"]}, "decode.include needs beam search but decode.kind is ctc"),
+        ({"include": ["A"], "segment": 0.5}, "works for one segment, and the recording has more than 0.5 seconds"),
+        ({"split": True}, "decode.split is true, but a recording has no sentences; decode.segment cuts long ones"),
+        ({"encoder_no_repeat_ngram_size": 2}, "ngram_size is 2, but a recording has no tokens; set it to 0"),
+        ({"segment": 0.05}, "segments of at most 0.05 seconds are too short; expected 0.1 or more"),
+        ({"ctc": 1.5}, "decode.ctc is 1.5; expected at most 1"),
+    ],
+)
+def test_settings_that_cannot_be(decode: dict[str, Any], words: str, predictor: TranscribePredictor) -> None:
+    with pytest.raises(UserError, match=words):
+        predictor.predict(SOUNDS[1], **decode)
+
+
+def test_a_run_without_ctc(attention: TranscribePredictor) -> None:
+    """Times are where the decoder attends; a weight of CTC changes nothing."""
+    assert attention.model.ctc is None and not [name for name in attention.model.state_dict() if "ctc" in name]
+    assert attention.predict(SOUNDS, ctc=0.9) == attention.predict(SOUNDS, ctc=0.0)
+    record = attention.predict(SOUNDS[1], details=True)
+    assert len(record["times"]) == len(record["pieces"]) > 0
+    assert all(0 <= start < end <= record["seconds"] for start, end in record["times"])
+    for what, call in (
+        ("decode.kind=ctc", lambda: attention.predict(SOUNDS[0], kind="ctc")),
+        ("word times", lambda: attention.align(SOUNDS[0], "A")),
+    ):
+        with pytest.raises(UserError, match=f"{what} needs CTC, and this run was trained without; train with model"):
+            call()
+
+
+# --- details ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_details_agree_with_the_scores(name: str, predictor: TranscribePredictor) -> None:
+    record = predictor.predict(SOUNDS[1], details=True, **STRATEGIES[name])
+    pieces, seconds = record["pieces"], len(SOUNDS[1]) / RATE
+    scored = predictor.score(SOUNDS[1], record["text"], details=True)
+    assert pieces and len(record["logprobs"]) == len(pieces) + 1 and len(record["times"]) == len(pieces)
+    if scored["pieces"] == [*pieces, "■"]:  # spaces at the ends are not part of the text
+        assert record["logprobs"] == pytest.approx(scored["logprobs"], abs=1e-4)
+        assert predictor.score(SOUNDS[1], record["text"]) == pytest.approx(sum(record["logprobs"]), abs=1e-3)
+    if name in ("greedy", "beam", "sample") and record["ended"]:
+        assert record["logprob"] == pytest.approx(sum(record["logprobs"]), abs=1e-3)
+    starts = [start for start, _ in record["times"]]
+    assert starts == sorted(starts) and all(0 <= start < end <= seconds for start, end in record["times"])
+    assert [each["word"] for each in record["words"]] == record["text"].split()
+    assert all(0 <= each["start"] < each["end"] <= seconds for each in record["words"])
+    assert record["segments"] == [{"start": 0.0, "end": round(seconds, 3), "text": record["text"]}]
+
+
+def test_more_tokens_than_positions_have_times(predictor: TranscribePredictor) -> None:
+    """CTC cannot align them, so they are where the decoder attends."""
+    short = SOUNDS[0][:400]
+    record = predictor.predict(short, details=True, max_tokens=9, min_tokens=8, ctc=0.0)
+    with pytest.warns(UserWarning, match="no text satisfies decode.* for 1 of 1 recordings"):
+        assert predictor.predict(short, max_tokens=9, min_tokens=8, ctc=0.5) == ""
+    assert len(record["times"]) == len(record["pieces"]) >= 8
+    assert all(0 <= start < end <= 0.05 for start, end in record["times"])
+
+
+def test_scores_are_of_pairs(predictor: TranscribePredictor) -> None:
+    whole = predictor.score(SOUNDS, ["E", "CQ DX", "", "É"])
+    assert whole == pytest.approx(
+        [predictor.score(*each) for each in zip(SOUNDS, ["E", "CQ DX", "", "É"], strict=True)]
+    )
+    assert max(whole) < 0
+    for sounds, given, words in (
+        (SOUNDS, "E", "score takes a recording and its text, or a list of each, not one of both"),
+        (SOUNDS[0], ["E"], "not one of both"),
+        (SOUNDS[0], None, "not one of both"),
+        (SOUNDS, ["E"], "there are 4 recordings and 1 texts; give a text for each recording"),
+    ):
+        with pytest.raises(UserError, match=words):
+            predictor.score(sounds, given)
+
+
+def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tmp_path: Path) -> None:
+    view = predictor.look(SOUNDS[1], "CQ")
+    frames = predictor.sound.encode(SOUNDS[1])
+    assert len(view.source) == -(-len(frames) // 4) and [*view.target] == ["C", "Q", "■"]
+    assert float(view.source[-1]) < len(SOUNDS[1]) / RATE
+    assert torch.allclose(view.cross().sum(-1), torch.ones(3), atol=1e-5)
+    own = predictor.look(SOUNDS[1])
+    assert [*own.target][:-1] == predictor.predict(SOUNDS[1], kind="beam", details=True)["pieces"]
+    own.save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+# --- alignment -------------------------------------------------------------------------------------------------------
+
+
+def test_alignment_is_that_of_ctc(predictor: TranscribePredictor) -> None:
+    found = predictor.align(SOUNDS[1], " CQ  DX ")
+    encoded = predictor.model.encode(predictor.sound.collate([predictor.sound.encode(SOUNDS[1])]))
+    logprobs = predictor.model.ctc_logits(encoded)[0].log_softmax(-1)
+    (ids,) = predictor.target.encode(["CQ DX"])
+    spans, logprob = force_align(logprobs, ids, predictor.target.pad)
+    assert found.text == "CQ DX" and found.logprob == pytest.approx(logprob, rel=1e-5)
+    step, half = 0.04, 0.0125
+    wanted = [(max(first * step + half - 0.02, 0), last * step + half + 0.02) for first, last in spans]
+    wanted = [(first, min(last, len(SOUNDS[1]) / RATE)) for first, last in wanted]
+    assert np.allclose(found.times, wanted, atol=1e-3)
+    assert [each.word for each in found.words] == ["CQ", "DX"]
+    assert (found.words[0].start, found.words[0].end) == (found.times[0][0], found.times[1][1])
+    assert (found.words[1].start, found.words[1].end) == (found.times[3][0], found.times[4][1])
+
+
+def test_texts_that_cannot_be_aligned(predictor: TranscribePredictor) -> None:
+    for sound, text, words in (
+        (SOUNDS[0], "é", "'é' has characters that this run does not know; write it as in the training data"),
+        (SOUNDS[0], " ", "the text is empty, so there is nothing to align; give the words of the recording"),
+        (SOUNDS[0][:100], "ABC", "the recording is too short for its text .*; give the words that are in it"),
+    ):
+        with pytest.raises(UserError, match=words):
+            predictor.align(sound, text)
+
+
+# --- long recordings -------------------------------------------------------------------------------------------------
+
+
+def test_long_recordings_are_cut_and_joined(predictor: TranscribePredictor) -> None:
+    pause = np.random.default_rng(5).normal(0, 1e-4, int(0.6 * RATE)).astype(np.float32)
+    long = np.concatenate([part for sound in SOUNDS * 2 for part in (sound, pause)])
+    record = predictor.predict(long, details=True, segment=2.5, ctc=0.0)
+    segments = record["segments"]
+    assert len(segments) > 3 and all(each["end"] - each["start"] <= 2.5 for each in segments)
+    assert record["text"] == " ".join(text for each in segments if (text := each["text"].strip()))
+    assert [each["word"] for each in record["words"]] == record["text"].split()
+    assert sum(record["logprobs"]) == pytest.approx(
+        sum(predictor.score(cut(long, each), each["text"]) for each in segments), abs=0.05
+    )
+    for each in segments:
+        inside = [word for word in record["words"] if each["start"] <= word["start"] < each["end"]]
+        assert " ".join(word["word"] for word in inside) == each["text"].strip()
+        alone = predictor.predict(cut(long, each), details=True, ctc=0.0)
+        shifted = [(word["word"], word["start"] - each["start"]) for word in inside]
+        assert [word for word, _ in shifted] == [word["word"] for word in alone["words"]]
+        assert np.allclose([start for _, start in shifted], [word["start"] for word in alone["words"]], atol=2e-3)
+    prefixed = predictor.predict(long, segment=2.5, prefix="QQ", details=True)
+    assert [each["text"].startswith("QQ") for each in prefixed["segments"]] == [True] + [False] * (len(segments) - 1)
+    assert len(prefixed["nbest"]) == 1
+
+
+def cut(samples: np.ndarray, segment: dict[str, float]) -> np.ndarray:
+    return samples[round(segment["start"] * RATE) : round(segment["end"] * RATE)]
+
+
+def test_memory_does_not_grow_with_the_recording(predictor: TranscribePredictor, tmp_path: Path) -> None:
+    """Of 1 and of 8 minutes, written block by block."""
+    rng, peaks = np.random.default_rng(2), []
+    for minutes in (1, 8):
+        with wave.open(str(tmp_path / f"{minutes}.wav"), "wb") as file:
+            file.setnchannels(1), file.setsampwidth(2), file.setframerate(RATE)
+            for _ in range(minutes):
+                file.writeframes((rng.normal(0, 3000, 60 * RATE)).astype("<i2").tobytes())
+        tracemalloc.start()
+        (result,) = predictor.predict_requests(
+            [TranscribeRequest(str(tmp_path / f"{minutes}.wav"), BestPath(), segment=3.0)], batch=2
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert result.seconds == pytest.approx(60 * minutes) and len(result.segments) >= 20 * minutes
+        assert [each.start for each in result.segments] == sorted(each.start for each in result.segments)
+    assert peaks[1] < 1.5 * peaks[0] < 2 * 60 * RATE * 4
+
+
+# --- known transcripts, threads --------------------------------------------------------------------------------------
+
+
+def test_evaluation(predictor: TranscribePredictor) -> None:
+    metrics, found, references = predictor.evaluate_with_outputs()
+    assert metrics["examples"] == 6 == len(found) and references == [*morse.make_morse(1)["test"].texts(1)]
+    assert {"wer", "cer", "exact", "loss", "perplexity", "normalize"} <= {*metrics}
+    assert metrics["normalize"] == "none" and metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
+    total = sum(predictor.score([*SOUNDS], ["E", "CQ DX", "SOS", "A"]))
+    rows = [*zip(SOUNDS, ["E", "CQ DX", "SOS", "A"], strict=True)]
+    own = predictor.evaluate([((sound, RATE), text) for sound, text in rows])
+    assert own["loss"] == pytest.approx(-total / (10 + 4), rel=1e-4) and own["examples"] == 4
+    right = [((sound, RATE), f" {predictor.predict(sound).lower()}! ") for sound in SOUNDS if predictor.predict(sound)]
+    assert predictor.evaluate(right)["exact"] == 0
+    normalizing = TranscribePredictor(
+        change_settings(predictor.run, {"eval": {"normalize": "basic"}}),
+        predictor.model,
+        predictor.sound,
+        predictor.target,
+        predictor.device,
+    )
+    metrics = normalizing.evaluate(right)
+    assert (metrics["exact"], metrics["wer"], metrics["normalize"]) == (1, 0, "basic")
+
+
+def test_threads_get_what_each_gets_alone(predictor: TranscribePredictor) -> None:
+    jobs = [(number, name) for number in range(len(SOUNDS)) for name in STRATEGIES]
+    wanted = {job: predictor.predict(SOUNDS[job[0]], **STRATEGIES[job[1]]) for job in jobs}
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda job: (job, predictor.predict(SOUNDS[job[0]], **STRATEGIES[job[1]])), jobs * 2))
+    assert all(wanted[job] == each for job, each in found)
