@@ -1,0 +1,53 @@
+"""Draws docs/images/morse.png: `python docs/images/make_morse.py RUN`, a run that has learned the embedded Morse code.
+
+It also prints how far the times of forced alignment and the peaks of attention are from the true times.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import regard
+from regard.synthetic.morse import MorseSettings, encode_morse
+
+MESSAGE = "CQ DE W1AW = GOOD NIGHT"
+SETTINGS = MorseSettings(speed=22, snr=15, fading=0.2, jitter=0.03, drift=5)
+
+
+def main(run: str) -> None:
+    predictor = regard.load(run)
+    recording = encode_morse(MESSAGE, np.random.default_rng(7), SETTINGS)
+    sound = recording.samples, recording.rate
+    frames = predictor.sound.encode(sound)
+    (ids,) = predictor.target.encode([recording.text])
+    times = np.array(predictor.times.align(frames, ids).times)
+    view = predictor.look(sound, recording.text)
+    attention = view.cross()[: len(ids)].numpy()
+    seconds = len(recording.samples) / recording.rate
+    figure = Figure(figsize=(11, 5.2), dpi=110, layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
+    top.imshow(frames.T, origin="lower", aspect="auto", cmap="Greys", extent=(0, seconds, 0, frames.shape[1]))
+    for letter, (start, end), own in zip(recording.text, recording.onsets, times, strict=True):
+        top.text((start + end) / 2, frames.shape[1] * 0.86, letter, ha="center", fontsize=10, color="#1f4e9e")
+        top.plot([start, end], [frames.shape[1] * 0.8] * 2, color="#1f4e9e", linewidth=2)
+        top.plot(own.mean(), frames.shape[1] * 0.72, marker="v", color="#c0392b", markersize=6)
+    top.set_ylabel("frequency bin")
+    top.set_title("frames; blue: true times of the characters, red: forced alignment", fontsize=10)
+    bottom.imshow(attention, aspect="auto", cmap="Blues", extent=(0, seconds, len(ids), 0))
+    for row, (start, end) in enumerate(recording.onsets):
+        bottom.plot([start, end], [row + 0.5] * 2, color="#c0392b", linewidth=1)
+    bottom.set_yticks(np.arange(len(ids)) + 0.5, list(recording.text), fontsize=8)
+    bottom.set_xlabel("seconds")
+    bottom.set_title("cross-attention of the decoder; red: true times", fontsize=10)
+    figure.savefig(Path(__file__).parent / "morse.png")
+    spoken = [place for place, letter in enumerate(recording.text) if letter != " "]
+    ends = recording.onsets[spoken, 1]
+    peaks = np.array([predictor.times.center(place) for place in attention.argmax(1)])[spoken]
+    for name, found in (("alignment", times.mean(1)[spoken]), ("attention", peaks)):
+        print(f"{name}: median distance from the end of a character {1000 * np.median(np.abs(found - ends)):.0f} ms")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
