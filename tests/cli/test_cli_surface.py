@@ -39,6 +39,7 @@ SURFACE = {
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
     "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
+    "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
     "list": [],
 }
@@ -171,7 +172,8 @@ def test_no_verb_prints_plain_help(capsys):
         (["trian"], "regard: there is no verb 'trian'; did you mean train?"),
         (
             ["xyzzy"],
-            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, convert, list",
+            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align-audio, "
+            "convert, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),
