@@ -28,7 +28,7 @@ def main(run: str) -> None:
     seconds = len(recording.samples) / recording.rate
     figure = Figure(figsize=(11, 5.2), dpi=110, layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
-    top.imshow(frames.T, origin="lower", aspect="auto", cmap="Greys", extent=(0, seconds, 0, frames.shape[1]))
+    top.imshow(frames.T, origin="lower", aspect="auto", cmap="gray_r", extent=(0, seconds, 0, frames.shape[1]))
     for letter, (start, end), own in zip(recording.text, recording.onsets, times, strict=True):
         top.text((start + end) / 2, frames.shape[1] * 0.86, letter, ha="center", fontsize=10, color="#1f4e9e")
         top.plot([start, end], [frames.shape[1] * 0.8] * 2, color="#1f4e9e", linewidth=2)

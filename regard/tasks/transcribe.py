@@ -238,7 +238,10 @@ class TranscribeJob(TrainingJob):
         metrics = {"loss": loss, "perplexity": float(np.exp(loss))}
         if self.run.train.metric in metrics:
             return metrics
-        found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], VALIDATION_DECODE)
+        # Without a search, by the part of the model that counts more in beam search.
+        by_ctc = self.predictor.model.ctc_weight and self.run.decode.ctc > 0.5
+        decode = VALIDATION_DECODE | {"kind": "ctc" if by_ctc else "greedy"}
+        found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
         return metrics | {name: found[name] for name in SPEECH_METRICS}
 
 
