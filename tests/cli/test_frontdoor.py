@@ -13,7 +13,9 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from helpers import marian, reads
 from PIL import Image
@@ -23,6 +25,7 @@ from regard.cli import main
 from regard.cli.runner import is_out_of_memory
 from regard.errors import UserError
 from regard.files import atomic_write
+from regard.synthetic.morse import RATE, encode_morse
 
 TINY = (
     "model.size=tiny",
@@ -556,6 +559,20 @@ PLAIN = ["model.width=32", "model.heads=2", "model.layers=1", "model.inner=64", 
 SMALL = {"translate": TINY, "language": [*PLAIN, "data.max_tokens=32"], "masked": PLAIN}
 SMALL["classify-image"] = [*PLAIN[:4], "train.batch=8", "train.warmup=2"]
 SMALL["detect"] = ["model.size=tiny", "train.batch=4", "train.warmup=2", "model.layers=1", "model.decoder_layers=1"]
+SMALL["transcribe"] = [
+    "model.width=32",
+    "model.channels=4",
+    "train.warmup=2",
+    "train.metric=loss",
+    "decode.max_tokens=9",
+]
+
+
+def write_recordings(folder: Path) -> None:
+    """a.wav, and recordings.tsv, which names it with different texts."""
+    rng = np.random.default_rng(1)
+    soundfile.write(folder / "a.wav", encode_morse("THE WORDS", rng).samples, RATE)
+    (folder / "recordings.tsv").write_text("".join(f"a.wav\tTHE WORDS {letter}\n" for letter in "THEWORDS" * 2))
 
 
 def write_photos(folder: Path) -> None:
@@ -587,6 +604,7 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
         "1\tthe\t_\tDET\n2\tdog\t_\tNOUN\n\n".replace("\n", "\t_" * 6 + "\n", 2) * 20
     )
     write_photos(tmp_path)
+    write_recordings(tmp_path)
     for name in ("a", "b"):
         shutil.copytree(run, tmp_path / "runs" / name)
     commands = [line for block in code_blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]
