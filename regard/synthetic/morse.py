@@ -225,6 +225,7 @@ class MorseExamples(Examples):
     def __init__(self, split: str, count: int) -> None:
         self.split, self.count_of = split, count
         self.name, self.counts = f"embedded {split} Morse code", {"examples": count}
+        self._lengths: dict[int, int] = {}  # that were asked for
 
     def __len__(self) -> int:
         return self.count_of
@@ -243,10 +244,12 @@ class MorseExamples(Examples):
 
     def length(self, index: int) -> int:
         """The number of samples, without making them."""
-        rng = self._rng(index)
-        text = self._text(rng)
-        settings = MorseSettings.random(rng)
-        return key_text(text, rng, settings).samples
+        if index not in self._lengths:
+            rng = self._rng(index)
+            text = self._text(rng)
+            settings = MorseSettings.random(rng)
+            self._lengths[index] = key_text(text, rng, settings).samples
+        return self._lengths[index]
 
     def seconds(self, index: int) -> float:
         return self.length(index) / RATE

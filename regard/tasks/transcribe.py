@@ -62,7 +62,6 @@ TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, Tr
 SOUND, TEXT = "sound", "text"  # the fields of an example
 OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment"  # fields of a request: decode.*
 STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
-CHUNK = 4  # batches of segments in memory: the segments of a batch have similar lengths
 SPEECH_METRICS = ("wer", "cer", "exact")
 
 
@@ -71,8 +70,6 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
 
     Recordings that are longer than those of the training are cut at pauses. Memory does not grow with their length.
     """
-
-    model: SpeechModel
 
     def __init__(
         self, run: Run, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device
