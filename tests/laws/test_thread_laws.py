@@ -13,7 +13,7 @@ from regard.adapt import tune
 from regard.adapt.precision import FusedQKVAttention, PrepackedLinear, apply
 from regard.config.tuning import Adapter, Lora, Prefix, Prompt
 from regard.parts import Attention, Inputs
-from regard.testing.subjects import Writer
+from regard.testing.subjects import TargetTokens, Writer
 
 THREADS, CALLS = 6, 3
 METHODS = {
@@ -52,6 +52,8 @@ def threads_agree(case: tuple[str, str], model: nn.Module) -> None:
 
     @torch.no_grad()
     def call(given: Inputs) -> Tensor:
+        if isinstance(subject, TargetTokens) and given.modality != "tokens":
+            return torch.cat([*subject.read(given), *subject.step(subject.target[:2], subject.start(2, None))])
         if isinstance(subject, Writer):
             return torch.cat([subject.write(given.values), subject.step(given.values, subject.start(2, None))])
         return torch.stack(subject.read(given))
