@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .base import Array, Rng, to_array
 from .read_sound import RawSound as RawSound
 from .read_sound import Sound as Sound
@@ -25,12 +26,22 @@ class AudioProcessor(SoundFrames):
     In training, SpecAugment replaces random ranges of frames and of bins by the mean of the sound.
     """
 
+    seconds: int = 0  # silence is added up to this length, and longer sound is cut to it, as by Whisper: 30; 0: neither
+
     kind: ClassVar[str] = "audio"
     file: ClassVar[str] = "audio.json"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seconds < 0:
+            raise UserError(f"sound of {self.seconds} seconds is not possible; expected 0 (any length) or more")
+
     def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Sound, or samples at `rate` in -1…1."""
-        frames = self._log_mel(torch.from_numpy(self.samples(raw)))
+        samples = torch.from_numpy(self.samples(raw))
+        if self.seconds:  # before the loudest sets the floor of all frames
+            samples = torch.nn.functional.pad(samples, (0, self.seconds * self.rate - len(samples)))
+        frames = self._log_mel(samples)
         return frames if rng is None else self.mask_ranges(frames, rng, frames.mean(), len(frames))
 
     def decode(self, values: Array | Tensor) -> Sound:

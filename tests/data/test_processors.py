@@ -344,6 +344,21 @@ def test_frames_agree_with_whisper():
             assert np.abs(found - expected.T).max() < 1e-4
 
 
+@pytest.mark.parametrize("bins", [80, 128])
+@pytest.mark.parametrize("seconds", [0.5, 2.01, 3, 4.3])
+def test_padded_frames_agree_with_whisper(bins, seconds):
+    """Silence is added, and long sound is cut, before the loudest frame sets the floor."""
+    from transformers import WhisperFeatureExtractor
+
+    whisper, ours = WhisperFeatureExtractor(bins, chunk_length=3), AudioProcessor(bins=bins, seconds=3)
+    samples = np.random.default_rng(3).normal(0, 1e-5, int(seconds * 16000)).astype(np.float32)
+    samples[48000:] *= 1e4  # what is cut must not set the floor
+    expected = whisper(samples, sampling_rate=16000, return_tensors="np")["input_features"][0].T
+    assert ours.encode(samples).shape == expected.shape == (300, bins)
+    assert np.abs(ours.encode(samples) - expected).max() < 1e-4
+    assert ours.collate([ours.encode(samples), ours.encode(tone(440))]).valid is None
+
+
 @pytest.mark.parametrize(("width", "error"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
 def test_wav_files_of_every_width(width, error, tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(tone(440), width=width))
@@ -487,6 +502,7 @@ SAVED = [
     ImageProcessor(resize=(30, 40), crop=0, **CLIP, scale=(0.3, 0.9)),
     ImageProcessor(resize=256),
     AudioProcessor(bins=128, hop=80),
+    AudioProcessor(seconds=30),
     BoxProcessor("xywh"),
 ]
 
@@ -535,6 +551,7 @@ def test_every_builtin_kind_has_its_name():
         ({"kind": "image", "version": 1, "resample": "magic"}, "resample is 'magic'; expected one of nearest, "),
         ({"kind": "image", "version": 1, "std": [1, 1, 0]}, r"mean is .* and std \(1, 1, 0\); expected three numbers each"),
         ({"kind": "image", "version": 1, "scale": [0.5, 2]}, r"scale is \(0.5, 2\); expected two shares"),
+        ({"kind": "audio", "version": 1, "seconds": -1}, "sound of -1 seconds is not possible; expected 0"),
         ({"kind": "audio", "version": 1, "hop": 500}, "frames of rate=16000, bins=80, window=400, hop=500 are not possible"),
         ({"kind": "audio", "version": 1, "bin_width": 90}, "a mask of 90 bins does not fit 80"),
         ({"kind": "boxes", "version": 1, "format": "xxyy"}, "the box format is 'xxyy'; expected xyxy or xywh"),
