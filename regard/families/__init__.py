@@ -23,6 +23,7 @@ BUILTIN: dict[str, str | ModuleType] = {
     "vit": "regard.families.vit",
     "detr": "regard.families.detr",
     "speech": "regard.families.speech",
+    "whisper": "regard.families.whisper",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

@@ -73,6 +73,7 @@ class SpeechModel(Seq2SeqModel, Protocol):
     """A sequence-to-sequence model whose encoder may also predict the tokens, by CTC."""
 
     ctc_weight: float  # of the CTC loss; 0: it has none
+    stride: int  # frames of an encoder position
 
     def ctc_logits(self, encoded: Encoded) -> Tensor:
         """(batch, positions of the encoder, vocab); PAD is the blank."""
@@ -149,14 +150,16 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, speech, t5, transformer, vit, xl
+    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, speech, t5, transformer, vit, whisper, xl
 
-    _: tuple[Family, ...] = (transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech)
+    _: tuple[Family, ...] = (
+        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper,
+    )  # fmt: skip
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
-    def _check_speech(model: speech.Model) -> SpeechModel:
+    def _check_speech(model: speech.Model | whisper.Model) -> SpeechModel:
         return model
 
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:

@@ -68,6 +68,8 @@ SPEC = ModelSpec(
 
 
 class Model(nn.Module):
+    stride = 4  # frames of an encoder position
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.scale, self.ctc_weight, self.bins = c.width**0.5, c.ctc.weight, c.bins

@@ -1,7 +1,8 @@
-"""Frames of sound, of which convolutions leave every fourth."""
+"""Frames of sound, of which convolutions leave every fourth or every second."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class FrameConvolutions(nn.Module):
@@ -29,3 +30,23 @@ class FrameConvolutions(nn.Module):
 def mask_frames(x: Tensor, valid: Tensor | None) -> Tensor:
     """x (batch, channels, frames, bins) with zeros in invalid frames."""
     return x if valid is None else x * valid[:, None, :, None].to(x.dtype)
+
+
+class TimeConvolutions(nn.Module):
+    """Whisper: two convolutions over time, the second with stride 2: (batch, frames, bins) -> width.
+
+    Invalid frames are zero before each convolution, as the border is: padding changes nothing.
+    """
+
+    def __init__(self, bins: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(bins, width, 3, padding=1)
+        self.second = nn.Conv1d(width, width, 3, 2, padding=1)
+
+    def forward(self, frames: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The vectors (batch, frames / 2, width), and which of them are valid."""
+        x = frames.to(self.first.weight.dtype).transpose(1, 2)  # (batch, bins, frames)
+        for convolution in (self.first, self.second):
+            x = x if valid is None else x * valid[:, None].to(x.dtype)
+            x = F.gelu(convolution(x))
+        return x.transpose(1, 2), None if valid is None else valid[:, ::2]

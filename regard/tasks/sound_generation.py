@@ -166,4 +166,7 @@ class SoundGeneration(SourceGeneration[Array]):
 
     def require_ctc(self, what: str) -> None:
         if not self.model.ctc_weight:
-            raise UserError(f"{what} needs CTC, and this run was trained without; train with model.ctc.weight=0.3")
+            raise UserError(
+                f"{what} needs CTC, and this run was trained without; train with model.ctc.weight=0.3 and "
+                "model.family=speech"
+            )

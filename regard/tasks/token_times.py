@@ -15,8 +15,6 @@ from ..processors.filterbank import FilterbankProcessor
 from ..processors.tokenizers import Tokenizer
 from .transcripts import Span, TokenTrace
 
-STRIDE = 4  # frames of an encoder position
-
 
 class TokenTimes:
     """Log-probabilities and times of tokens."""
@@ -26,11 +24,11 @@ class TokenTimes:
 
     def center(self, position: int) -> float:
         """The time of an encoder position, in seconds."""
-        return self.sound.seconds_of(position * STRIDE)
+        return self.sound.seconds_of(position * self.model.stride)
 
     def span(self, first: int, last: int) -> Span:
         """The time of encoder positions, from the first to the last."""
-        half = STRIDE / 2 * self.sound.hop / self.sound.rate
+        half = self.model.stride / 2 * self.sound.hop / self.sound.rate
         return max(self.center(first) - half, 0.0), self.center(last) + half
 
     @torch.no_grad()

@@ -130,6 +130,10 @@ MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "decoder": {"ctc": {"weight": 0}, "prenorm": False, "positions": {"kind": "rotary"}, "decoder_layers": 1},
         "gated rms": {"feed": {"kind": "gated"}, "norm": {"kind": "rms"}, "positions": {"kind": "buckets"}},
     },
+    "whisper": {
+        "paper": {},
+        "untied": {"tied": False, "decoder_layers": 1, "feed": {"kind": "gated"}, "norm": {"kind": "rms"}},
+    },
 }
 CASES = [(family, name) for family in FAMILIES for name in VARIANTS.get(family, ())]  # models of tokens
 MEDIA_CASES = [(family, name) for family, variants in MEDIA_VARIANTS.items() for name in variants]

@@ -9,11 +9,8 @@ from helpers.inputs import inputs
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.families import cnn, gpt, rnn, t5, xl
-from regard.parts import Cache
-
-from .whisper import Config as WhisperConfig
-from .whisper import Whisper, frames
+from regard.families import cnn, gpt, rnn, t5, whisper, xl
+from regard.parts import Cache, Inputs
 
 
 def close(ours: Tensor, theirs: Tensor, bound: float = 1e-4) -> None:
@@ -114,11 +111,11 @@ def stepped(name: str) -> Stepped:
     if name in ("xl", "mixed"):
         return alone(mixed() if name == "mixed" else xl.Model(xl.Config(**SMALL, memory=64)))
     if name == "whisper":
-        model, mels = loud(Whisper(WhisperConfig()), spread=1.5), torch.randn(3, 8, 20)
+        model, frames = loud(whisper.Model(whisper.Config(**SMALL, bins=8)), spread=1.5), torch.randn(3, 20, 8)
         return Stepped(
             model,
-            lambda capacity: model.start(frames(mels), 3, capacity),
-            lambda ids, row: model(frames(mels[row].expand(len(ids), -1, -1)), inputs(ids)),
+            lambda capacity: model.start(Inputs("frames", frames), 3, capacity),
+            lambda ids, row: model(Inputs("frames", frames[row].expand(len(ids), -1, -1)), inputs(ids)),
         )
     model = loud(rewriting(), spread=0.5) if name == "t5" else loud(older, spread=1.5)
     source, valid = torch.randint(50, (3, 9)), ragged([9, 4, 7])

@@ -22,7 +22,7 @@ FITTING = {
     "masked": "bert longformer bigbird",
     "classify-image": "vit",
     "detect": "detr",
-    "transcribe": "speech",
+    "transcribe": "speech whisper",
 }
 
 

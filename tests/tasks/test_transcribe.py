@@ -151,6 +151,19 @@ def test_the_best_path_is_that_of_ctc(predictor: TranscribePredictor) -> None:
     assert record["score"] == record["logprob"] == pytest.approx(sum(span.logprob for span in path), rel=1e-5)
 
 
+def test_whisper_is_trained_from_scratch(tmp_path: Path) -> None:
+    """It has no CTC, and its encoder positions are two frames."""
+    settings = {key: value for key, value in TINY.items() if key != "model.channels"} | {"model.family": "whisper"}
+    found: TranscribePredictor = regard.train("transcribe", settings, out=tmp_path / "run")
+    record = found.predict(SOUNDS[1], details=True)
+    assert regard.load(tmp_path / "run").predict(SOUNDS[1], details=True) == record
+    assert [end - start for start, end in record["times"]] == pytest.approx([0.02] * len(record["pieces"]), abs=2e-3)
+    with pytest.raises(UserError, match="decode.kind=ctc needs CTC, .* model.family=speech"):
+        found.predict(SOUNDS[1], kind="ctc")
+    with pytest.raises(UserError, match="cannot become --to huggingface: model.family is whisper"):
+        regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
+
+
 def test_scores_follow_the_length_penalty(predictor: TranscribePredictor) -> None:
     for decode in STRATEGIES.values():
         (result,) = predictor.predict_requests(predictor.requests(SOUNDS[1:2], length_penalty=0.7, **decode))

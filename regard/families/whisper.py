@@ -1,0 +1,148 @@
+"""Whisper (2212.04356): log-mel frames through two convolutions, then an encoder and a decoder with the norm first.
+
+The encoder has fixed sinusoidal positions, the decoder learned ones. Keys have no bias, and the head is tied.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Count, Positive, Share
+from ..errors import UserError
+from ..parts import Cache, Cross, Dropout, Encoded, Inputs, Layer, Mask, Residual, SinusoidPositions, Stack, slots
+from ..parts.frames import TimeConvolutions
+from ..parts.init import fan_in, glorot, initialize, normal, ones, zeros
+from .spec import ModelSpec
+
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["whisper"] = "whisper"
+    size: str = "base"
+    vocab: Count = 0  # 0: the tokenizer's size
+    bins: Positive = 80  # of a frame; 128 since large-v3
+    width: Positive = 512
+    heads: Positive = 8
+    layers: Positive = 6
+    decoder_layers: Count = 0  # 0: equal to `layers`
+    inner: Positive = 2048
+    dropout: Share = 0.0
+    tied: bool = True  # the head shares the embeddings
+    source_positions: Positive = 1500  # of the encoder, two frames each: 30 seconds
+    attention: slots.Dense = slots.Dense()
+    positions: slots.Learned = slots.Learned(tokens=448)  # of the decoder
+    feed: Feed = slots.Feed(act="gelu")
+    norm: Norm = slots.LayerNorm()
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "Config":
+        slots.check_widths(self.width, self.heads, slots.Sinusoid())
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 64, "heads": 4, "layers": 2, "inner": 128},
+    "whisper-tiny": {"width": 384, "heads": 6, "layers": 4, "inner": 1536},
+    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
+    "small": {"width": 768, "heads": 12, "layers": 12, "inner": 3072},
+    "medium": {"width": 1024, "heads": 16, "layers": 24, "inner": 4096},
+    "large": {"width": 1280, "heads": 20, "layers": 32, "inner": 5120},
+    "large-v3": {"width": 1280, "heads": 20, "layers": 32, "inner": 5120, "bins": 128},
+    "turbo": {"width": 1280, "heads": 20, "layers": 32, "decoder_layers": 4, "inner": 5120, "bins": 128},
+}
+SPEC = ModelSpec(
+    frozenset({"frames"}), frozenset({"target"}), ("beam", "greedy", "sample"), head_modules=("target", "head")
+)
+
+
+class Model(nn.Module):
+    ctc_weight = 0.0  # it has no CTC
+    stride = 2  # frames of an encoder position
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.bins, self.max_frames = c.bins, self.stride * c.source_positions
+        self.front = TimeConvolutions(c.bins, c.width)
+        self.target = nn.Embedding(c.vocab, c.width)
+        self.dropout = Dropout(c.dropout)
+        norm = partial(c.norm.build, c.width)
+        residual = lambda: Residual(norm(), True, c.dropout)  # noqa: E731
+        attend = partial(c.attention.build, c.width, c.heads, key_bias=False)
+        feed = partial(c.feed.build, c.width, c.inner)
+        self.encoder = Stack(
+            [Layer(attend(), feed(), residual) for _ in range(c.layers)],
+            norm(),
+            SinusoidPositions(c.width, "whisper"),
+        )
+        self.decoder = Stack(
+            [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
+            norm(),
+            c.positions.build(c.width, c.heads, causal=True),
+            causal=True,
+        )
+        self.head = nn.Linear(c.width, c.vocab, bias=False)
+        initialize(self, INITIAL)
+        if c.tied:
+            self.head.weight = self.target.weight
+
+    def random_inputs(self, rows: int) -> list[Inputs]:
+        """Frames of noise and random tokens, to probe the model with."""
+        weight, generator = self.front.first.weight, torch.Generator().manual_seed(1)
+        frames = torch.randn(rows, min(64, self.max_frames), self.bins, generator=generator).to(weight)
+        tokens = torch.randint(self.target.num_embeddings, (rows, 8), generator=generator)
+        return [Inputs("frames", frames), Inputs("tokens", tokens.to(weight.device))]
+
+    def encode(self, source: Inputs) -> Encoded:
+        """Without `valid`, all frames count: the published models read silence up to 30 seconds."""
+        if source.values.size(1) > self.max_frames:
+            raise UserError(
+                f"a recording of {source.values.size(1)} frames is longer than the {self.max_frames} that the model "
+                "reads; lower data.max_seconds and decode.segment, or train with more model.source_positions"
+            )
+        x, valid = self.front(source.values, source.valid)
+        states: Tensor = self.encoder(self.dropout(self.encoder.add_positions(x)), Mask(key_valid=valid))
+        return Encoded(states, valid)
+
+    def ctc_logits(self, encoded: Encoded) -> Tensor:
+        raise AssertionError("Whisper has no CTC")
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        return self._decode(target.values, target.mask(), encoded.cross())
+
+    def _decode(self, tokens: Tensor, mask: Mask, cross: Cross | None = None, cache: Cache | None = None) -> Tensor:
+        x = self.decoder.add_positions(self.target(tokens), mask.positions)
+        states: Tensor = self.decoder(self.dropout(x), mask, cross, cache)
+        return states  # (batch, target, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
+
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
+
+    def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Cache:
+        """A cache for `step` that holds every layer's projection of the source."""
+        assert source is not None and rows == len(source), "a sequence-to-sequence model reads one source per row"
+        return self.start_encoded(self.encode(source), rows, capacity)
+
+    def start_encoded(self, encoded: Encoded, rows: int, capacity: int | None = None) -> Cache:
+        """`start` with a source that is encoded already."""
+        return self.decoder.cache(rows, capacity, encoded.cross())
+
+    def step(self, tokens: Tensor, cache: Cache, valid: Tensor | None = None) -> Tensor:
+        return self.logits(self._decode(tokens, cache.next_mask(tokens, valid), cache=cache))
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r"front\..*\.weight": fan_in,
+    r"(target|head|.*table)\.weight": normal(0.02),
+    r".*(query|key|value|out|into|gate)\.weight": glorot,
+}
