@@ -16,7 +16,8 @@ from regard.families import gpt as gpt_family
 from regard.families import longformer as longformer_family
 from regard.families import t5 as t5_family
 from regard.families import transformer as transformer_family
-from regard.formats.huggingface import bert, bigbird, gpt2, llama, longformer, marian, t5
+from regard.families import whisper as whisper_family
+from regard.formats.huggingface import bert, bigbird, gpt2, llama, longformer, marian, t5, whisper
 from regard.formats.huggingface.config_table import (
     REQUIRED,
     ConfigTable,
@@ -187,6 +188,18 @@ CASES = {
         {"vocab": counts, "width": counts, "heads": counts, "head_width": counts, "layers": st.integers(4, 6),
          "decoder_layers": st.integers(0, 3), "inner": counts, "dropout": shares, "attention.dropout": shares, "tied": st.booleans(), "feed.kind": st.sampled_from(["plain", "gated"]),
          "feed.act": acts, "norm.eps": eps, "positions.buckets": st.integers(4, 9), "positions.far": st.integers(9, 20)},
+    ),
+    "whisper": Case(
+        whisper.CONFIG, whisper_family.Config, whisper_family.SIZES,
+        [as_json(hf.WhisperConfig(decoder_layers=2, num_mel_bins=128), architectures=["WhisperForConditionalGeneration"]),
+         as_json(hf.WhisperConfig(activation_function="relu", max_target_positions=9, dropout=0.1, activation_dropout=0.2),
+                 architectures=["WhisperForConditionalGeneration"])],
+        {},
+        {"vocab": counts, "bins": counts, "heads": counts, "layers": st.integers(4, 6), "decoder_layers": st.integers(0, 3),
+         "inner": counts, "dropout": shares, "tied": st.booleans(), "source_positions": counts, "positions.tokens": counts,
+         "attention.dropout": shares, "attention.scaled": st.sampled_from([True, True, False]), "feed.act": acts,
+         "feed.dropout": shares, "norm.eps": st.sampled_from([1e-5, 1e-5, 0.1])},
+        (), widen,
     ),
 }  # fmt: skip
 

@@ -48,6 +48,7 @@ IMPORTERS = {  # by model_type: a module with `from_huggingface` (config.json to
     "vit": "regard.formats.huggingface.vit",
     "detr": "regard.formats.huggingface.detr",
     "resnet": "regard.formats.huggingface.resnet",
+    "whisper": "regard.formats.huggingface.whisper",
 }
 
 

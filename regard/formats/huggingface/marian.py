@@ -115,14 +115,14 @@ def from_huggingface(theirs: JsonMapping) -> transformer.Config:
 COMPUTED = (r"model\.(en|de)coder\.embed_positions\.weight",)  # the sinusoid, which some files hold
 
 
-def _attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
+def attention_names(ours: str, theirs: str) -> dict[str, str | WeightRule]:
     maps = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
     return prefixed(ours, theirs, maps) | {f"{ours}_residual.norm": f"{theirs}_layer_norm"}
 
 
 def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     """Our weight names to theirs."""
-    layer = _attention_names("attention", "self_attn") | {
+    layer = attention_names("attention", "self_attn") | {
         "feed.into": "fc1",
         "feed.out": "fc2",
         "feed_residual.norm": "final_layer_norm",
@@ -131,7 +131,7 @@ def names(c: transformer.Config) -> dict[str, str | WeightRule]:
     shared = () if c.target_vocab else ("model.shared.weight",)
     return (
         prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
-        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | _attention_names("cross", "encoder_attn"))
+        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
         | {"source.weight": one_of(*shared, source), "target.weight": one_of(*shared, target)}
         | {
             "head.weight": one_of("lm_head.weight", *((*shared, target) if c.tied else ())),

@@ -1,0 +1,215 @@
+"""Whisper folders: the tables of config.json and weight names, preprocessor_config.json; reader and writer.
+
+The tokenizer files and generation_config.json are kept as they are, so that a folder that was read is written whole.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ...errors import UserError
+from ...families import whisper
+from ...files import JsonMapping, JsonObject, read_optional_json, write_json
+from ...parts.positions import SinusoidPositions
+from ...processors.audio import AudioProcessor
+from ...processors.external import FolderTokenizer
+from . import causal
+from .bert import ACTIVATIONS
+from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, json_text, present
+from .control_ids import check_control_ids, check_vocabulary
+from .folder import parse_config, read_weights
+from .generation import GENERATION_FILE, read_generation_config
+from .image_settings import PROCESSOR
+from .marian import attention_names, both_sides, read_depth, write_depth
+from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
+
+ARCHITECTURE = "WhisperForConditionalGeneration"
+KEPT_FILES = (
+    GENERATION_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "normalizer.json",
+)  # fmt: skip
+
+# --- config.json -----------------------------------------------------------------------------------------------------
+
+
+def read_architecture(theirs: JsonMapping) -> JsonObject:
+    names = present(theirs, "architectures", [ARCHITECTURE])
+    if names != [ARCHITECTURE]:
+        raise ValueError(f"architectures is {names}; regard reads {ARCHITECTURE}")
+    return {}
+
+
+CONFIG = ConfigTable(
+    (
+        Joint(read_architecture, lambda c: {"architectures": [ARCHITECTURE]}),
+        Only("scale_embedding", False, "regard reads Whisper folders without it"),
+        Field("vocab", "vocab_size"),
+        Field("bins", "num_mel_bins", 80),
+        Field("width", "d_model"),
+        both_sides("heads", "attention_heads"),
+        Joint(read_depth, write_depth),
+        both_sides("inner", "ffn_dim"),
+        Field("dropout", "dropout", 0.0),
+        Field("tied", "tie_word_embeddings", True),
+        Field("source_positions", "max_source_positions", 1500),
+        Fixed("attention.kind", "dense", "expected dense"),
+        Fixed("attention.scaled", True, "expected true: Whisper scales its scores"),
+        Field("attention.dropout", "attention_dropout", 0.0),
+        Fixed("positions.kind", "learned", "expected learned"),
+        Field("positions.tokens", "max_target_positions", 448),
+        Fixed("feed.kind", "plain", "expected plain"),
+        Field("feed.act", "activation_function", "gelu", **choice("activation_function", ACTIVATIONS)),
+        Field("feed.dropout", "activation_dropout", 0.0),
+        Fixed("norm.kind", "layer", "expected layer"),
+        Fixed("norm.eps", 1e-5, "expected 1e-05"),
+    )
+)
+
+
+def from_huggingface(theirs: JsonMapping) -> whisper.Config:
+    """Their config.json as our Config; ValueError names what regard cannot represent."""
+    return whisper.Config(size="whisper", **CONFIG.read(theirs))
+
+
+unsupported = CONFIG.unsupported
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+SINUSOID = "model.encoder.embed_positions.weight"  # computed here, stored there
+TOLERANCE = 0.01  # of its values: half precision rounds by 0.004
+
+
+def names(c: whisper.Config) -> dict[str, str | WeightRule]:
+    """Our weight names to theirs."""
+    layer = attention_names("attention", "self_attn") | {
+        "feed.into": "fc1",
+        "feed.out": "fc2",
+        "feed_residual.norm": "final_layer_norm",
+    }
+    table, head = "model.decoder.embed_tokens.weight", "proj_out.weight"
+    return (
+        prefixed("encoder.layers.*", "model.encoder.layers.*", layer)
+        | prefixed("decoder.layers.*", "model.decoder.layers.*", layer | attention_names("cross", "encoder_attn"))
+        | {
+            "front.first": "model.encoder.conv1",
+            "front.second": "model.encoder.conv2",
+            "encoder.norm": "model.encoder.layer_norm",
+            "decoder.positions.table": "model.decoder.embed_positions",
+            "decoder.norm": "model.decoder.layer_norm",
+            "target.weight": table,
+            "head.weight": one_of(table, head) if c.tied else head,
+        }
+    )
+
+
+def sinusoid(c: whisper.Config) -> Tensor:
+    """The position table of the encoder (positions, width)."""
+    return SinusoidPositions(c.width, "whisper").vectors(torch.arange(c.source_positions))
+
+
+# --- preprocessor_config.json ----------------------------------------------------------------------------------------
+
+FIXED_SOUND = {"sampling_rate": 16000, "padding_value": 0.0, "dither": 0.0, "do_normalize": False}
+
+
+def read_sound_settings(theirs: JsonMapping, c: whisper.Config) -> AudioProcessor:
+    """Our processor; without the file, that of the published models. ValueError for what it cannot represent."""
+    for key, value in FIXED_SOUND.items():
+        if (found := present(theirs, key, value)) != value:
+            raise ValueError(f"{key} is {json_text(found)}; regard reads Whisper folders with {json_text(value)}")
+    sound = AudioProcessor(
+        bins=present(theirs, "feature_size", c.bins), window=present(theirs, "n_fft", 400),
+        hop=present(theirs, "hop_length", 160), seconds=present(theirs, "chunk_length", 30), frame_masks=0, bin_masks=0,
+    )  # fmt: skip
+    check_sound(sound, c)
+    return sound
+
+
+def check_sound(sound: AudioProcessor, c: whisper.Config) -> None:
+    """ValueError for frames that do not fit the model."""
+    frames, wanted = sound.seconds * sound.rate // sound.hop, 2 * c.source_positions
+    if (sound.rate, sound.bins, frames) != (FIXED_SOUND["sampling_rate"], c.bins, wanted):
+        raise ValueError(
+            f"recordings of {sound.rate} Hz have {frames} frames of {sound.bins} bins and the model reads {wanted} of "
+            f"{c.bins}, at 16000 Hz; use the feature extractor of this model"
+        )
+
+
+def write_sound_settings(sound: AudioProcessor) -> JsonObject:
+    samples = sound.seconds * sound.rate
+    return {
+        "feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor",
+        "feature_size": sound.bins, "sampling_rate": sound.rate, "n_fft": sound.window, "hop_length": sound.hop,
+        "chunk_length": sound.seconds, "n_samples": samples, "nb_max_frames": samples // sound.hop,
+        "padding_side": "right", "padding_value": 0.0, "dither": 0.0, "return_attention_mask": False,
+    }  # fmt: skip
+
+
+# --- folder ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WhisperFolder:
+    """The contents of a Whisper folder."""
+
+    config: whisper.Config
+    model: whisper.Model
+    sound: AudioProcessor
+    tokenizer: FolderTokenizer  # START is the token that begins every decoding
+    generation: JsonMapping  # generation_config.json over config.json: suppressed tokens, languages, timestamps
+    settings: JsonMapping  # config.json, with the keys that our Config does not have
+    files: dict[str, bytes]  # those of KEPT_FILES, by name
+
+
+def read(path: Path, config: JsonMapping) -> WhisperFolder:
+    """The contents of a Whisper folder whose config.json is `config`."""
+    ours = parse_config(path, config, from_huggingface)
+    tensors = read_weights(path)
+    stored, expected = tensors.get(SINUSOID), sinusoid(ours)
+    if stored is not None and (stored.shape != expected.shape or (stored - expected).abs().max() > TOLERANCE):
+        raise UserError(
+            f"{SINUSOID!r} of {path} is not Whisper's sinusoid, which regard computes; use a folder that has it"
+        )
+    model = load_weights(whisper.Model(ours), tensors, names(ours), (SINUSOID.replace(".", r"\."),))
+    file = PROCESSOR if (path / PROCESSOR).is_file() else "processor_config.json"  # that of the whole processor
+    about = read_optional_json(path / file)
+    sound = parse_config(path, about.get("feature_extractor", about), lambda it: read_sound_settings(it, ours), file)
+    generation = read_generation_config(path, config)
+    check_control_ids(path, config, ours.vocab)
+    files = {name: (path / name).read_bytes() for name in KEPT_FILES if (path / name).is_file()}
+    return WhisperFolder(ours, model, sound, tokenizer(path, generation, ours), generation, config, files)
+
+
+def tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> FolderTokenizer:
+    """The tokenizer of a folder, with the token that begins every decoding as START."""
+    own = causal.tokenizer(path, generation)
+    check_vocabulary(path, own.backend.get_vocab().values(), c.vocab)
+    start = parse_config(path, generation, lambda theirs: present(theirs, "decoder_start_token_id"), GENERATION_FILE)
+    return FolderTokenizer(own.backend, own.pad, start, own.end, own.unk)
+
+
+def write(folder: WhisperFolder, out: Path) -> None:
+    """Write a Whisper folder, which must not exist yet."""
+    c = folder.config
+    if refusals := unsupported(c):
+        raise UserError(f"{out} cannot become a Whisper folder; what does not fit: {', '.join(refusals)}")
+    parse_config(out, {}, lambda _: check_sound(folder.sound, c), PROCESSOR)
+    out.mkdir(parents=True)
+    write_json(out / "config.json", {**folder.settings, "model_type": "whisper", **CONFIG.write(c), "dtype": "float32"})
+    theirs = export_weights(folder.model, names(c)) | {SINUSOID: sinusoid(c)}
+    tensors = {name: tensor.detach().float().cpu().clone().contiguous() for name, tensor in theirs.items()}
+    (out / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
+    write_json(out / PROCESSOR, write_sound_settings(folder.sound))
+    for name, content in folder.files.items():
+        (out / name).write_bytes(content)
+
+
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> NoReturn:
+    raise UserError(
+        f"{path} holds a Whisper model, which regard cannot use to predict or train yet; use transformers, or train "
+        "your own model: regard train transcribe"
+    )
