@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.whisper import write_folder
 
 import regard
 from regard.cli import main
@@ -73,10 +74,12 @@ def test_the_python_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    write_folder(Path("whisper-small"))
     for block in blocks:
         exec(block, names)
     assert Path("attention.png").stat().st_size > 1000
+    assert (Path("copy") / "generation_config.json").is_file()
     assert isinstance(names["words"], list) and isinstance(regard.load("runs/speech").predict("a.wav"), str)
 
 
