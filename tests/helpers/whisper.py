@@ -7,9 +7,8 @@ from typing import Any
 import torch
 import transformers as hf
 from helpers.causal import byte_level
-from prototypes.checks import loud
 
-VOCAB = 300
+VOCAB, SPREAD = 300, 1.7
 SMALL = {
     "vocab_size": VOCAB, "d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64, "encoder_layers": 2, "decoder_layers": 2, "max_source_positions": 50, "max_target_positions": 30,
@@ -25,7 +24,13 @@ GENERATION = {
 def write_folder(path: Path, **settings: Any) -> Any:
     """A small folder of transformers for recordings of one second, with all its files."""
     torch.manual_seed(1)
-    model = loud(hf.WhisperForConditionalGeneration(hf.WhisperConfig(**SMALL | settings)), spread=2.0)
+    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**SMALL | settings)).eval()
+    for name, each in model.named_parameters():  # large, so that attention is not uniform; the sinusoid has no gradient
+        if each.dim() > 1 and each.requires_grad:
+            spread = SPREAD * model.config.d_model**-0.5
+            each.data = (2.0 if "decoder.embed_positions" in name else spread) * torch.randn_like(each)
+        elif each.requires_grad and name != "model.decoder.layer_norm.bias":  # that one would favor a few tokens
+            each.data = each.data + 0.3 * torch.randn_like(each)
     model.save_pretrained(path)
     control = ["<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>", "<|en|>", "<|transcribe|>"]
     byte_level(VOCAB, *control).save(str(path / "tokenizer.json"))
