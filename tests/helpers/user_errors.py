@@ -157,7 +157,8 @@ def is_complete(config: pytest.Config) -> bool:
     option = config.option
     chosen = option.keyword or option.deselect or option.ignore or option.ignore_glob or option.collectonly
     partial = chosen or getattr(option, "lf", False) or getattr(option, "stepwise", False)
-    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and option.markexpr == "not learn" and not partial
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and option.markexpr in config.getini("addopts")
+    return whole and not partial
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,7 +13,8 @@ from PIL import Image
 import regard
 from regard.errors import UserError
 from regard.formats.huggingface import vit
-from regard.formats.huggingface.image_settings import write_image_settings
+from regard.formats.huggingface.folder import parse_config
+from regard.formats.huggingface.image_settings import PROCESSOR, write_image_settings
 from regard.parts import Inputs
 from regard.processors.image import ImageProcessor
 
@@ -113,9 +114,11 @@ def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
         ({"size": {"max_height": 9, "max_width": 9}}, "expected shortest_edge, or height and width"),
     ],
 )
-def test_processors_that_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        vit.read_processor({"size": 32, **settings}, _config())
+def test_processors_that_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=f"preprocessor_config.json: .*{words}"):
+        parse_config(
+            tmp_path, {"size": 32, **settings}, lambda theirs: vit.read_processor(theirs, _config()), PROCESSOR
+        )
 
 
 def _config() -> Any:
