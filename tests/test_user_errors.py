@@ -79,7 +79,10 @@ def test_other_processes_record_their_lines(tmp_path):
 @pytest.mark.parametrize("source", ["TESTPATHS", "ARGS"])
 def test_only_a_complete_run_fails(change, source):
     options = (
-        dict(keyword="", markexpr="not learn", deselect=None, ignore=None, ignore_glob=None, collectonly=False) | change
+        dict(
+            keyword="", markexpr=user_errors.ALL_TESTS, deselect=None, ignore=None, ignore_glob=None, collectonly=False
+        )
+        | change
     )
     config = types.SimpleNamespace(
         option=types.SimpleNamespace(**options), args_source=pytest.Config.ArgsSource[source]

@@ -152,12 +152,15 @@ def pytest_configure(config: pytest.Config) -> None:
         sitecustomize.record_calls(errors)
 
 
+ALL_TESTS = "not learn and not learn_full"  # the marks that pyproject.toml chooses
+
+
 def is_complete(config: pytest.Config) -> bool:
     """True if the run has all tests but those that learn."""
     option = config.option
     chosen = option.keyword or option.deselect or option.ignore or option.ignore_glob or option.collectonly
     partial = chosen or getattr(option, "lf", False) or getattr(option, "stepwise", False)
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and option.markexpr in config.getini("addopts")
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and option.markexpr == ALL_TESTS
     return whole and not partial
 
 
