@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import UserError
 from ..files import atomic_write, json_line
-from .files import answers
+from .files import answers, free_name
 from .inputs import Source
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def save_detections(
         shown = replace(result, objects=tuple(each for each in result.objects if each.score >= threshold))
         print(json_line({"path": entry.name, **predictor.record(request, shown)}), flush=True)
         if draw is not None:
-            _save_drawing(draw / _free_name(entry.name, names), entry.item, shown, predictor)
+            _save_drawing(draw / free_name(entry.name, names, ".png"), entry.item, shown, predictor)
     if coco is not None:
         with atomic_write(coco) as draft:
             draft.write_text(json_line(coco_results(rows, predictor)) + "\n", encoding="utf-8")
@@ -84,15 +84,6 @@ def image_ids(names: list[str], data: Any) -> list[int]:
         return [int(stem) for stem in stems]
     print("regard: no annotation knows these images; their ids are their order from 1 (--coco)", file=sys.stderr)
     return list(range(1, len(names) + 1))
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    """The name of a drawing; images of equal names get numbers."""
-    stem, number = PurePosixPath(name).stem, 1
-    while (found := f"{stem}.png" if number == 1 else f"{stem}-{number}.png") in taken:
-        number += 1
-    taken.add(found)
-    return found
 
 
 def _save_drawing(path: Path, raw: Any, result: "DetectResult", predictor: "DetectPredictor") -> None:

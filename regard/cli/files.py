@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from ..errors import UserError
@@ -27,9 +28,7 @@ def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> Non
             line = predictor.output_line(entry.name, request, result)
         print(json_line(record) if details else line)
         sys.stdout.flush()
-    if skipped:
-        noun = "file" if skipped == 1 else "files"
-        print(f"regard: {skipped:,} {noun} cannot be read (data.invalid=skip)", file=sys.stderr)
+    print_skipped(skipped)
 
 
 def answers(predictor: Any, sources: Iterable[Source], details: bool = False) -> Iterator[tuple[Entry, Any, Any]]:
@@ -56,3 +55,19 @@ def _alone(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
             return named
         raise named from error
     return result
+
+
+def print_skipped(count: int) -> None:
+    """Report how many files could not be read, if there were any."""
+    if count:
+        noun = "file" if count == 1 else "files"
+        print(f"regard: {count:,} {noun} cannot be read (data.invalid=skip)", file=sys.stderr)
+
+
+def free_name(name: str, taken: set[str], suffix: str) -> str:
+    """The name of the output for a file, which is added to `taken`; files of equal names get numbers."""
+    stem, number = PurePosixPath(name).stem, 1
+    while (found := f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}") in taken:
+        number += 1
+    taken.add(found)
+    return found
