@@ -25,6 +25,7 @@ from .io import (
     printed_facts,
 )
 from .runner import run_app
+from .transcript_files import parse_outputs, save_transcripts
 
 app = typer.Typer(
     name="regard",
@@ -46,11 +47,37 @@ TuneFolder = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
 Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
-
-
 Plugins = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="FILE", help="Load a .py file or module that registers a family or a task."),
+]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
+]
+Top = Annotated[
+    int | None, typer.Option(metavar="K", help="Print the K most likely labels or words with probabilities.")
+]
+Similar = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
+]
+CocoFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
+]
+Drawings = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Draw the images with their detected objects into a folder.")
+]
+TranscriptFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE|DIR",
+        help="Write the transcript of a recording to a file: .srt or .vtt (subtitles), .tsv (start, end, text of the "
+        "segments), .txt (a line per segment) or .json (what --json prints). Several recordings need a folder and "
+        "--format.",
+    ),
+]
+TranscriptFormats = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="The files in the folder --out: srt, vtt, tsv, txt or json; srt,txt for two."),
 ]
 
 
@@ -168,23 +195,15 @@ def predict(
         list[str] | None,
         typer.Argument(metavar="FILE|KEY=VALUE", help="Files of lines (default: stdin), images, recordings; settings."),
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
-    ] = None,
+    prompt: Prompt = None,
     details: Details = False,
-    top: Annotated[
-        int | None, typer.Option(metavar="K", help="Print the K most likely labels or words with probabilities.")
-    ] = None,
+    top: Top = None,
     embed: Annotated[bool, typer.Option("--embed", help="Print the embedding of every line as a JSON list.")] = False,
-    similar: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
-    ] = None,
-    coco: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
-    ] = None,
-    draw: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw the images with their detected objects into a folder.")
-    ] = None,
+    similar: Similar = None,
+    coco: CocoFile = None,
+    draw: Drawings = None,
+    out: TranscriptFiles = None,
+    format: TranscriptFormats = None,
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
@@ -193,8 +212,11 @@ def predict(
 
     changes, files = split_arguments(arguments or [])
     check_outputs(coco, draw)
-    check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None)
-    check_exclusive(embed=embed, similar=similar is not None, details=details)
+    outputs = parse_outputs(out or [], format)
+    check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None, out=bool(outputs))
+    check_exclusive(embed=embed, similar=similar is not None, details=details, out=bool(outputs))
+    check_exclusive(coco=coco is not None, out=bool(outputs))
+    check_exclusive(draw=draw is not None, out=bool(outputs))
     if prompt is not None:
         if files:
             raise UserError(f"--prompt and the file {files[0]} are both given; give one of the two")
@@ -209,6 +231,8 @@ def predict(
         print_embeddings(predictor, reader.items(files), ranked)
     elif coco is not None or draw is not None:
         save_detections(predictor, reader.items(files), "decode.threshold" in changes, coco, draw)
+    elif outputs:
+        save_transcripts(predictor, reader.items(files), outputs, files)
     else:
         print_predictions(predictor, reader.items(files), details)
 

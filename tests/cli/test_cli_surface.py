@@ -34,6 +34,8 @@ SURFACE = {
         "--similar",
         "--coco",
         "--draw",
+        "--out",
+        "--format",
         "--tune",
         "--force",
     ],

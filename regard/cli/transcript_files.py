@@ -1,0 +1,142 @@
+"""Transcripts in files on the command line (--out, --format): a file holds the transcript of one recording."""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+from ..files import atomic_write, json_line
+from .files import answers, free_name, print_skipped
+from .inputs import Entry, Source
+from .subtitles import FORMATS, SECONDS
+
+NAMES = (*FORMATS, "json")
+EXPECTED = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+
+
+class TranscriptOutput(NamedTuple):
+    """A file for one recording, or a folder with files for each."""
+
+    path: Path
+    formats: tuple[str, ...]
+    is_folder: bool
+
+
+def parse_outputs(out: Sequence[str], format: str | None) -> list[TranscriptOutput]:
+    """What --out and --format ask for; paths that cannot be written are refused, before any work."""
+    formats = tuple(format.split(",")) if format is not None else ()
+    for name in formats:
+        if name not in NAMES:
+            raise UserError(f"--format has {name!r}; expected {EXPECTED}, or several of them separated by commas")
+    if formats and not out:
+        raise UserError("--format names the files of a folder; give the folder too, such as --out subtitles/")
+    return [_parse_output(name, formats) for name in out]
+
+
+def _parse_output(name: str, formats: tuple[str, ...]) -> TranscriptOutput:
+    path, suffix = Path(name), Path(name).suffix[1:].lower()
+    folder = path.is_dir() or name.endswith(("/", os.sep))
+    if formats and not folder and suffix in NAMES:
+        raise UserError(f"--out {name} names a file, whose suffix chooses the format; leave --format out")
+    folder = folder or bool(formats)
+    if folder and not formats:
+        raise UserError(f"--out {name} is a folder; choose its files with --format {EXPECTED}")
+    if not folder and suffix not in NAMES:
+        raise UserError(f"--out {name} has no known suffix; expected that of {EXPECTED}, or a folder with --format")
+    if not path.parent.is_dir() or (folder and path.is_file()):
+        what = "a folder that is no file" if path.is_file() else "a file or folder in an existing folder"
+        raise UserError(f"--out {name} cannot be written; give {what}")
+    return TranscriptOutput(path, formats or (suffix,), folder)
+
+
+def save_transcripts(
+    predictor: Any, sources: Sequence[Source], outputs: Sequence[TranscriptOutput], inputs: Sequence[str]
+) -> None:
+    """Write the transcript of every recording to its files, and print the recording and each file that is written."""
+    if predictor.run.task != "transcribe":
+        raise UserError(
+            f"--out and --format are for runs of the task transcribe, and this one is of {predictor.run.task}; "
+            "write its output to a file with > FILE"
+        )
+    sources = _one_recording(sources, [each for each in outputs if not each.is_folder])
+    planned: deque[list[tuple[str, Path]]] = deque()  # of the recordings that are being answered
+    skipped = 0
+    details = needs_words({name for each in outputs for name in each.formats}, predictor.run)
+    for entry, request, result in answers(predictor, _planned(sources, outputs, inputs, planned), details):
+        files = planned.popleft()
+        if isinstance(result, UserError):
+            skipped += 1
+            print(f"regard: {result}", file=sys.stderr)
+            continue
+        for name, path in files:
+            record = {"path": entry.name, **predictor.record(request, result)} if name == "json" else {}
+            text = f"{json_line(record)}\n" if name == "json" else FORMATS[name](result)
+            _write(path, text)
+            print(f"{entry.name}\t{path}", flush=True)
+    print_skipped(skipped)
+
+
+def needs_words(formats: set[str], run: Any) -> bool:
+    """True if files need the times of words, which cost a second pass: JSON, and subtitles of long segments."""
+    longest = run.decode.segment or run.data.max_seconds
+    return "json" in formats or (bool(formats & {"srt", "vtt"}) and longest > SECONDS)
+
+
+def _one_recording(sources: Sequence[Source], files: Sequence[TranscriptOutput]) -> Sequence[Source]:
+    """The sources; if there are outputs that are no folders, with a check that they have one recording."""
+    if not files:
+        return sources
+    entries = chain.from_iterable(source.entries for source in sources)
+    first = list(islice(entries, 2))
+    if len(first) != 1:
+        path, (name, *_), _ = files[0]
+        json = "; --json prints them all" if name == "json" else ""
+        count = "several are" if first else "none is"
+        raise UserError(
+            f"--out {path} is for one recording, and {count} given; for several, name a folder, such as "
+            f"--out {path.stem}/ --format {name}{json}"
+        )
+    return [Source(first)]
+
+
+def _planned(
+    sources: Iterable[Source],
+    outputs: Sequence[TranscriptOutput],
+    inputs: Sequence[str],
+    planned: deque[list[tuple[str, Path]]],
+) -> Iterator[Source]:
+    """The sources; when a recording is taken, `planned` gets its files with their formats."""
+    taken: list[set[str]] = [set() for _ in outputs]
+    read = {Path(name).resolve() for name in inputs}
+
+    def files(entry: Entry) -> Iterator[tuple[str, Path]]:
+        for (path, formats, is_folder), names in zip(outputs, taken, strict=True):
+            for name in formats:
+                file = path / free_name(entry.name, names, f".{name}") if is_folder else path
+                _refuse_loss(file, entry, read, is_folder and name == "txt")
+                yield name, file
+
+    def entries(source: Source) -> Iterator[Entry]:
+        for entry in source.entries:
+            planned.append(list(files(entry)))
+            yield entry
+
+    return (Source(entries(source), source.ready) for source in sources)
+
+
+def _refuse_loss(file: Path, entry: Entry, inputs: set[Path], maybe_transcript: bool) -> None:
+    """Refuse to replace what was given: an input, or the text beside a recording, from which runs learn."""
+    if file.resolve() in inputs:
+        raise UserError(f"{file} is an input and would be replaced; choose another name (--out)")
+    if maybe_transcript and file.exists() and file.resolve().parent == Path(entry.name).resolve().parent:
+        raise UserError(f"{file} lies beside {entry.name} and may be its transcript; choose another folder (--out)")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with atomic_write(path) as draft:
+        draft.write_text(text, encoding="utf-8", newline="\n")
