@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UserError
 from ..files import check_picture_path, json_line
-from .arguments import parse_settings, split_arguments
+from .arguments import add_options, parse_settings, split_arguments
 from .detections import check_outputs, save_detections
 from .inputs import InputReader, check_files, chunks, read_record
 from .io import (
@@ -78,6 +78,13 @@ TranscriptFiles = Annotated[
 TranscriptFormats = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="The files in the folder --out: srt, vtt, tsv, txt or json; srt,txt for two."),
+]
+Language = Annotated[
+    str | None, typer.Option(metavar="CODE", help="The language of recordings, such as de (decode.language).")
+]
+SpokenTask = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", help="What to do with recordings: transcribe or translate (decode.task)."),
 ]
 
 
@@ -204,6 +211,8 @@ def predict(
     draw: Drawings = None,
     out: TranscriptFiles = None,
     format: TranscriptFormats = None,
+    language: Language = None,
+    task: SpokenTask = None,
     tune: TuneFolder = None,
     force: Force = False,
 ) -> None:
@@ -211,6 +220,7 @@ def predict(
     from .embeddings import print_embeddings
 
     changes, files = split_arguments(arguments or [])
+    changes = add_options(changes, {"decode.language": language, "decode.task": task})
     check_outputs(coco, draw)
     outputs = parse_outputs(out or [], format)
     check_exclusive(prompt=prompt is not None, embed=embed, similar=similar is not None, out=bool(outputs))

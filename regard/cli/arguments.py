@@ -41,6 +41,11 @@ def split_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return changes, others
 
 
+def add_options(changes: dict[str, str], options: dict[str, str | None]) -> dict[str, str]:
+    """The settings with those of options that are short for one; an option wins over its setting."""
+    return changes | {key: value for key, value in options.items() if value is not None}
+
+
 def _hint(key: str) -> str:
     """The setting of a finished run that is most like the key, as a question."""
     from ..config.merge import settings_of

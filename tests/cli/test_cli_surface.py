@@ -36,6 +36,8 @@ SURFACE = {
         "--draw",
         "--out",
         "--format",
+        "--language",
+        "--task",
         "--tune",
         "--force",
     ],
@@ -291,6 +293,13 @@ def test_predict_reads_stdin(api, feed, capsys):
     feed("\ufeffein Haus\r\n\nü\u2028b\nlast".encode())
     assert run_cli(capsys, "predict", "run", "decode.kind=greedy") == (0, "EIN HAUS\n\nÜ\u2028B\nLAST\n", "")
     assert api.calls[0] == ("load", "run", {"decode.kind": "greedy"})
+
+
+def test_options_that_are_short_for_settings(api, feed, capsys):
+    assert run_cli(capsys, "predict", "run", "--language", "de", "--task", "translate", "decode.beam=2")[0] == 0
+    assert run_cli(capsys, "predict", "run", "--language", "no", "decode.language=de")[0] == 0  # the option wins
+    both = {"decode.beam": "2", "decode.language": "de", "decode.task": "translate"}
+    assert api.calls == [("load", "run", both), ("load", "run", {"decode.language": "no"})]
 
 
 def test_predict_reads_files_in_order_compressed_or_not(api, feed, capsys, tmp_path, monkeypatch):

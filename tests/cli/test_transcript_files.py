@@ -226,3 +226,9 @@ def test_other_tasks(place: Path, capsys: Capture) -> None:
         "--out and --format are for runs of the task transcribe, and this one is of classify; write its output to a "
     )
     refused(capsys, "predict", CLASSIFIER, "a.txt", "--out", "b.txt", words=words)
+
+
+def test_options_of_settings_that_a_run_lacks(place: Path, capsys: Capture) -> None:
+    Path("a.txt").write_text("a\n")
+    refused(capsys, "predict", CLASSIFIER, "a.txt", "--language", "de", words="decode.language is not a key")
+    refused(capsys, "predict", CLASSIFIER, "a.txt", "--task", "translate", words="decode.task is not a key")
