@@ -56,7 +56,7 @@ def test_the_commands_run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(morse, "HELD_OUT", 5)
     monkeypatch.setattr(curves, "draw", lambda folder: None)
     write_data()
-    assert len(COMMANDS) == 10
+    assert len(COMMANDS) == 12
     for command in COMMANDS:
         arguments = shlex.split(command)[1:]
         if arguments[0] == "train":
@@ -68,6 +68,7 @@ def test_the_commands_run(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         out = capsys.readouterr().out
         if arguments[0] == "align-audio":
             assert [line.split("\t")[2] for line in out.splitlines()] == ["CQ", "DE", "W1AW"]
+    assert Path("a.srt").is_file() and len([*Path("subtitles").iterdir()]) == 24
 
 
 def test_the_python_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
