@@ -10,6 +10,8 @@ from .types import Base, Count, Positive
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Speed = Annotated[float, Field(ge=0.5, le=2)]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+Temperatures = Annotated[tuple[Temperature, ...], Field(min_length=1)]
 Decibels = Annotated[float, Field(ge=-20, le=100)]
 
 
@@ -30,6 +32,11 @@ class SoundData(TableData):
     bin_width: Count = 15  # the most bins of one
     curriculum: bool = False  # the first epoch goes from short recordings to long ones (1512.02595)
     examples: Positive = 20000  # embedded training recordings
+    # Whisper alone
+    language: str = "en"  # of the recordings
+    task: Literal["transcribe", "translate"] = "transcribe"  # what the transcripts are; translate: into English
+    timestamps: bool = False  # keep timestamps in transcripts, such as <|1.20|>
+    prompts: bool = True  # keep what transcripts have between <|startofprev|> and <|startoftranscript|>
 
     @model_validator(mode="after")
     def _check_ranges(self) -> "SoundData":
@@ -47,6 +54,17 @@ class TranscribeDecode(Seq2SeqDecode):
     ctc: Fraction = 0.3  # weight of the CTC scores in beam search; 0: the decoder alone, 1: CTC alone
     segment: Annotated[float, Field(ge=0)] = 0.0  # longer recordings are cut at pauses, in seconds; 0: data.max_seconds
     batch: Positive = 16  # recordings per batch
+    # Whisper alone
+    language: str = ""  # of the recordings, by code or name; "": detected
+    task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
+    timestamps: bool = True  # write segments with their times
+    sequential: bool = True  # the next window begins where the last segment ends; false: at pauses, in batches
+    prompt: str = ""  # text before the recording: names and spelling to expect
+    condition_on_previous: bool = True  # a window reads the text of the ones before it
+    temperatures: Temperatures = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn, until the text is good enough
+    compression_ratio_threshold: Annotated[float, Field(ge=0)] = 2.4  # text above it repeats itself; 0: any is good
+    logprob_threshold: Annotated[float, Field(le=0)] = -1.0  # mean log-probability of good tokens; 0: any is good
+    no_speech_threshold: Fraction = 0.6  # above it, a window that is unlikely too has no text; 1: off
 
     @model_validator(mode="after")
     def _check_recordings(self) -> "TranscribeDecode":

@@ -84,6 +84,19 @@ def padded_targets(targets: Sequence[Ids], tokenizer: Tokenizer) -> dict[str, In
     return _target_inputs(targets, layout, tokenizer, packed=False)
 
 
+def prompted_targets(prompts: Sequence[Ids], targets: Sequence[Ids], padding: int) -> dict[str, Inputs]:
+    """The fields `target` and `labels` of token ids with END, after prompts that end in START and are not learned."""
+    rows = [np.concatenate([prompt, ids[:-1]]) for prompt, ids in zip(prompts, targets, strict=True)]
+    table = pad_rows(rows, padding)
+    places = [
+        row * table.size(1) + len(prompt) - 1 + np.arange(len(ids))
+        for row, (prompt, ids) in enumerate(zip(prompts, targets, strict=True))
+    ]
+    labels = torch.from_numpy(np.concatenate(targets).astype(np.int64))
+    flat = torch.from_numpy(np.concatenate(places).astype(np.int64))
+    return {"target": Inputs("tokens", table), "labels": Inputs("tokens", labels, positions=flat)}
+
+
 def _target_inputs(
     targets: Sequence[Ids], layout: "RowLayout", tokenizer: Tokenizer, packed: bool
 ) -> dict[str, Inputs]:

@@ -1,7 +1,8 @@
 """Recordings with their transcripts as arrays, and batches of them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,10 +10,10 @@ from ..config.audio import SoundData
 from ..config.schema import Train
 from ..parts.inputs import Inputs
 from ..processors.base import Array
-from ..processors.filterbank import FilterbankProcessor
+from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
 from .batch import Batch
-from .collate import Ids, pad_rows, padded_targets, valid_mask
+from .collate import Ids, pad_rows, prompted_targets, valid_mask
 from .dataset import EncodedExample, Measured, TaskDataset
 from .draws import Draws
 from .examples import Examples
@@ -20,6 +21,19 @@ from .field_dataset import KEPT_BYTES
 
 STRIDE = 4  # frames of an encoder position
 MEASURED_TEXTS = 1000  # transcripts that are encoded together
+EncodeTranscripts: TypeAlias = Callable[[Sequence[str]], list[tuple[Ids, Ids]]]
+"""For every transcript the prompt, which ends in START, and the tokens to learn, which end in END."""
+
+
+@dataclass(frozen=True)
+class PlainTranscripts:
+    """Transcripts after START alone."""
+
+    tokenizer: Tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        start, end = np.array([self.tokenizer.start], np.int32), self.tokenizer.end
+        return [(start, np.array([*ids, end], np.int32)) for ids in self.tokenizer.encode(list(texts))]
 
 
 class SoundDataset(TaskDataset):
@@ -34,42 +48,40 @@ class SoundDataset(TaskDataset):
     def __init__(
         self,
         examples: Examples,
-        sound: FilterbankProcessor,
-        target: Tokenizer,
+        sound: SoundFrames,
+        encode_transcripts: EncodeTranscripts,
+        padding: int,
         data: SoundData,
         train: Train,
+        max_tokens: int,
         ctc: bool = True,
     ) -> None:
-        """`ctc`: the transcripts are also learned by CTC, which needs enough frames."""
+        """`max_tokens`: of a transcript. `ctc`: the transcripts are also learned by CTC, which needs enough frames."""
         super().__init__(examples, data, train)
-        self.sound, self.target, self.ctc, self.curriculum = sound, target, ctc, data.curriculum
+        self.sound, self.encode_transcripts, self.padding = sound, encode_transcripts, padding
+        self.max_tokens, self.ctc, self.curriculum = max_tokens, ctc, data.curriculum
         self.limit = sound.frames(round(data.max_seconds * sound.rate)) + 1  # a rounded length is not too long
         self._encoded_bytes = 0
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
         for index in indices:
             raw, text = self.examples[index]
-            yield self.sound.encode(raw), self._tokens([text])[0]
-
-    def _tokens(self, texts: Sequence[str]) -> list[Ids]:
-        return [np.array([*ids, self.target.end], np.int32) for ids in self.target.encode(list(texts))]
+            yield self.sound.encode(raw), *self.encode_transcripts([text])[0]
 
     def measure(self, indices: np.ndarray, keep: bool = False) -> Measured:
         """No recording is read: their lengths are known."""
         sizes, short = np.zeros((len(indices), 2), np.int64), np.zeros(len(indices), bool)
         for first in range(0, len(indices), MEASURED_TEXTS):
             chosen = indices[first : first + MEASURED_TEXTS].tolist()
-            rows = self._tokens([self.examples.text(index, 1) for index in chosen])
-            for place, index, ids in zip(range(first, first + len(chosen)), chosen, rows, strict=True):
+            rows = self.encode_transcripts([self.examples.text(index, 1) for index in chosen])
+            for place, index, (prompt, ids) in zip(range(first, first + len(chosen)), chosen, rows, strict=True):
                 frames = self.sound.frames(round(self.examples.seconds(index) * self.sound.rate))
-                sizes[place] = frames if len(ids) <= self.data.max_tokens else self.limit + 1
+                sizes[place] = frames if len(prompt) + len(ids) - 1 <= self.max_tokens else self.limit + 1
                 short[place] = self.ctc and -(-frames // STRIDE) < ctc_positions(ids[:-1])
         return Measured(indices, sizes, short, np.ones(len(indices), np.int64))
 
     def describe_too_long(self) -> str:
-        return (
-            f"more than {self.data.max_seconds:g} seconds or a transcript of more than {self.data.max_tokens:,} tokens"
-        )
+        return f"more than {self.data.max_seconds:g} seconds or a transcript of more than {self.max_tokens:,} tokens"
 
     def describe_shortened(self) -> str:
         return "recordings are too short for CTC of their transcripts, so that only the decoder learns from them"
@@ -79,18 +91,21 @@ class SoundDataset(TaskDataset):
         if not (sound.changes_samples or sound.masks):
             return super().batch(indices, epoch)
         generators = Draws.of(self.train.seed, epoch, indices).generators()
+        ids: Sequence[tuple[Ids, ...]]
         if sound.changes_samples:
             examples = [self.examples[index] for index in indices.tolist()]
             frames = [sound.encode(raw, rng) for (raw, _), rng in zip(examples, generators, strict=True)]
-            ids = self._tokens([text for _, text in examples])
+            ids = self.encode_transcripts([text for _, text in examples])
         else:
             items = self.encoded(indices)
             frames = [sound.mask(item[0].copy(), rng) for item, rng in zip(items, generators, strict=True)]
-            ids = [item[1] for item in items]
-        return replace(self.collate(list(zip(frames, ids, strict=True))), examples=tuple(indices.tolist()))
+            ids = [item[1:] for item in items]
+        items = [(own, *each) for own, each in zip(frames, ids, strict=True)]
+        return replace(self.collate(items), examples=tuple(indices.tolist()))
 
     def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        return collate_transcribed([frames for frames, _ in items], [ids for _, ids in items], self.sound, self.target)
+        frames, prompts, targets = zip(*items, strict=True)
+        return collate_transcribed(frames, prompts, targets, self.sound, self.padding)
 
     def _keep(self, index: int, item: tuple[bytes | np.ndarray, ...]) -> None:
         self._encoded_bytes += sum(len(side) if isinstance(side, bytes) else side.nbytes for side in item)
@@ -104,10 +119,10 @@ def ctc_positions(ids: Ids) -> int:
 
 
 def collate_transcribed(
-    frames: Sequence[Array], targets: Sequence[Ids], sound: FilterbankProcessor, target: Tokenizer
+    frames: Sequence[Array], prompts: Sequence[Ids], targets: Sequence[Ids], sound: SoundFrames, padding: int
 ) -> Batch:
-    """A batch of frames and token ids with END; `transcript` has the ids without END, for CTC."""
+    """A batch of frames, prompts and token ids with END; `transcript` has the ids without END, for CTC."""
     plain = [ids[:-1] for ids in targets]
-    transcript = Inputs("tokens", pad_rows(plain, target.pad), valid_mask(plain))
-    inputs = {"source": sound.collate(frames), **padded_targets(targets, target), "transcript": transcript}
+    transcript = Inputs("tokens", pad_rows(plain, padding), valid_mask(plain))
+    inputs = {"source": sound.collate(frames), **prompted_targets(prompts, targets, padding), "transcript": transcript}
     return Batch(inputs, sum(map(len, targets)))

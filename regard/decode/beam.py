@@ -218,7 +218,8 @@ class SearchState(ABC):
     def step_context(self) -> StepContext:
         remaining = self.limits[self.input_row] - self.device_step
         tokens = self.tokens[:, :, : self.step]
-        return StepContext(self.step, remaining, tokens, self.input_row, self._row_steps(), self.device_step)
+        steps = self._row_steps()
+        return StepContext(self.step, remaining, tokens, self.input_row, steps, self.device_step, self.tokens)
 
     def _row_steps(self) -> Tensor | None:
         return self.device_step if self.ragged else None

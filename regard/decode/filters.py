@@ -22,6 +22,7 @@ class StepContext:
     input_row: Tensor  # (rows,) the input row of each active row
     steps: Tensor | None = None  # (rows,) tokens generated so far by each row, if rows differ
     device_step: Tensor | None = None  # (rows,) the same in any case, at a fixed address for CUDA graphs
+    buffer: Tensor | None = None  # (rows, beams, capacity) the tokens so far, then others: at a fixed address too
 
     def history(self, before: Tensor | None = None) -> Tensor:
         """(rows, beams, tokens): `before` (input rows, tokens) and the tokens so far, ending in the last column.
@@ -46,8 +47,9 @@ class StepContext:
 class Filter(Protocol):
     """A function of scores and context.
 
-    A filter may declare `graph_safe = True` if it uses neither `tokens` nor, after the first step, `step`: its steps
-    can then be captured in a CUDA graph. `first_step_only = True` says that it treats the first step differently.
+    A filter may declare `graph_safe = True` if it uses neither `tokens` nor, after the first step, `step`, but only
+    tensors that stay, such as `generated` and `buffer`: its steps can then be captured in a CUDA graph.
+    `first_step_only = True` says that it treats the first step differently.
     """
 
     def __call__(self, scores: Tensor, context: StepContext, /) -> Tensor:

@@ -16,6 +16,10 @@ def need_nothing(config: Any) -> str | None:
     return None
 
 
+def any_length(config: Any) -> int | None:
+    return None
+
+
 def keep_start(head: str, start: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
@@ -29,6 +33,7 @@ class ModelSpec:
     label_modules: tuple[str, ...] = ()  # those whose rows are the labels of one data set
     # model settings, by dotted key, that another head needs over those of the start that has these settings
     start_settings: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = keep_start
+    window: Callable[[Any], int | None] = any_length  # frames that it reads at once, filled up; None: any number
     needs_start: Callable[[Any], str | None] = need_nothing  # why a model of this config cannot begin with new weights
 
 

@@ -36,6 +36,7 @@ class Config(Base):
     source_positions: Positive = 1500  # of the encoder, two frames each: 30 seconds
     attention: slots.Dense = slots.Dense()
     positions: slots.Learned = slots.Learned(tokens=448)  # of the decoder
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # decoder layer and head; word times come from them
     feed: Feed = slots.Feed(act="gelu")
     norm: Norm = slots.LayerNorm()
 
@@ -56,7 +57,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "turbo": {"width": 1280, "heads": 20, "layers": 32, "decoder_layers": 4, "inner": 5120, "bins": 128},
 }
 SPEC = ModelSpec(
-    frozenset({"frames"}), frozenset({"target"}), ("beam", "greedy", "sample"), head_modules=("target", "head")
+    frozenset({"frames"}),
+    frozenset({"target"}),
+    ("beam", "greedy", "sample"),
+    head_modules=("target", "head"),
+    window=lambda c: 2 * c.source_positions,
 )
 
 

@@ -38,11 +38,23 @@ class AudioProcessor(SoundFrames):
 
     def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
         """A file, its bytes, a Sound, or samples at `rate` in -1…1."""
-        samples = torch.from_numpy(self.samples(raw))
+        own = self.samples(raw)
+        samples = torch.from_numpy(own if rng is None else self.augment(own, rng))
         if self.seconds:  # before the loudest sets the floor of all frames
             samples = torch.nn.functional.pad(samples, (0, self.seconds * self.rate - len(samples)))
         frames = self._log_mel(samples)
-        return frames if rng is None else self.mask_ranges(frames, rng, frames.mean(), len(frames))
+        return frames if rng is None else self.mask(frames, rng)
+
+    def mask(self, frames: Array, rng: Rng) -> Array:
+        return self.mask_ranges(frames, rng, frames.mean(), len(frames))
+
+    def frames(self, samples: int) -> int:
+        """How many frames so many samples have, the added silence included."""
+        whole = self.seconds * self.rate or max(samples, self.window // 2 + 1, self.hop)
+        return whole // self.hop
+
+    def seconds_of(self, frame: float) -> float:
+        return frame * self.hop / self.rate
 
     def decode(self, values: Array | Tensor) -> Sound:
         """A sound with these frames. The phases are lost and estimated (Griffin-Lim)."""
@@ -53,15 +65,26 @@ class AudioProcessor(SoundFrames):
         return Sound(griffin_lim(magnitudes, torch.hann_window(self.window), self.hop).numpy(), self.rate)
 
     def _log_mel(self, samples: Tensor) -> Array:
-        least = max(self.window // 2 + 1, self.hop)  # the border is reflected, and there is at least one frame
+        half, least = self.window // 2, max(self.window // 2 + 1, self.hop)  # there is at least one frame
         samples = torch.nn.functional.pad(samples, (0, max(least - len(samples), 0)))
-        hann = torch.hann_window(self.window)
-        spectrum = torch.stft(samples, self.window, self.hop, window=hann, return_complex=True)  # (frequencies, frames)
-        energies = spectrum[:, :-1].abs().square().contiguous()
-        power = mel_filters(self.rate, self.window, self.bins) @ energies  # (bins, frames)
-        decades = power.clamp(min=FLOOR).log10()
-        frames: Array = ((decades.clamp(min=float(decades.max()) - RANGE) + 4) / 4).T.contiguous().numpy()
-        return frames
+        reflected = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
+        decades = log_mel(reflected, self)[: len(samples) // self.hop]
+        return scale_decades(decades, float(decades.max()) - RANGE)
+
+
+def log_mel(samples: Tensor, sound: AudioProcessor) -> Array:
+    """(frames, bins): the logarithms of the power of all whole windows of the samples."""
+    hann = torch.hann_window(sound.window)
+    spectrum = torch.stft(samples, sound.window, sound.hop, window=hann, center=False, return_complex=True)
+    power = mel_filters(sound.rate, sound.window, sound.bins) @ spectrum.abs().square()  # (bins, frames)
+    decades: Array = power.clamp(min=FLOOR).log10().T.contiguous().numpy()
+    return decades
+
+
+def scale_decades(decades: Array, floor: float) -> Array:
+    """Frames as the model reads them."""
+    frames: Array = (np.maximum(decades, np.float32(floor)) + 4) / 4
+    return frames
 
 
 @cache

@@ -74,7 +74,7 @@ class FolderTokenizer:
         return {role: getattr(self, role) for role in ("pad", "start", "end", "unk")}
 
     def save(self, path: Path) -> None:
-        _write(path, json.loads(self.backend.to_str()) | {ROLES: self.roles})
+        write_tokenizer(path, json.loads(self.backend.to_str()) | {ROLES: self.roles})
 
 
 class MarianTokenizer:
@@ -110,7 +110,7 @@ class MarianTokenizer:
     def save(self, path: Path) -> None:
         models = {ENCODER: self.encoder, DECODER: self.decoder}
         encoded = {name: b64encode(model.serialized_model_proto()).decode() for name, model in models.items()}
-        _write(path, {**encoded, "vocab": self.vocab, ROLES: self.roles})
+        write_tokenizer(path, {**encoded, "vocab": self.vocab, ROLES: self.roles})
 
 
 def sentencepiece_processor(model_file: str | None = None, model_proto: bytes | None = None) -> SentencePiece:
@@ -125,12 +125,17 @@ def sentencepiece_processor(model_file: str | None = None, model_proto: bytes | 
 def load_external(whole: dict[str, Any]) -> FolderTokenizer | MarianTokenizer:
     """The tokenizer that `save` wrote."""
     roles = whole.pop(ROLES)
+    if "control" in roles:
+        from .whisper_tokens import ControlTokens, WhisperTokenizer
+
+        control = ControlTokens(**roles.pop("control"))
+        return WhisperTokenizer(Backend.from_str(json.dumps(whole)), **roles, control=control)
     if ENCODER not in whole:
         return FolderTokenizer(Backend.from_str(json.dumps(whole)), **roles)
     encoder, decoder = (sentencepiece_processor(model_proto=b64decode(whole[name])) for name in (ENCODER, DECODER))
     return MarianTokenizer(encoder, decoder, whole["vocab"], roles)
 
 
-def _write(path: Path, whole: dict[str, Any]) -> None:
+def write_tokenizer(path: Path, whole: dict[str, Any]) -> None:
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")

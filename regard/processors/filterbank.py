@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from .base import Array, Rng, to_array
 from .read_sound import RawSound, Sound, stream_sound
-from .resample import RATES, change_speed
+from .resample import RATES
 from .sound_frames import SoundFrames, griffin_lim
 
 SCALE = 32768.0  # Kaldi reads whole numbers of 16 bits
@@ -22,7 +21,6 @@ FLOOR = float(np.finfo(np.float32).eps)  # the least energy
 PREEMPHASIS = 0.97
 LOWEST = 20.0  # Hz
 CHUNK = 256  # frames that are computed at once: they fit the cache of a processor
-SPEEDS = 0.5, 2.0
 MASKED = 5  # a range of masked frames is at most the fifth of a recording
 LEAST_STD = 1e-6  # of a bin; constant bins are only centered
 
@@ -41,9 +39,6 @@ class FilterbankProcessor(SoundFrames):
     frame_width: int = 40  # and at most a fifth of the recording
     bin_masks: int = 0
     bin_width: int = 15
-    speed: tuple[float, ...] = ()  # training draws one of them; tempo and pitch change together; empty: unchanged
-    noise: float = 0.0  # how often training adds noise
-    snr: tuple[float, float] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
     mean: tuple[float, ...] = ()  # of every bin; empty: frames are not normalized
     std: tuple[float, ...] = ()
     kind: ClassVar[str] = "filterbank"
@@ -55,15 +50,6 @@ class FilterbankProcessor(SoundFrames):
         object.__setattr__(self, "window", self.window or self.rate * 25 // 1000)
         object.__setattr__(self, "hop", self.hop or self.rate // 100)
         super().__post_init__()
-        if not all(SPEEDS[0] <= each <= SPEEDS[1] for each in self.speed):
-            raise UserError(
-                f"speed is {self.speed}; expected numbers from {SPEEDS[0]} to {SPEEDS[1]}, such as 0.9,1,1.1"
-            )
-        if not 0 <= self.noise <= 1 or len(self.snr) != 2 or not self.snr[0] <= self.snr[1]:
-            raise UserError(
-                f"noise is {self.noise} and snr {self.snr}; expected a share of 0…1 and two numbers of decibels, the "
-                "smaller one first"
-            )
         sizes = len(self.mean), len(self.std)
         if sizes not in ((0, 0), (self.bins, self.bins)) or not all(0 < each < math.inf for each in self.std):
             raise UserError(
@@ -91,28 +77,9 @@ class FilterbankProcessor(SoundFrames):
             return self._normalize(self._energies(samples))
         return self.mask(self._normalize(self._energies(self.augment(samples, rng))), rng)
 
-    @property
-    def changes_samples(self) -> bool:
-        """True if training changes the samples."""
-        return bool(self.speed or self.noise)
-
-    @property
-    def masks(self) -> bool:
-        """True if training masks frames or bins."""
-        return bool(self.frame_masks or self.bin_masks)
-
     def mask(self, frames: Array, rng: Rng) -> Array:
         """SpecAugment. Writes into `frames`."""
         return self.mask_ranges(frames, rng, 0.0 if self.mean else frames.mean(0), len(frames) // MASKED)
-
-    def augment(self, samples: Array, rng: Rng) -> Array:
-        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
-        if self.speed:
-            ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
-            samples = change_speed(samples, ratio.denominator, ratio.numerator)
-        if self.noise and rng.random() < self.noise:
-            samples = add_noise(samples, rng.uniform(*self.snr), rng)
-        return samples
 
     def stream_frames(self, raw: RawSound) -> Iterator[Array]:
         """The frames of `encode` in blocks. The memory does not grow with the length of a file."""
@@ -180,24 +147,6 @@ def with_statistics(processor: FilterbankProcessor, sounds: Iterable[RawSound]) 
     std = np.sqrt(np.maximum(squares - shift**2, 0))
     mean, std = first + shift, np.where(std < LEAST_STD, 1.0, std)
     return replace(processor, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-
-
-def speed_ratio(speed: float) -> Fraction:
-    """The speed as a fraction of small numbers, for which resampling is fast."""
-    return Fraction(speed).limit_denominator(100)
-
-
-def add_noise(samples: Array, snr: float, rng: Rng) -> Array:
-    """The samples with noise at a signal-to-noise ratio in decibels: white, or as often pink (1/f). Silence is kept."""
-    noise: Array = rng.standard_normal(1 << len(samples).bit_length(), np.float32)
-    if rng.random() < 0.5:
-        spectrum = np.fft.rfft(noise)
-        noise = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)))
-    noise = noise[: len(samples)]
-    power, own = (float(np.square(each, dtype=np.float64).mean()) for each in (samples, noise))
-    if not power or not own:
-        return samples
-    return samples + (noise * math.sqrt(power / own / 10 ** (snr / 10))).astype(np.float32)
 
 
 @lru_cache(maxsize=16)

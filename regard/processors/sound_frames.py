@@ -1,7 +1,11 @@
 """What processors of sound share: samples at one rate, batches of frames, SpecAugment, sound from magnitudes."""
 
+import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,16 +14,19 @@ from torch import Tensor
 from ..errors import UserError
 from ..parts.inputs import Inputs, Modality
 from .base import Array, Rng, SavedSettings, pad_arrays
-from .read_sound import RawSound, read_sound
-from .resample import resample
+from .read_sound import RawSound, Sound, read_sound
+from .resample import change_speed, resample
 
 GRIFFIN_LIM_STEPS = 32
+SPEEDS = 0.5, 2.0
 
 
 @dataclass(frozen=True)
 class SoundFrames(SavedSettings):
     """Frames (frames, bins) of one channel."""
 
+    kind: ClassVar[str]
+    file: ClassVar[str]
     rate: int = 16000  # samples per second
     bins: int = 80
     window: int = 400  # samples of a frame
@@ -28,6 +35,9 @@ class SoundFrames(SavedSettings):
     frame_width: int = 50
     bin_masks: int = 2
     bin_width: int = 15
+    speed: tuple[float, ...] = ()  # training draws one of them; tempo and pitch change together; empty: unchanged
+    noise: float = 0.0  # how often training adds noise
+    snr: tuple[float, float] = (5.0, 30.0)  # signal-to-noise ratio of that noise in decibels: from, to
 
     def __post_init__(self) -> None:
         if min(self.rate, self.bins, self.window, self.hop) < 1 or self.hop > self.window:
@@ -38,15 +48,63 @@ class SoundFrames(SavedSettings):
         wide = self.bin_masks and self.bin_width > self.bins
         if min(self.frame_masks, self.frame_width, self.bin_masks, self.bin_width) < 0 or wide:
             raise UserError(f"a mask of {self.bin_width} bins does not fit {self.bins}; expected 0 to {self.bins}")
+        if not all(SPEEDS[0] <= each <= SPEEDS[1] for each in self.speed):
+            raise UserError(
+                f"speed is {self.speed}; expected numbers from {SPEEDS[0]} to {SPEEDS[1]}, such as 0.9,1,1.1"
+            )
+        if not 0 <= self.noise <= 1 or len(self.snr) != 2 or not self.snr[0] <= self.snr[1]:
+            raise UserError(
+                f"noise is {self.noise} and snr {self.snr}; expected a share of 0…1 and two numbers of decibels, the "
+                "smaller one first"
+            )
 
     @property
     def modality(self) -> Modality:
         return "frames"
 
+    @abstractmethod
+    def encode(self, raw: RawSound, rng: Rng | None = None) -> Array:
+        """The frames of a sound; with `rng`, changed as in training."""
+
+    @abstractmethod
+    def mask(self, frames: Array, rng: Rng) -> Array:
+        """SpecAugment. Writes into `frames`."""
+
+    @abstractmethod
+    def frames(self, samples: int) -> int:
+        """How many frames so many samples have."""
+
+    @abstractmethod
+    def seconds_of(self, frame: float) -> float:
+        """The time of the center of a frame."""
+
+    @abstractmethod
+    def decode(self, values: Array | Tensor) -> Sound:
+        """A sound with these frames, approximately."""
+
     def samples(self, raw: RawSound) -> Array:
         """The samples of one channel at `rate`, float32. Arrays and tensors have this rate already."""
         samples, rate = read_sound(raw, self.rate)
         return samples if rate == self.rate else resample(samples, rate, self.rate)
+
+    @property
+    def changes_samples(self) -> bool:
+        """True if training changes the samples."""
+        return bool(self.speed or self.noise)
+
+    @property
+    def masks(self) -> bool:
+        """True if training masks frames or bins."""
+        return bool(self.frame_masks or self.bin_masks)
+
+    def augment(self, samples: Array, rng: Rng) -> Array:
+        """The samples at another speed and with noise, as `speed`, `noise` and `snr` say."""
+        if self.speed:
+            ratio = speed_ratio(self.speed[int(rng.integers(len(self.speed)))])
+            samples = change_speed(samples, ratio.denominator, ratio.numerator)
+        if self.noise and rng.random() < self.noise:
+            samples = add_noise(samples, rng.uniform(*self.snr), rng)
+        return samples
 
     def cost(self, encoded: Array) -> int:
         return len(encoded)
@@ -66,6 +124,24 @@ class SoundFrames(SavedSettings):
                 else:
                     frames[:, first : first + length] = np.broadcast_to(value, frames.shape[1])[first : first + length]
         return frames
+
+
+def speed_ratio(speed: float) -> Fraction:
+    """The speed as a fraction of small numbers, for which resampling is fast."""
+    return Fraction(speed).limit_denominator(100)
+
+
+def add_noise(samples: Array, snr: float, rng: Rng) -> Array:
+    """The samples with noise at a signal-to-noise ratio in decibels: white, or as often pink (1/f). Silence is kept."""
+    noise: Array = rng.standard_normal(1 << len(samples).bit_length(), np.float32)
+    if rng.random() < 0.5:
+        spectrum = np.fft.rfft(noise)
+        noise = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)))
+    noise = noise[: len(samples)]
+    power, own = (float(np.square(each, dtype=np.float64).mean()) for each in (samples, noise))
+    if not power or not own:
+        return samples
+    return samples + (noise * math.sqrt(power / own / 10 ** (snr / 10))).astype(np.float32)
 
 
 def griffin_lim(magnitudes: Tensor, window: Tensor, hop: int) -> Tensor:

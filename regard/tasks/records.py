@@ -1,6 +1,6 @@
 """JSON records of results, as `details` gives them. The order of the keys is part of the output."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from .base import Record
 from .requests import (
@@ -37,8 +37,10 @@ def transcript_record(result: TranscribeResult) -> Record:
     record = {"text": result.text, "seconds": round(result.seconds, 3)} | _record(result, TRANSCRIPT[1:])
     segments = [
         {"start": each.start, "end": each.end, "text": each.nbest[0].text if each.nbest else ""}
+        | (asdict(each.decoded) if each.decoded else {})
         for each in result.segments
     ]
+    record |= {"language": result.language} if result.language else {}
     record["words"] = [each._asdict() for each in result.words]
     return record | {"segments": segments, "nbest": [_record(each, TRANSCRIPT[:4]) for each in result.nbest]}
 

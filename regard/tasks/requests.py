@@ -240,6 +240,17 @@ class TranscribeRequest(Request):
     repetition_penalty: float | None = None
     rules: TokenRules | None = None  # of tokens by their ids
     details: bool = False  # also tokens, words and their times, which cost a second pass
+    # of Whisper alone; decode.* says what they mean
+    language: str | None = None
+    task: Literal["transcribe", "translate"] | None = None
+    timestamps: bool | None = None
+    sequential: bool | None = None
+    prompt: str | None = None
+    condition_on_previous: bool | None = None
+    temperatures: tuple[float, ...] | None = None
+    compression_ratio_threshold: float | None = None
+    logprob_threshold: float | None = None
+    no_speech_threshold: float | None = None
 
 
 class TimedWord(NamedTuple):
@@ -265,12 +276,24 @@ class Transcript:
 
 
 @dataclass(frozen=True)
+class DecodedWindow:
+    """How the window of a segment was decoded."""
+
+    temperature: float
+    logprob: float  # mean log-probability of its tokens
+    compression_ratio: float
+    no_speech: float | None = None  # the probability that nobody speaks, if it was asked for
+
+
+@dataclass(frozen=True)
 class TranscriptSegment:
     """A part of a recording."""
 
     start: float  # in seconds
     end: float
     nbest: tuple[Transcript, ...]  # the best hypotheses
+    decoded: "DecodedWindow | None" = None  # of Whisper: how its window was decoded
+    tokens: tuple[int, ...] = ()  # of Whisper: ids, timestamps included
 
 
 @dataclass(frozen=True)
@@ -279,6 +302,7 @@ class TranscribeResult(Transcript, Result):
 
     seconds: float = 0.0
     segments: tuple[TranscriptSegment, ...] = ()
+    language: str = ""  # the code, if the model knows several
 
     @property
     def nbest(self) -> tuple[Transcript, ...]:

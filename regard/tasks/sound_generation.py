@@ -18,9 +18,9 @@ from ..errors import UserError
 from ..families.protocols import SpeechModel, TokenModel
 from ..parts.ctc import best_path
 from ..processors.base import Array
-from ..processors.filterbank import FilterbankProcessor
 from ..processors.read_sound import stream_sound
 from ..processors.segments import segments
+from ..processors.sound_frames import SoundFrames
 from .finite import require_finite
 from .requests import TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .source_generation import NO_CONSTRAINTS, SourceGeneration, SourceInputs
@@ -45,7 +45,7 @@ class SoundGeneration(SourceGeneration[Array]):
     """From recordings to transcripts. Memory does not grow with the length of a recording."""
 
     model: SpeechModel
-    sound: FilterbankProcessor
+    sound: SoundFrames
     joint: dict[float, JointCTC]  # by weight: the generator finds the CUDA graphs of a model again
 
     def sources(self, items: Sequence[Array]) -> list[SourceInputs]:
@@ -69,8 +69,7 @@ class SoundGeneration(SourceGeneration[Array]):
         return settings
 
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
-        if settings.kind == "ctc":
-            self.require_ctc("decode.kind=ctc")
+        self.refuse_unsuitable(requests, settings)
         found: list[list[TranscriptSegment]] = [[] for _ in requests]
         seconds = [0.0] * len(requests)
         pieces = self._pieces(requests, settings, seconds)
@@ -80,6 +79,17 @@ class SoundGeneration(SourceGeneration[Array]):
                 found[piece.recording].append(TranscriptSegment(round(piece.start, 3), round(piece.end, 3), own))
         pairs = zip(found, seconds, strict=True)
         return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
+
+    def refuse_unsuitable(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> None:
+        """Refuse settings that this model cannot satisfy."""
+        if settings.kind == "ctc":
+            self.require_ctc("decode.kind=ctc")
+        for name, none in (("language", ""), ("task", "transcribe"), ("prompt", "")):
+            if (value := getattr(settings, name)) != none:
+                raise UserError(
+                    f"decode.{name} is {value!r}, and this run has one language and one task; leave it out, or use a "
+                    "Whisper model"
+                )
 
     def _pieces(
         self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]
@@ -156,7 +166,8 @@ class SoundGeneration(SourceGeneration[Array]):
         frames = iter(frames)
         while rows := list(islice(frames, size)):
             own = [np.array([*ids, self.target.end], np.int32) for ids in islice(rest, len(rows))]
-            batch = collate_transcribed(rows, own, self.sound, self.target).to(self.device)
+            starts = [np.array([self.target.start], np.int32)] * len(rows)
+            batch = collate_transcribed(rows, starts, own, self.sound, self.target.pad).to(self.device)
             states = self.model.decode(batch["target"], self.model.encode(batch["source"])).flatten(0, 1)
             labels = batch["labels"]
             scores = self.model.logits(states[labels.positions]).float().log_softmax(-1)

@@ -11,7 +11,7 @@ from ..look import CrossAttentionView, record_attention
 from ..parts import Encoded, Inputs
 from ..parts.ctc import force_align
 from ..processors.base import Array
-from ..processors.filterbank import FilterbankProcessor
+from ..processors.sound_frames import SoundFrames
 from ..processors.tokenizers import Tokenizer
 from .transcripts import Span, TokenTrace
 
@@ -19,7 +19,7 @@ from .transcripts import Span, TokenTrace
 class TokenTimes:
     """Log-probabilities and times of tokens."""
 
-    def __init__(self, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device) -> None:
+    def __init__(self, model: SpeechModel, sound: SoundFrames, target: Tokenizer, device: torch.device) -> None:
         self.model, self.sound, self.target, self.device = model, sound, target, device
 
     def center(self, position: int) -> float:

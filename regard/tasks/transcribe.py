@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from ..config.audio import SoundData, TranscribeDecode
-from ..config.run import Run
+from ..config.run import Run, family_of
 from ..config.schema import Seq2SeqDecode, Sides
 from ..data.examples import Examples
 from ..data.loader import Loader
-from ..data.sound_dataset import SoundDataset
+from ..data.sound_dataset import EncodeTranscripts, PlainTranscripts, SoundDataset
 from ..data.sounds import open_sounds, transcribed_sounds
 from ..decode import Hypothesis, Suppress, strategy_from
 from ..decode.constraints import ConstraintTokenizer, parse_constraints
@@ -24,12 +24,15 @@ from ..families.protocols import SpeechModel, as_module
 from ..look import CrossAttentionView
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
+from ..processors.audio import AudioProcessor
 from ..processors.base import Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
 from ..processors.read_sound import RawSound, is_sound
 from ..processors.saved import load_processors
+from ..processors.sound_frames import SoundFrames
 from ..processors.text import TextProcessor
-from ..processors.tokenizers import Tokenizer, train_tokenizer
+from ..processors.tokenizers import Tokenizer, TrainedTokenizer, train_tokenizer
+from ..processors.whisper_tokens import WhisperTokenizer, with_control_tokens
 from ..synthetic.morse import make_morse
 from .base import (
     Metrics,
@@ -60,7 +63,11 @@ from .translations import changed_settings
 
 TASK = Task("transcribe", frozenset({"frames"}), "target", TranscribeRequest, TranscribeResult)
 SOUND, TEXT = "sound", "text"  # the fields of an example
-OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment"  # fields of a request: decode.*
+OWN_SETTINGS = (
+    "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment", "language", "task", "timestamps", "sequential",
+    "prompt", "condition_on_previous", "temperatures", "compression_ratio_threshold", "logprob_threshold",
+    "no_speech_threshold",
+)  # fmt: skip  # fields of a request that are decode.*
 STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
 SPEECH_METRICS = ("wer", "cer", "exact")
 
@@ -72,7 +79,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
     """
 
     def __init__(
-        self, run: Run, model: SpeechModel, sound: FilterbankProcessor, target: Tokenizer, device: torch.device
+        self, run: Run, model: SpeechModel, sound: SoundFrames, target: Tokenizer, device: torch.device
     ) -> None:
         self.run, self.sound, self.target, self.device = run, sound, target, device
         self.model = model.to(device).eval()
@@ -135,7 +142,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             raise UserError(
                 f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
             )
-        ids = self.target.encode(texts)
+        ids = self.text_ids(texts)
         logprobs = self.target_logprobs(map(self.sound.encode, sounds), ids)
         totals = [sum(each) for each in logprobs]
         require_finite(totals)
@@ -190,18 +197,34 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
 
     # --- known transcripts -------------------------------------------------------------------------------------
 
+    def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts."""
+        return self.target.encode(list(texts))
+
+    def reference(self, transcript: str) -> str:
+        """The text of a transcript of the data."""
+        return transcript
+
+    def transcripts_to_learn(self) -> EncodeTranscripts:
+        return PlainTranscripts(self.target)
+
+    def validation_decode(self) -> dict[str, object]:
+        """Without a search, by the part of the model that counts more in beam search."""
+        by_ctc = self.model.ctc_weight and self.run.decode.ctc > 0.5
+        return {**VALIDATION_DECODE, "kind": "ctc" if by_ctc else "greedy"}
+
     def transcribe_examples(
         self, examples: Examples, decode: Mapping[str, Any]
     ) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of transcripts, the transcripts and the references."""
-        references = [examples.text(index, 1) for index in range(len(examples))]
+        references = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
         found = self.predict((examples[index][0] for index in range(len(examples))), **decode)
         metrics: Metrics = {"examples": len(examples)}
         return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
 
     def loss_over(self, examples: Examples) -> float:
         """Nats per target token, END included, without label smoothing, of the decoder."""
-        ids = self.target.encode([examples.text(index, 1) for index in range(len(examples))])
+        ids = self.text_ids([self.reference(examples.text(index, 1)) for index in range(len(examples))])
         frames = (self.sound.encode(examples[index][0]) for index in range(len(examples)))
         logprobs = self.target_logprobs(frames, ids)
         return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
@@ -217,8 +240,11 @@ class TranscribeJob(TrainingJob):
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         model, run = predictor.model, self.run
         self.objective = TranscribeObjective(as_module(model), run.train.smoothing, predictor.target.pad)
-        ctc = bool(model.ctc_weight)
-        dataset = SoundDataset(splits["train"], predictor.sound, predictor.target, run.data, run.train, ctc)
+        most = min(run.data.max_tokens, predictor.context or run.data.max_tokens)
+        dataset = SoundDataset(
+            splits["train"], predictor.sound, predictor.transcripts_to_learn(), predictor.target.pad, run.data,
+            run.train, most, bool(model.ctc_weight),
+        )  # fmt: skip
         self.loader = Loader.of(dataset)
 
     def describe_data(self) -> list[str]:
@@ -235,9 +261,7 @@ class TranscribeJob(TrainingJob):
         metrics = {"loss": loss, "perplexity": float(np.exp(loss))}
         if self.run.train.metric in metrics:
             return metrics
-        # Without a search, by the part of the model that counts more in beam search.
-        by_ctc = self.predictor.model.ctc_weight and self.run.decode.ctc > 0.5
-        decode = VALIDATION_DECODE | {"kind": "ctc" if by_ctc else "greedy"}
+        decode = self.predictor.validation_decode()
         found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
         return metrics | {name: found[name] for name in SPEECH_METRICS}
 
@@ -248,19 +272,19 @@ class TranscribeJob(TrainingJob):
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranscribeJob:
     """Open the data, train the tokenizer and measure the frames, if they are not kept; writes no file."""
     splits = open_splits(run, data_split)
-    target = kept_tokenizer(kept, TEXT) or train_tokenizer(run.tokenizer, splits["train"].texts(1))
-    sound = kept.get(SOUND)
-    if isinstance(sound, FilterbankProcessor):
-        sound = augmented(sound, run.data)
-    else:
-        data: SoundData = run.data
-        new = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=max(round(data.rate * data.hop / 1000), 1))
-        sound = measured(augmented(new, run.data), splits["train"])
+    window = family_of(run.model.family).SPEC.window(run.model)
+    target, sound = kept_tokenizer(kept, TEXT), kept.get(SOUND)
+    if target is None:
+        target = train_tokenizer(run.tokenizer, splits["train"].texts(1))
+        target = target if window is None else windowed_tokenizer(target, run.data, window)
+    if not isinstance(sound, SoundFrames):
+        sound = new_frames(run.data, splits["train"]) if window is None else window_frames(run.data, window)
     run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
-    return TranscribeJob(TranscribePredictor(run, build_model(run), sound, target, device), splits)
+    predictor = new_predictor(run, augmented(sound, run.data), target, device)
+    return TranscribeJob(predictor, splits)
 
 
-def augmented(sound: FilterbankProcessor, data: SoundData) -> FilterbankProcessor:
+def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:
     """The processor with the changes of data.* in training."""
     return replace(
         sound, speed=data.speed, noise=data.noise, snr=data.snr, frame_masks=data.frame_masks,
@@ -268,18 +292,51 @@ def augmented(sound: FilterbankProcessor, data: SoundData) -> FilterbankProcesso
     )  # fmt: skip
 
 
-def measured(sound: FilterbankProcessor, examples: Examples) -> FilterbankProcessor:
-    """The processor with the mean and deviation of recordings, of at most STATISTICS over all the data."""
+def new_frames(data: SoundData, examples: Examples) -> FilterbankProcessor:
+    """Filterbanks with the mean and deviation of recordings, of at most STATISTICS over all the data."""
+    plain = FilterbankProcessor(rate=data.rate, bins=data.bins, hop=hop_samples(data))
     chosen = np.unique(np.linspace(0, len(examples) - 1, STATISTICS).round().astype(int))
-    return with_statistics(sound, (examples[int(index)][0] for index in chosen))
+    return with_statistics(plain, (examples[int(index)][0] for index in chosen))
+
+
+def window_frames(data: SoundData, frames: int) -> AudioProcessor:
+    """Log-mel frames of recordings that are filled up with silence, so that they have `frames`."""
+    hop = hop_samples(data)
+    seconds, rest = divmod(frames * hop, data.rate)
+    if rest or not seconds:
+        raise UserError(
+            f"model.source_positions gives {frames:,} frames of {data.hop:g} ms; expected whole seconds, such as "
+            f"model.source_positions={round(data.rate / hop) * 4}"
+        )
+    window = data.rate * 25 // 1000
+    return AudioProcessor(
+        rate=data.rate, bins=data.bins, window=window, hop=hop, seconds=seconds, frame_masks=0, bin_masks=0
+    )
+
+
+def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
+    return with_control_tokens(trained, [data.language], frames * hop_samples(data) / data.rate)
+
+
+def hop_samples(data: SoundData) -> int:
+    return max(round(data.rate * data.hop / 1000), 1)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranscribePredictor:
     """The predictor of a run folder, without the weights."""
     kept = load_processors(folder)
     sound, target = kept.get(SOUND), restored_tokenizer(kept, TEXT)
-    if not isinstance(sound, FilterbankProcessor):
+    if not isinstance(sound, SoundFrames):
         raise UserError(f"{folder} lacks its processor of sound; restore it, or train the run again")
+    return new_predictor(run, sound, target, device)
+
+
+def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch.device) -> TranscribePredictor:
+    """The predictor with a new model: that of windows, if the tokenizer has prompts for them."""
+    from .whisper import WhisperPredictor
+
+    if isinstance(target, WhisperTokenizer) and isinstance(sound, AudioProcessor):
+        return WhisperPredictor(run, build_model(run), sound, target, device)
     return TranscribePredictor(run, build_model(run), sound, target, device)
 
 

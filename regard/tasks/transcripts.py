@@ -53,12 +53,14 @@ def make_transcript(
     return Transcript(**{**vars(plain), **tokens})
 
 
-def timed_words(text: str, tokens: Sequence[int], times: Sequence[Span], target: Tokenizer) -> list[TimedWord]:
-    """The words of a text, each from the start of its first token to the end of its last one."""
+def timed_words(
+    text: str, tokens: Sequence[int], times: Sequence[Span], target: Tokenizer, letters: bool = False
+) -> list[TimedWord]:
+    """The words of a text, or its letters, each from the start of its first token to the end of its last one."""
     ends = [len(each) for each in target.decode([list(tokens[:count]) for count in range(1, len(tokens) + 1)])]
     begins = [0, *ends[:-1]]
     found, place = [], 0
-    for word in text.split():
+    for word in [*"".join(text.split())] if letters else text.split():
         place = text.index(word, place)
         own = [
             time

@@ -10,9 +10,10 @@ import soundfile
 import torch
 
 from regard.errors import UserError
-from regard.processors.filterbank import FilterbankProcessor, add_noise, with_statistics
+from regard.processors.filterbank import FilterbankProcessor, with_statistics
 from regard.processors.read_sound import Sound
 from regard.processors.saved import load_processor
+from regard.processors.sound_frames import add_noise
 
 RATE = 16000
 

@@ -3,31 +3,53 @@
 The tokenizer files and generation_config.json are kept as they are, so that a folder that was read is written whole.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from ...config.run import Run, change_settings
 from ...errors import UserError
 from ...families import whisper
 from ...files import JsonMapping, JsonObject, read_optional_json, write_json
 from ...parts.positions import SinusoidPositions
 from ...processors.audio import AudioProcessor
 from ...processors.external import FolderTokenizer
+from ...processors.whisper_tokens import ControlTokens, WhisperTokenizer
 from . import causal
 from .bert import ACTIVATIONS
 from .config_table import ConfigTable, Field, Fixed, Joint, Only, choice, json_text, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
-from .generation import GENERATION_FILE, read_generation_config
+from .generation import (
+    GENERATION_FILE,
+    read_generation_config,
+    rules_from_generation,
+    strategy_from_generation,
+    warn_of_unused,
+)
 from .image_settings import PROCESSOR
 from .marian import attention_names, both_sides, read_depth, write_depth
 from .weight_names import WeightRule, export_weights, load_weights, one_of, prefixed
 
+if TYPE_CHECKING:
+    from ...tasks.whisper import WhisperPredictor
+
 ARCHITECTURE = "WhisperForConditionalGeneration"
+ENGLISH_VOCAB = 51864  # of the published models of English alone
+LANGUAGE = re.compile(r"<\|[a-z]{2,3}\|>")
+DECODE_RULES = {
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+}
+THRESHOLDS = "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"
 KEPT_FILES = (
     GENERATION_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "normalizer.json",
@@ -159,7 +181,7 @@ class WhisperFolder:
     config: whisper.Config
     model: whisper.Model
     sound: AudioProcessor
-    tokenizer: FolderTokenizer  # START is the token that begins every decoding
+    tokenizer: WhisperTokenizer  # START is the token that begins every decoding
     generation: JsonMapping  # generation_config.json over config.json: suppressed tokens, languages, timestamps
     settings: JsonMapping  # config.json, with the keys that our Config does not have
     files: dict[str, bytes]  # those of KEPT_FILES, by name
@@ -180,16 +202,49 @@ def read(path: Path, config: JsonMapping) -> WhisperFolder:
     sound = parse_config(path, about.get("feature_extractor", about), lambda it: read_sound_settings(it, ours), file)
     generation = read_generation_config(path, config)
     check_control_ids(path, config, ours.vocab)
+    ours = parse_config(path, generation, lambda theirs: with_alignment_heads(ours, theirs), GENERATION_FILE)
     files = {name: (path / name).read_bytes() for name in KEPT_FILES if (path / name).is_file()}
     return WhisperFolder(ours, model, sound, tokenizer(path, generation, ours), generation, config, files)
 
 
-def tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> FolderTokenizer:
+def with_alignment_heads(c: whisper.Config, generation: JsonMapping) -> whisper.Config:
+    heads = generation.get("alignment_heads") or ()
+    return whisper.Config(**c.model_dump() | {"alignment_heads": heads})
+
+
+def tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> WhisperTokenizer:
     """The tokenizer of a folder, with the token that begins every decoding as START."""
     own = causal.tokenizer(path, generation)
     check_vocabulary(path, own.backend.get_vocab().values(), c.vocab)
     start = parse_config(path, generation, lambda theirs: present(theirs, "decoder_start_token_id"), GENERATION_FILE)
-    return FolderTokenizer(own.backend, own.pad, start, own.end, own.unk)
+    control = parse_config(path, generation, lambda theirs: control_tokens(theirs, own, c.vocab), GENERATION_FILE)
+    numbers = [control.no_timestamps, control.previous, control.no_speech]
+    ids = [each for each in (*numbers, *control.languages.values(), *control.tasks.values()) if each is not None]
+    check_vocabulary(path, ids, c.vocab)
+    return WhisperTokenizer(own.backend, own.pad, start, own.end, own.unk, control)
+
+
+def control_tokens(generation: JsonMapping, own: FolderTokenizer, vocab: int) -> ControlTokens:
+    """The control tokens that generation_config.json tells; what it lacks, by name."""
+    names = own.backend.get_vocab()
+    no_timestamps = generation.get("no_timestamps_token_id", names.get("<|notimestamps|>"))
+    if no_timestamps is None:
+        raise ValueError("there is no no_timestamps_token_id, and no token <|notimestamps|>; fetch the folder again")
+    languages: dict[str, int] = {}
+    if generation.get("is_multilingual", vocab != ENGLISH_VOCAB):
+        given: JsonMapping = generation.get("lang_to_id") or {
+            name: number for name, number in names.items() if LANGUAGE.fullmatch(name)
+        }
+        languages = {name.strip("<|>"): number for name, number in sorted(given.items(), key=lambda pair: pair[1])}
+    tasks: JsonMapping = generation.get("task_to_id") or {
+        task: names[name] for task in ("translate", "transcribe") if (name := f"<|{task}|>") in names
+    }
+    silence = names.get("<|nospeech|>", names.get("<|nocaptions|>", no_timestamps - 1))
+    return ControlTokens(
+        no_timestamps, languages, dict(tasks) if languages else {},
+        generation.get("prev_sot_token_id", names.get("<|startofprev|>")), silence,
+        generation.get("max_initial_timestamp_index"),
+    )  # fmt: skip
 
 
 def write(folder: WhisperFolder, out: Path) -> None:
@@ -208,8 +263,19 @@ def write(folder: WhisperFolder, out: Path) -> None:
         (out / name).write_bytes(content)
 
 
-def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> NoReturn:
-    raise UserError(
-        f"{path} holds a Whisper model, which regard cannot use to predict or train yet; use transformers, or train "
-        "your own model: regard train transcribe"
-    )
+def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "WhisperPredictor":
+    """The predictor of a Whisper folder."""
+    from ...device import resolve_device
+    from ...tasks.whisper import WhisperPredictor
+
+    folder = read(path, config)
+    warn_of_unused(path, folder.generation, ("stop_strings", "forced_eos_token_id"))
+
+    def to_run(generation: JsonMapping) -> Run:
+        rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
+        decode = strategy_from_generation(generation) | rules
+        decode |= {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
+        return Run(task="transcribe", model=folder.config, decode=decode)
+
+    run = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
+    return WhisperPredictor(run, folder.model, folder.sound, folder.tokenizer, resolve_device(run.device))

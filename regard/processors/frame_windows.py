@@ -1,0 +1,70 @@
+"""Windows of the log-mel frames of a long recording. Memory does not grow with its length.
+
+The frames equal those of the whole recording: its borders alone are reflected, and the floor lies below its loudest
+frame. So a recording is read twice, first for the loudest frame.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from .audio import RANGE, AudioProcessor, log_mel, scale_decades
+from .base import Array
+from .read_sound import RawSound, stream_sound
+
+
+class FrameWindows:
+    """Windows that begin later and later."""
+
+    def __init__(self, raw: RawSound, sound: AudioProcessor) -> None:
+        self.sound, self.size = sound, sound.seconds * sound.rate // sound.hop
+        self.total, loudest = 0, -np.inf  # frames of the recording
+        for decades in frame_blocks(raw, sound):
+            self.total += len(decades)
+            loudest = max(loudest, float(decades.max()))
+        self._floor = loudest - RANGE
+        self._blocks, self._first = frame_blocks(raw, sound), 0
+        self._frames = np.zeros((0, sound.bins), np.float32)  # from frame `_first` on
+
+    def __call__(self, first: int) -> Array:
+        """The frames of the window from frame `first` on; the last windows of a recording have fewer."""
+        while self._first + len(self._frames) < min(first + self.size, self.total):
+            block = scale_decades(next(self._blocks), self._floor)
+            keep = self._frames[max(first - self._first, 0) :]
+            self._first += len(self._frames) - len(keep)
+            self._frames = np.concatenate([keep, block])
+        begin = first - self._first
+        return self._frames[begin : begin + self.size]
+
+
+class FilledWindow:
+    """The windows of a recording that is not longer than one. The first is filled up with silence before its frames
+    are computed.
+    """
+
+    def __init__(self, samples: Array, sound: AudioProcessor) -> None:
+        self._frames = sound.encode(samples)
+        self.size, self.total = len(self._frames), max(len(samples) // sound.hop, 1)
+
+    def __call__(self, first: int) -> Array:
+        return self._frames[first : self.total] if first else self._frames
+
+
+def frame_blocks(raw: RawSound, sound: AudioProcessor) -> Iterator[Array]:
+    """The frames of a whole recording as logarithms of power, block by block."""
+    half, hop = sound.window // 2, sound.hop
+    waiting, total, begun = np.zeros(0, np.float32), 0, False  # `waiting`: from half a window before the next frame
+    frames = 0
+    for block in stream_sound(raw, sound.rate):
+        waiting, total = np.concatenate([waiting, block]), total + len(block)
+        if not begun and total > half:
+            waiting, begun = np.concatenate([waiting[half:0:-1], waiting]), True
+        if begun and len(waiting) >= sound.window:
+            count = (len(waiting) - sound.window) // hop + 1
+            yield log_mel(torch.from_numpy(waiting[: (count - 1) * hop + sound.window]), sound)
+            waiting, frames = waiting[count * hop :], frames + count
+    rest = total // hop - frames
+    if rest > 0:
+        last = np.concatenate([waiting, waiting[-2 : -half - 2 : -1]])
+        yield log_mel(torch.from_numpy(last[: (rest - 1) * hop + sound.window]), sound)

@@ -1,0 +1,200 @@
+"""The tokenizer of Whisper: text, and control tokens for languages, tasks and times."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from ..errors import UserError
+from .external import FolderTokenizer, write_tokenizer
+from .tokenizers import ROLES, TrainedTokenizer
+
+CONTROL = "control"  # the key of the control tokens among the roles
+RESOLUTION = 0.02  # seconds from one timestamp to the next
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages that are written without spaces
+NAMES = re.compile(r"<\|(\d+\.\d\d|[a-z]+)\|>")
+START, END, PREVIOUS = "startoftranscript", "endoftext", "startofprev"
+NO_SPEECH, NO_TIMESTAMPS = "nospeech", "notimestamps"
+TASKS = "translate", "transcribe"
+
+
+@dataclass(frozen=True)
+class ControlTokens:
+    """The control tokens beside START and END. Timestamps follow `no_timestamps`, one for every 0.02 seconds."""
+
+    no_timestamps: int
+    languages: dict[str, int] = field(default_factory=dict)  # by code, such as "de"; none: a model of one language
+    tasks: dict[str, int] = field(default_factory=dict)
+    previous: int | None = None  # stands before the text of earlier windows
+    no_speech: int | None = None  # its probability after START tells whether anybody speaks
+    latest_start: int | None = None  # the last timestamp that may begin a window, counted from the first one
+
+
+class WhisperTokenizer(FolderTokenizer):
+    """Control tokens and timestamps have no text."""
+
+    def __init__(self, backend: Backend, pad: int, start: int, end: int, unk: int, control: ControlTokens) -> None:
+        super().__init__(backend, pad, start, end, unk)
+        self.control = control
+        self.first_timestamp = control.no_timestamps + 1
+        self._control = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+        self._control |= {pad, start, end}
+        self.size = max(self.size, self.first_timestamp)
+
+    # --- text and tokens ---------------------------------------------------------------------------------------
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return super().decode([self.text_tokens(row) for row in rows])
+
+    def text_tokens(self, tokens: Sequence[int]) -> list[int]:
+        return [token for token in tokens if self.is_text(token)]
+
+    def is_text(self, token: int) -> bool:
+        return token < self.first_timestamp and token not in self._control
+
+    def is_timestamp(self, token: int) -> bool:
+        return token >= self.first_timestamp
+
+    def seconds(self, timestamp: int) -> float:
+        return (timestamp - self.first_timestamp) * RESOLUTION
+
+    def timestamp(self, seconds: float) -> int:
+        return self.first_timestamp + round(seconds / RESOLUTION)
+
+    # --- prompts -----------------------------------------------------------------------------------------------
+
+    @property
+    def multilingual(self) -> bool:
+        return bool(self.control.languages)
+
+    def language(self, name: str) -> str:
+        """The code of a language, given by code or English name."""
+        known = self.control.languages
+        if not known:
+            raise UserError(f"the language is {name!r}, and this model knows English alone; leave decode.language out")
+        code = name.strip().lower()
+        if code not in known:
+            code = language_codes().get(code, code)
+        if code not in known:
+            some = ", ".join(sorted(known)[:12])
+            raise UserError(f"{name!r} is no language of this model; it knows {len(known)}, such as {some}")
+        return code
+
+    def prompt(
+        self, language: str = "", task: str = "transcribe", timestamps: bool = True, previous: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """What stands before a transcript; `language` is a code, "" in a model of one language."""
+        control = self.control
+        tokens = [self.start]
+        if self.multilingual:
+            if task not in control.tasks:
+                raise UserError(f"this model does not {task}; it knows {', '.join(control.tasks)}")
+            tokens += [control.languages[language], control.tasks[task]]
+        elif task != "transcribe":
+            raise UserError(f"decode.task is {task}, and this model knows English alone; use one of many languages")
+        if not timestamps:
+            tokens.append(control.no_timestamps)
+        if previous and control.previous is not None:
+            tokens = [control.previous, *previous, *tokens]
+        return tuple(tokens)
+
+    # --- transcripts to learn from -----------------------------------------------------------------------------
+
+    def encode_transcript(
+        self, text: str, language: str, task: str, timestamps: bool = True, prompts: bool = True
+    ) -> tuple[list[int], list[int]]:
+        """The text before START, and all after START: prompt, transcript and END.
+
+        Text may have Whisper's own marks: `<|startofprev|>`, what was said before and `<|startoftranscript|>` at its
+        beginning, and timestamps such as `<|1.20|>`. Without `prompts` and `timestamps` these are dropped.
+        """
+        before, found, after = text.partition(f"<|{START}|>")
+        earlier, text = (before, after) if found else ("", text)
+        parts = re.split(r"(<\|\d+\.\d\d\|>)", text)
+        stamped = timestamps and len(parts) > 1
+        tokens: list[int] = []
+        for part in parts:
+            if match := NAMES.fullmatch(part):
+                tokens += [self._timestamp(match[1])] if stamped else []
+            elif part.strip():
+                tokens += self.encode_words(part, language)
+        previous: list[int] = []
+        if prompts and (said := earlier.replace(f"<|{PREVIOUS}|>", "").strip()) and self.control.previous is not None:
+            previous = [self.control.previous, *self.encode_words(said, language)]
+        return previous, [*self.prompt(language, task, stamped)[1:], *tokens, self.end]
+
+    def encode_words(self, text: str, language: str) -> list[int]:
+        """Words begin with a space, as in the published models."""
+        words = " ".join(text.split())
+        return self.encode([words if language in UNSPACED or not self.spaced else f" {words}"])[0]
+
+    @property
+    def spaced(self) -> bool:
+        """True if a space before a word is part of its token."""
+        return bool(self._bytes)
+
+    @staticmethod
+    def plain(text: str) -> str:
+        """A transcript without marks."""
+        return " ".join(NAMES.sub(" ", text.rpartition(f"<|{START}|>")[2]).split())
+
+    def _timestamp(self, seconds: str) -> int:
+        token = self.timestamp(float(seconds))
+        if token >= self.size:
+            last = self.seconds(self.size - 1)
+            raise UserError(f"a transcript has the timestamp <|{seconds}|>, and the last one is <|{last:.2f}|>")
+        return token
+
+    # --- files -------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        roles: dict[str, Any] = {**self.roles, CONTROL: asdict(self.control)}
+        write_tokenizer(path, json.loads(self.backend.to_str()) | {ROLES: roles})
+
+
+@dataclass(frozen=True)
+class WhisperTranscripts:
+    """Transcripts of one language to learn from, after their prompts."""
+
+    tokenizer: WhisperTokenizer
+    language: str  # the code
+    task: str
+    timestamps: bool
+    prompts: bool
+
+    def __call__(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for text in texts:
+            own = self.tokenizer.encode_transcript(text, self.language, self.task, self.timestamps, self.prompts)
+            previous, ids = own
+            prompt = np.array([*previous, self.tokenizer.start], np.int32)
+            found.append((prompt, np.array(ids, np.int32)))
+        return found
+
+
+def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], seconds: float) -> WhisperTokenizer:
+    """A trained tokenizer with Whisper's control tokens, and timestamps up to `seconds`."""
+    backend = Backend.from_str(trained.backend.to_str())
+    names = [START, *languages, *TASKS, PREVIOUS, NO_SPEECH, NO_TIMESTAMPS]
+    times = [f"{step * RESOLUTION:.2f}" for step in range(round(seconds / RESOLUTION) + 1)]
+    backend.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in (*names, *times)])
+    vocabulary = backend.get_vocab()
+    ids = {name: vocabulary[f"<|{name}|>"] for name in names}
+    control = ControlTokens(
+        ids[NO_TIMESTAMPS], {each: ids[each] for each in languages}, {each: ids[each] for each in TASKS},
+        ids[PREVIOUS], ids[NO_SPEECH],
+    )  # fmt: skip
+    return WhisperTokenizer(backend, trained.pad, ids[START], trained.end, trained.unk, control)
+
+
+def language_codes() -> dict[str, str]:
+    """Codes by English name, in lower case."""
+    from babel import Locale
+
+    return {name.lower(): code for code, name in Locale("en").languages.items()}

@@ -1,0 +1,70 @@
+"""The predictor of Whisper models: the task `transcribe` with languages, translation into English, and timestamps."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..config.audio import SoundData, TranscribeDecode
+from ..config.run import Run
+from ..data.sound_dataset import EncodeTranscripts
+from ..decode.constraints import ConstraintTokenizer
+from ..decode.encoded import EncodedSources
+from ..decode.timestamps import TimestampRules
+from ..errors import UserError
+from ..families.protocols import SpeechModel
+from ..look import CrossAttentionView
+from ..processors.audio import AudioProcessor
+from ..processors.read_sound import RawSound
+from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts
+from .requests import Transcript
+from .transcribe import TranscribePredictor
+from .whisper_generation import WhisperGeneration
+
+
+class WhisperPredictor(WhisperGeneration, TranscribePredictor):
+    """The text of every recording: a path, bytes, samples, or (samples, rate), in the language that is spoken or in
+    English. Memory does not grow with the length of a recording.
+    """
+
+    def __init__(
+        self, run: Run, model: SpeechModel, sound: AudioProcessor, target: WhisperTokenizer, device: torch.device
+    ) -> None:
+        super().__init__(run, model, sound, target, device)
+        self.filters = ()
+        positions = sound.seconds * sound.rate // sound.hop // model.stride
+        self.encoded_model = EncodedSources(self.model, positions)
+        control = target.control
+        self.timestamp_rules = TimestampRules(
+            target.first_timestamp, target.end, control.no_timestamps, control.latest_start
+        )
+        self.constraint_tokenizer = ConstraintTokenizer(target)
+
+    @property
+    def context(self) -> int:
+        return self.positions
+
+    def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        decode: TranscribeDecode = self.run.decode
+        return [self.target.encode_words(text, decode.language) for text in texts]
+
+    def reference(self, transcript: str) -> str:
+        return self.target.plain(transcript)
+
+    def transcripts_to_learn(self) -> EncodeTranscripts:
+        data: SoundData = self.run.data
+        language = self.target.language(data.language) if self.target.multilingual else ""
+        return WhisperTranscripts(self.target, language, data.task, data.timestamps, data.prompts)
+
+    def validation_decode(self) -> dict[str, object]:
+        return {**super().validation_decode(), "temperatures": (0.0,), "no_speech_threshold": 1.0}
+
+    def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
+        ids = None if target is None else self.text_ids([target])[0]
+        return self.look_at(self.sound.encode(text), ids)
+
+    def align(self, sound: RawSound, text: str) -> Transcript:
+        """The times of the words of a known text, by the cross-attention of the alignment heads."""
+        (ids,) = self.text_ids([text])
+        if not ids:
+            raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
+        return self.align_tokens(self.sound.samples(sound), ids, " ".join(text.split()))

@@ -1,0 +1,503 @@
+"""Whisper: transcripts with times of recordings of any length, in windows of 30 seconds.
+
+A window is encoded once, and decoded until its text is good enough: at temperature 0, then by sampling at rising
+temperatures. Windows of different recordings are decoded together. With `decode.sequential`, the next window of a
+recording begins where the last complete segment ended, and reads the text so far; otherwise recordings are cut at
+pauses, so that the windows of one recording are decoded together too.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config.audio import TranscribeDecode
+from ..decode import Generate, Generator, Greedy, Hypothesis, Sample
+from ..decode.encoded import EncodedSources, source_rows
+from ..decode.strategies import DecodeStrategy
+from ..decode.timestamps import TimestampRules
+from ..errors import UserError
+from ..families.protocols import as_module
+from ..look import CrossAttentionView, record_attention
+from ..parts import Encoded, Inputs
+from ..processors.audio import AudioProcessor
+from ..processors.base import Array
+from ..processors.frame_windows import FilledWindow, FrameWindows
+from ..processors.read_sound import RawSound, sound_name, stream_sound
+from ..processors.segments import segments
+from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
+from .finite import require_finite
+from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
+from .sound_generation import SoundGeneration
+from .transcripts import join_segments, timed_words
+from .windows import TokenSegment, WindowText, judge, split_window, without_loop, without_pair
+from .word_times import align_tokens, heads_of
+
+CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not read by the next window
+
+
+class Window(NamedTuple):
+    """A part of a recording that is encoded at once."""
+
+    recording: "Recording"
+    start: float  # in seconds
+    seconds: float  # without the silence that fills it up
+    frames: Array  # (frames, bins), filled up
+
+
+@dataclass(eq=False)
+class Recording:
+    """A recording under way."""
+
+    number: int
+    request: TranscribeRequest
+    language: str  # the code; "": not detected yet, or the model knows one
+    seconds: float = 0.0
+    found: list[TranscriptSegment] = field(default_factory=list)
+    previous: list[int] = field(default_factory=list)  # tokens of the text so far
+    conditioned: bool = True  # the next window reads them
+
+
+class DecodedText(NamedTuple):
+    hypothesis: Hypothesis
+    prompt: tuple[int, ...]
+    about: DecodedWindow
+
+
+class WhisperGeneration(SoundGeneration):
+    """From recordings to transcripts, by windows."""
+
+    sound: AudioProcessor
+    target: WhisperTokenizer
+    encoded_model: EncodedSources
+    timestamp_rules: TimestampRules
+    on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
+
+    def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
+        self.refuse_unsuitable(requests, settings)
+        language = self.target.language(settings.language) if settings.language else ""
+        recordings = [Recording(i, request, language) for i, request in enumerate(requests)]
+        if settings.sequential and settings.timestamps:
+            self._walk(recordings, settings)
+        else:
+            windows = (window for each in recordings for window in self._cut(each))
+            while batch := list(islice(windows, settings.batch)):
+                for window, text in zip(batch, self._decode_windows(batch, settings), strict=True):
+                    self._add_all(window, text)
+        return [self._result(each, settings) for each in recordings]
+
+    def refuse_unsuitable(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> None:
+        if settings.kind == "ctc":
+            self.require_ctc("decode.kind=ctc")
+        if settings.nbest > 1:
+            raise UserError(f"decode.nbest is {settings.nbest}, and a Whisper model finds one text; use decode.nbest=1")
+        for name in ("prefix", "include", "exclude"):
+            if getattr(settings, name) or any(getattr(request, name) for request in requests):
+                raise UserError(
+                    f"decode.{name} has no effect on a Whisper model; decode.prompt tells it which words to expect"
+                )
+        self.target.prompt(next(iter(self.target.control.languages), ""), settings.task)  # refuses a task
+
+    # --- windows -----------------------------------------------------------------------------------------------
+
+    def _walk(self, recordings: Sequence[Recording], settings: TranscribeDecode) -> None:
+        """Sequential windows: of every recording in turn one, of as many recordings as a batch has."""
+        waiting, running = (self._sequence(each) for each in recordings), list[tuple[WindowSequence, Window]]()
+        while True:
+            while len(running) < settings.batch and (new := next(waiting, None)) is not None:
+                if (first := next(new, None)) is not None:
+                    running.append((new, first))
+            if not running:
+                return
+            texts = self._decode_windows([window for _, window in running], settings)
+            used = [self._add_complete(window, text) for (_, window), text in zip(running, texts, strict=True)]
+            following = [(sequence, _send(sequence, each)) for (sequence, _), each in zip(running, used, strict=True)]
+            running = [(sequence, window) for sequence, window in following if window is not None]
+
+    def _sequence(self, recording: Recording) -> "WindowSequence":
+        """The windows of a recording. The caller sends for each how many of its seconds were used."""
+        rate, raw = self.sound.rate / self.sound.hop, recording.request.sound
+        samples = self._read_short(raw)
+        if samples is None:
+            windows = FrameWindows(raw, self.sound)
+            recording.seconds = windows.total / rate
+        elif len(samples) and samples.min() < samples.max():
+            windows = FilledWindow(samples, self.sound)
+            recording.seconds = len(samples) / self.sound.rate
+        else:  # digital silence has no transcript
+            recording.seconds = len(samples) / self.sound.rate
+            return
+        first = 0
+        while first < windows.total:
+            frames, seconds = windows(first), min(windows.total - first, windows.size) / rate
+            filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
+            used = yield Window(recording, first / rate, seconds, filled)
+            first += max(round(used * rate), 1)
+            self._report(recording, first / rate)
+
+    def _read_short(self, raw: RawSound) -> Array | None:
+        """The samples of a recording that one window holds; None: it is longer."""
+        most, parts, size = self.sound.seconds * self.sound.rate, [np.zeros(0, np.float32)], 0
+        for block in stream_sound(raw, self.sound.rate):
+            parts.append(block)
+            size += len(block)
+            if size >= most + self.sound.hop:
+                return None
+        return np.concatenate(parts)
+
+    def _cut(self, recording: Recording) -> Iterator[Window]:
+        """The parts of a recording between pauses."""
+        rate = self.sound.rate
+
+        def counted() -> Iterator[Array]:
+            for block in stream_sound(recording.request.sound, rate):
+                recording.seconds += len(block) / rate
+                yield block
+
+        for start, samples in segments(counted(), rate, float(self.sound.seconds)):
+            if samples.min() < samples.max():
+                yield Window(recording, start, len(samples) / rate, self.sound.encode(samples))
+                self._report(recording, start + len(samples) / rate)
+
+    def _report(self, recording: Recording, position: float) -> None:
+        if self.on_progress is not None:
+            self.on_progress(sound_name(recording.request.sound), min(position, recording.seconds), recording.seconds)
+
+    # --- decoding ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _decode_windows(self, windows: Sequence[Window], settings: TranscribeDecode) -> list["WindowResult"]:
+        source = Inputs("frames", torch.from_numpy(np.stack([each.frames for each in windows]))).to(self.device)
+        encoded = self.model.encode(source)
+        self._detect_languages(windows, encoded)
+        prompts = [self._prompt(each.recording, settings) for each in windows]
+        silence = self._no_speech(encoded, prompts) if settings.no_speech_threshold < 1 else [None] * len(windows)
+        texts = self._decode_until_good(windows, source_rows(encoded), prompts, silence, settings)
+        found = []
+        for row, (window, text) in enumerate(zip(windows, texts, strict=True)):
+            split = WindowText([], [], window.seconds)
+            traced: Traced | None = None
+            if text is not None:
+                tokens = text.hypothesis.tokens
+                if settings.timestamps:
+                    split = split_window(tokens, self.target, window.seconds)
+                else:
+                    split = WindowText([TokenSegment(tokens, 0.0, window.seconds)], [], window.seconds)
+                if window.recording.request.details:
+                    traced = self._trace(Encoded(encoded.states[row : row + 1]), text, window.seconds)
+            found.append(WindowResult(text, split, traced))
+        return found
+
+    def _prompt(self, recording: Recording, settings: TranscribeDecode) -> tuple[int, ...]:
+        previous: list[int] = []
+        if settings.prompt.strip():
+            previous = self.target.encode_words(settings.prompt, recording.language)
+        if settings.condition_on_previous and recording.conditioned:
+            previous += recording.previous
+        most = self.positions // 2 - 1
+        return self.target.prompt(recording.language, settings.task, settings.timestamps, previous[-most:])
+
+    def _detect_languages(self, windows: Sequence[Window], encoded: Encoded) -> None:
+        """The language of every recording, by its first window."""
+        languages = self.target.control.languages
+        new = [i for i, each in enumerate(windows) if languages and not each.recording.language]
+        if not new:
+            return
+        scores = self._start_logits(Encoded(encoded.states[new]), [(self.target.start,)] * len(new))
+        codes, ids = list(languages), torch.tensor(list(languages.values()), device=self.device)
+        for i, best in zip(new, scores[:, ids].argmax(1).tolist(), strict=True):
+            recording = windows[i].recording
+            recording.language = recording.language or codes[best]  # of several windows, the first one tells
+
+    def _no_speech(self, encoded: Encoded, prompts: Sequence[tuple[int, ...]]) -> list[float | None]:
+        token = self.target.control.no_speech
+        if token is None:
+            return [None] * len(prompts)
+        begun = [prompt[: prompt.index(self.target.start) + 1] for prompt in prompts]
+        return self._start_logits(encoded, begun).softmax(1)[:, token].tolist()
+
+    def _start_logits(self, encoded: Encoded, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+        """(rows, vocab): the logits after prompts that end in START."""
+        rows = [torch.tensor(prompt) for prompt in prompts]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device)
+        states = self.model.decode(Inputs("tokens", tokens), encoded)
+        last = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
+        return self.model.logits(states[torch.arange(len(rows), device=self.device), last]).float()
+
+    def _decode_until_good(
+        self,
+        windows: Sequence[Window],
+        sources: Sequence[Inputs],
+        prompts: Sequence[tuple[int, ...]],
+        silence: Sequence[float | None],
+        settings: TranscribeDecode,
+    ) -> list[DecodedText | None]:
+        """The text of every window, None where nobody speaks; rising temperatures until it is good enough."""
+        texts: list[DecodedText | None] = [None] * len(windows)
+        todo = list(range(len(windows)))
+        for temperature in settings.temperatures:
+            strategy = self.strategy_at(temperature, settings)
+            keys = [_key(windows[i].frames, temperature) for i in todo]
+            found = self._generate([sources[i] for i in todo], [prompts[i] for i in todo], keys, strategy, settings)
+            rest, last = [], temperature == settings.temperatures[-1]
+            for i, best in zip(todo, found, strict=True):
+                verdict = judge(best, silence[i], settings, self.target.end, self.vocab)
+                repeats = 0 < settings.compression_ratio_threshold < verdict.ratio
+                if last and repeats:  # at no temperature it stopped to repeat itself
+                    best = replace(best, tokens=without_loop(best.tokens))
+                about = DecodedWindow(temperature, verdict.logprob, verdict.ratio, silence[i])
+                texts[i] = None if verdict.skip else DecodedText(best, prompts[i], about)
+                windows[i].recording.conditioned = temperature < CONDITIONED_BELOW
+                rest += [i] if verdict.again else []
+            todo = rest
+            if not todo:
+                break
+        return texts
+
+    def strategy_at(self, temperature: float, settings: TranscribeDecode) -> DecodeStrategy:
+        if not temperature:
+            return Greedy() if settings.kind == "sample" else self.strategy(settings)
+        return Sample(temperature, seed=settings.seed)
+
+    def _generate(
+        self,
+        sources: Sequence[Inputs],
+        prompts: Sequence[tuple[int, ...]],
+        keys: Sequence[str],
+        strategy: DecodeStrategy,
+        settings: TranscribeDecode,
+    ) -> list[Hypothesis]:
+        rules = self.rules(settings)
+        if strategy.kind != "beam":  # then scores are probabilities among the tokens that the rules allow
+            rules = replace(rules, renormalize_logits=True)
+        filters = (self.timestamp_rules,) if settings.timestamps else ()
+        generator = Generator(
+            self.encoded_model, self.target.end, (), settings.batch, None, self.positions, self.constraint_tokenizer
+        )
+        handles = [
+            generator.submit(
+                Generate(
+                    prompt,
+                    source,
+                    strategy,
+                    min(settings.max_tokens or self.positions, self.positions - len(prompt)),
+                    filters,
+                    settings.repetition_penalty,
+                    key=key,
+                    rules=rules,
+                    min_tokens=settings.min_tokens,
+                )
+            )
+            for prompt, source, key in zip(prompts, sources, keys, strict=True)
+        ]
+        generator.drain()
+        found = []
+        for source, handle in zip(sources, handles, strict=True):
+            best = handle.result()
+            if not best:
+                require_finite([float(source.values.sum())])
+            found.append(best[0] if best else Hypothesis([], 0.0, 0.0, True))
+        return found
+
+    # --- times of words ----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float) -> "Traced":
+        """Log-probabilities and times of the tokens of a window, by one more pass."""
+        tokens = text.hypothesis.tokens
+        logprobs, maps = self._decode_recorded(encoded, text.prompt, tokens)
+        words = [i for i, token in enumerate(tokens) if self.target.is_text(token)]
+        times: dict[int, tuple[float, float]] = {}
+        if words:
+            rows = torch.tensor([*words, words[-1] + 1]) + len(text.prompt) - 1  # a row predicts the next token
+            positions = max(round(seconds * self.sound.rate / self.sound.hop) // self.model.stride, 1)
+            weights = heads_of(maps, self.run.model.alignment_heads)[:, rows, :positions]
+            step = self.model.stride * self.sound.hop / self.sound.rate
+            spans = align_tokens(weights)
+            times = {i: (first * step, (last + 1) * step) for i, (first, last) in zip(words, spans, strict=True)}
+        return Traced(logprobs, times)
+
+    def _decode_recorded(
+        self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int]
+    ) -> tuple[list[float], list[Tensor]]:
+        """The log-probability of every token, and the cross-attention of every layer (heads, queries, keys)."""
+        inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
+        with record_attention(as_module(self.model)) as maps:
+            states = self.model.decode(inputs, encoded)[0, len(prompt) - 1 :]
+        labels = torch.tensor([*tokens, self.target.end], device=self.device)
+        scores = self.model.logits(states).float().log_softmax(1)
+        logprobs: list[float] = scores.gather(1, labels[:, None])[:, 0].tolist()
+        return logprobs, [each[0].cpu() for path, each in maps.items() if path.endswith(".cross")]
+
+    # --- results -----------------------------------------------------------------------------------------------
+
+    def _add_complete(self, window: Window, text: "WindowResult") -> float:
+        """Add the segments of a window that are complete; return how many of its seconds they take."""
+        begun = 0
+        for segment in text.split.segments:
+            self._add(window, segment, text, begun)
+            begun += len(segment.tokens)
+        return text.split.used
+
+    def _add_all(self, window: Window, text: "WindowResult") -> None:
+        """Add all segments of a window, also the one that its end cuts."""
+        self._add_complete(window, text)
+        if text.decoded is not None and self.target.text_tokens(rest := text.split.rest):
+            segment = TokenSegment(rest, self.target.seconds(rest[0]), window.seconds)
+            self._add(window, segment, text, len(text.decoded.hypothesis.tokens) - len(rest))
+
+    def _add(self, window: Window, segment: TokenSegment, text: "WindowResult", begun: int) -> None:
+        assert text.decoded is not None
+        recording, about = window.recording, text.decoded.about
+        chosen = [i for i, token in enumerate(segment.tokens) if self.target.is_text(token)]
+        ids = [segment.tokens[i] for i in chosen]
+        (spoken,) = self.target.decode([ids])
+        end = max(recording.seconds, window.start + window.seconds)
+        start, stop = (min(round(window.start + each, 3), round(end, 3)) for each in (segment.start, segment.end))
+        logprob = about.logprob * len(ids)
+        transcript = Transcript(
+            spoken.strip(), about.logprob, logprob, text.decoded.hypothesis.ended, length=max(len(ids), 1)
+        )
+        if text.traced is not None:
+            transcript = self._timed(transcript, spoken, ids, [begun + i for i in chosen], text.traced, window, end)
+        found = TranscriptSegment(start, max(stop, start), (transcript,), about, tuple(segment.tokens))
+        recording.found.append(found)
+        recording.previous = [*recording.previous, *without_pair(segment.tokens, self.target)][-self.positions :]
+
+    def _timed(
+        self,
+        transcript: Transcript,
+        text: str,
+        ids: list[int],
+        places: Sequence[int],
+        traced: "Traced",
+        window: Window,
+        end: float,
+    ) -> Transcript:
+        spans = [traced.times[i] for i in places]
+        times = [tuple(min(round(window.start + each, 3), round(end, 3)) for each in span) for span in spans]
+        letters = window.recording.language in UNSPACED
+        words = timed_words(text, ids, [(a, b) for a, b in times], self.target, letters)
+        own: dict[str, Any] = {
+            "pieces": tuple(self.target.pieces(ids)),
+            "logprobs": tuple(traced.logprobs[i] for i in places),
+            "times": tuple((a, b) for a, b in times),
+            "words": tuple(TimedWord(*each) for each in words),
+        }
+        return replace(transcript, **own)
+
+    def _result(self, recording: Recording, settings: TranscribeDecode) -> TranscribeResult:
+        joined = join_segments(recording.found, recording.seconds, 1.0)
+        if recording.language in UNSPACED:
+            joined = replace(joined, text="".join(each.nbest[0].text for each in recording.found))
+        return replace(joined, language=recording.language)
+
+    # --- known transcripts -------------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> int:
+        """The most tokens of prompt and text."""
+        most: int = self.run.model.positions.tokens
+        return most
+
+    @property
+    def vocab(self) -> int:
+        size: int = self.run.model.vocab or self.target.size
+        return size
+
+    def known_prompt(self, encoded: Encoded) -> list[tuple[int, ...]]:
+        """The prompts of recordings whose transcripts are known, without timestamps."""
+        decode: TranscribeDecode = self.run.decode
+        rows = len(encoded.states)
+        codes = [self.target.language(decode.language) if decode.language else ""] * rows
+        if self.target.multilingual and not decode.language:
+            scores = self._start_logits(encoded, [(self.target.start,)] * rows)
+            languages = self.target.control.languages
+            best = scores[:, torch.tensor(list(languages.values()), device=self.device)].argmax(1).tolist()
+            codes = [list(languages)[each] for each in best]
+        return [self.target.prompt(code, decode.task, False) for code in codes]
+
+    @torch.no_grad()
+    def target_logprobs(self, frames: Any, targets: Sequence[list[int]]) -> list[list[float]]:
+        """The log-probability of every token of known texts and of END, after a prompt without timestamps."""
+        found, rest, frames = list[list[float]](), iter(targets), iter(frames)
+        while rows := list(islice(frames, self.run.decode.batch)):
+            encoded = self.model.encode(self.sound.collate(rows).to(self.device))
+            for row, prompt in enumerate(self.known_prompt(encoded)):
+                own = Encoded(encoded.states[row : row + 1])
+                tokens = next(rest)
+                inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
+                states = self.model.decode(inputs, own)[0, len(prompt) - 1 :]
+                labels = torch.tensor([*tokens, self.target.end], device=self.device)
+                scores = self.model.logits(states).float().log_softmax(1)
+                found.append(scores.gather(1, labels[:, None])[:, 0].tolist())
+        return found
+
+    @torch.no_grad()
+    def align_tokens(self, samples: Array, tokens: list[int], text: str) -> Transcript:
+        """The times of the tokens of a known text."""
+        seconds = len(samples) / self.sound.rate
+        if seconds > self.sound.seconds:
+            raise UserError(
+                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; cut it, or align "
+                "its parts"
+            )
+        encoded = self.model.encode(self.sound.collate([self.sound.encode(samples)]).to(self.device))
+        (prompt,) = self.known_prompt(encoded)
+        about = DecodedText(Hypothesis(tokens, 0.0, 0.0, True), prompt, DecodedWindow(0.0, 0.0, 0.0))
+        traced = self._trace(encoded, about, seconds)
+        total = sum(traced.logprobs)
+        plain = Transcript(text, total / len(traced.logprobs), total, True, length=len(tokens) + 1)
+        recording = Recording(0, TranscribeRequest(samples), "", seconds)
+        window = Window(recording, 0.0, seconds, samples)
+        (spoken,) = self.target.decode([tokens])
+        return self._timed(plain, spoken, tokens, range(len(tokens)), traced, window, seconds)
+
+    @torch.no_grad()
+    def look_at(self, frames: Array, tokens: Sequence[int] | None) -> CrossAttentionView:
+        """The attention weights while the model writes these tokens, or its own transcript."""
+        encoded = self.model.encode(self.sound.collate([frames]).to(self.device))
+        (prompt,) = self.known_prompt(encoded)
+        if tokens is None:
+            settings = self.decode_settings({"timestamps": False})
+            (best,) = self._generate(source_rows(encoded), [prompt], [""], Greedy(), settings)
+            tokens = best.tokens
+        _, maps = self._decode_recorded(encoded, prompt, tokens)
+        step = self.model.stride * self.sound.hop / self.sound.rate
+        times = [f"{place * step:.2f}" for place in range(encoded.states.size(1))]
+        pieces = [*self.target.pieces(tokens), "■"]
+        names = [f"decoder.layers.{layer}.cross" for layer in range(len(maps))]
+        rows = {name: each[:, len(prompt) - 1 :] for name, each in zip(names, maps, strict=True)}
+        return CrossAttentionView(times, pieces, rows)
+
+
+class Traced(NamedTuple):
+    logprobs: list[float]  # of every token of a window, END included
+    times: dict[int, tuple[float, float]]  # of tokens of text, in seconds from the beginning of the window
+
+
+class WindowResult(NamedTuple):
+    decoded: DecodedText | None  # None: nobody speaks
+    split: WindowText
+    traced: Traced | None
+
+
+WindowSequence = Any  # a generator of windows, to which seconds are sent
+
+
+def _send(sequence: WindowSequence, used: float) -> Window | None:
+    try:
+        window: Window = sequence.send(used)
+    except StopIteration:
+        return None
+    return window
+
+
+def _key(frames: Array, temperature: float) -> str:
+    """Samples depend on it."""
+    return f"{hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()} {temperature}"
