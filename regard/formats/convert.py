@@ -19,7 +19,18 @@ from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
-from .huggingface import bert_export, causal_parity, detr, gpt2_export, longformer_export, marian_export, t5_export, vit
+from .huggingface import (
+    bert_export,
+    causal_parity,
+    detr,
+    gpt2_export,
+    longformer_export,
+    marian_export,
+    t5_export,
+    vit,
+    whisper,
+    whisper_export,
+)
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .model_files import find_gguf
 from .parity import check_close, check_ctranslate2, check_texts
@@ -76,6 +87,10 @@ EXPORTERS: dict[tuple[str, str], AnyExporter] = {
     ("huggingface", "detr"): Exporter(
         "a DETR folder", detr.unsupported, detr.write, detr.check, detr.usage,
         lambda c: "object-detection",
+    ),
+    ("huggingface", "whisper"): Exporter(
+        "a Whisper folder", whisper.unsupported, whisper_export.write, whisper_export.check, whisper_export.usage,
+        lambda c: "automatic-speech-recognition",
     ),
     ("peft", "gpt"): Exporter(
         "a PEFT folder", gpt2_export.unsupported, peft.write, peft.check, peft.usage, lambda c: "text-generation"

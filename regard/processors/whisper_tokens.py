@@ -67,6 +67,11 @@ class WhisperTokenizer(FolderTokenizer):
     def timestamp(self, seconds: float) -> int:
         return self.first_timestamp + round(seconds / RESOLUTION)
 
+    @property
+    def control_ids(self) -> tuple[int, ...]:
+        """The tokens that no text contains: all control tokens but END and timestamps."""
+        return tuple(sorted(token for token in self._control if token < self.first_timestamp and token != self.end))
+
     # --- prompts -----------------------------------------------------------------------------------------------
 
     @property

@@ -182,10 +182,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         self.require_ctc("word times")
         text = " ".join(text.split())
         (ids,) = self.target.encode([text])
-        if self.target.unk in ids:
-            raise UserError(
-                f"{text!r:.60} has characters that this run does not know; write it as in the training data"
-            )
+        self.refuse_unknown(text, ids)
         if not ids:
             raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
         samples = self.sound.samples(sound)
@@ -194,6 +191,12 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         hypothesis = Hypothesis(ids, logprob / len(ids), logprob, True)
         transcript = make_transcript(text, hypothesis, trace, self.target, NO_CONSTRAINTS)
         return shifted(transcript, 0.0, len(samples) / self.sound.rate)
+
+    def refuse_unknown(self, text: str, ids: Sequence[int]) -> None:
+        if self.target.unk in ids:
+            raise UserError(
+                f"{text!r:.60} has characters that this run does not know; write it as in the training data"
+            )
 
     # --- known transcripts -------------------------------------------------------------------------------------
 
@@ -280,8 +283,21 @@ def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | Non
     if not isinstance(sound, SoundFrames):
         sound = new_frames(run.data, splits["train"]) if window is None else window_frames(run.data, window)
     run = with_model_settings(run, vocab=vocab_size(run, target), bins=sound.bins)
+    if isinstance(target, WhisperTokenizer):
+        run = with_prompt_settings(run, target)
     predictor = new_predictor(run, augmented(sound, run.data), target, device)
     return TranscribeJob(predictor, splits)
+
+
+def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
+    """The run whose decoding asks for what it learns: the language, the task, and timestamps if the data has them."""
+    data, decode = run.data, run.decode
+    learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
+    if target.multilingual:
+        learned["language"] = decode.language or data.language
+    if not decode.suppress_tokens:
+        learned["suppress_tokens"] = target.control_ids
+    return run.model_copy(update={"decode": decode.model_copy(update=learned)})
 
 
 def augmented(sound: SoundFrames, data: SoundData) -> SoundFrames:

@@ -65,6 +65,7 @@ class WhisperPredictor(WhisperGeneration, TranscribePredictor):
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by the cross-attention of the alignment heads."""
         (ids,) = self.text_ids([text])
+        self.refuse_unknown(text, ids)
         if not ids:
             raise UserError("the text is empty, so there is nothing to align; give the words of the recording")
         return self.align_tokens(self.sound.samples(sound), ids, " ".join(text.split()))

@@ -124,7 +124,7 @@ class WhisperGeneration(SoundGeneration):
         rate, raw = self.sound.rate / self.sound.hop, recording.request.sound
         samples = self._read_short(raw)
         if samples is None:
-            windows = FrameWindows(raw, self.sound)
+            windows: FrameWindows | FilledWindow = FrameWindows(raw, self.sound)
             recording.seconds = windows.total / rate
         elif len(samples) and samples.min() < samples.max():
             windows = FilledWindow(samples, self.sound)

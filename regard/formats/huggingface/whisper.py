@@ -135,7 +135,8 @@ def sinusoid(c: whisper.Config) -> Tensor:
 
 # --- preprocessor_config.json ----------------------------------------------------------------------------------------
 
-FIXED_SOUND = {"sampling_rate": 16000, "padding_value": 0.0, "dither": 0.0, "do_normalize": False}
+RATE = 16000  # samples per second
+FIXED_SOUND = {"sampling_rate": RATE, "padding_value": 0.0, "dither": 0.0, "do_normalize": False}
 
 
 def read_sound_settings(theirs: JsonMapping, c: whisper.Config) -> AudioProcessor:
