@@ -6,6 +6,8 @@ others train; for every speaker also `without-NAME.tsv` (train), `without-NAME-v
 strings: strings of 3 to 7 of these digits, joined with gaps and noise. `takes` splits them by takes, as fsdd does;
 `speakers` by speakers: the last one is test, the one before it valid.
 
+digits: the same words spoken by espeak-ng, 1 to 5 in a row; `unseen.tsv` has voices that are never in train.
+
 spoken: sentences (the first column of train.tsv, valid.tsv and test.tsv in a folder, compressed or not) spoken by
 espeak-ng. Some voices are never in train: `test.tsv` has seen voices, `unseen.tsv` the others.
 """
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -56,6 +58,9 @@ VARIANTS = (
     "steph",
 )
 UNSEEN = ("en-us+f3", "en-us+m7", "en-gb+m2", "en-gb+f5", "en-gb-scotland+adam", "en-gb-x-rp+linda", "en-029+f2")
+SEEN = tuple(f"{a}+{v}" for a, v in itertools.product(ACCENTS, VARIANTS) if f"{a}+{v}" not in UNSEEN)
+SPOKEN_DIGITS = 1, 5  # of a recording of espeak-ng
+Split = Literal["speakers", "takes"]
 app = typer.Typer(add_completion=False)
 Source = Annotated[Path, typer.Argument(metavar="SOURCE")]
 Out = Annotated[Path, typer.Argument(metavar="OUT")]
@@ -87,7 +92,7 @@ def fsdd(source: Source, out: Out) -> None:
 
 
 @app.command()
-def strings(source: Source, out: Out, by: Annotated[str, typer.Option(help="takes or speakers")] = "speakers") -> None:
+def strings(source: Source, out: Out, by: Annotated[Split, typer.Option(help="What is split.")] = "speakers") -> None:
     """Strings of digits with gaps and noise."""
     recordings = unpack(source, out / "recordings")
     owner = dict.fromkeys(SPEAKERS[:-2], "train") | {SPEAKERS[-2]: "valid", SPEAKERS[-1]: "test"}
@@ -120,6 +125,22 @@ def gap(rng: np.random.Generator) -> np.ndarray:
 
 
 @app.command()
+def digits(
+    out: Out,
+    train: Annotated[int, typer.Option(help="Recordings to train on.")] = 4000,
+    suffix: Annotated[str, typer.Option(help="Of the recordings: .flac, .ogg or .mp3.")] = ".flac",
+) -> None:
+    """Digits spoken by espeak-ng in many voices."""
+    for number, (name, voices, count) in enumerate(
+        [("train", SEEN, train), ("valid", SEEN, 300), ("test", SEEN, 500), ("unseen", UNSEEN, 500)]
+    ):
+        rng = np.random.default_rng(number)
+        counts = rng.integers(SPOKEN_DIGITS[0], SPOKEN_DIGITS[1] + 1, count)
+        texts = [" ".join(WORDS[digit] for digit in rng.integers(10, size=own)) for own in counts]
+        write_spoken(out, name, texts, voices, rng, suffix, RATE)
+
+
+@app.command()
 def spoken(
     source: Source,
     out: Out,
@@ -129,21 +150,27 @@ def spoken(
     suffix: Annotated[str, typer.Option(help="Of the recordings: .flac, .ogg or .mp3.")] = ".flac",
 ) -> None:
     """Sentences spoken by espeak-ng in many voices."""
-    seen = [f"{a}+{v}" for a, v in itertools.product(ACCENTS, VARIANTS) if f"{a}+{v}" not in UNSEEN]
-    plan = {"train": ("train", seen, train), "valid": ("valid", seen, 300), "test": ("test", seen, 500)}
-    plan["unseen"] = ("test", list(UNSEEN), 500)
+    plan = {"train": ("train", SEEN, train), "valid": ("valid", SEEN, 300), "test": ("test", SEEN, 500)}
+    plan["unseen"] = ("test", UNSEEN, 500)
     for number, (name, (split, voices, count)) in enumerate(plan.items()):
         rng = np.random.default_rng(number)
         texts = list(sentences(source, split, words))
         chosen = [texts[index] for index in rng.permutation(len(texts))[:count]]
-        (out / name).mkdir(parents=True, exist_ok=True)
-        jobs = [
-            (text, voices[int(rng.integers(len(voices)))], int(rng.integers(140, 200)), out / name / f"{i:05d}{suffix}")
-            for i, text in enumerate(chosen)
-        ]
-        with ThreadPoolExecutor() as pool:
-            paths = list(pool.map(lambda job: speak(*job, rate), jobs))
-        write_rows(out / f"{name}.tsv", zip(paths, (normalize(text) for text in chosen), strict=True))
+        write_spoken(out, name, chosen, voices, rng, suffix, rate)
+
+
+def write_spoken(
+    out: Path, name: str, texts: Sequence[str], voices: Sequence[str], rng: np.random.Generator, suffix: str, rate: int
+) -> None:
+    """Recordings of texts, each in a random voice and at a random speed, and their table."""
+    (out / name).mkdir(parents=True, exist_ok=True)
+    jobs = [
+        (text, voices[int(rng.integers(len(voices)))], int(rng.integers(140, 200)), out / name / f"{i:05d}{suffix}")
+        for i, text in enumerate(texts)
+    ]
+    with ThreadPoolExecutor() as pool:
+        paths = list(pool.map(lambda job: speak(*job, rate), jobs))
+    write_rows(out / f"{name}.tsv", zip(paths, map(normalize, texts), strict=True))
 
 
 def sentences(folder: Path, split: str, words: int) -> Iterator[str]:
