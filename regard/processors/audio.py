@@ -40,7 +40,7 @@ class AudioProcessor(SoundFrames):
         """A file, its bytes, a Sound, or samples at `rate` in -1…1."""
         samples = torch.from_numpy(self.samples(raw))
         if self.seconds:  # before the loudest sets the floor of all frames
-            samples = torch.nn.functional.pad(samples, (0, self.seconds * self.rate - len(samples)))
+            samples = resize(samples, self.seconds * self.rate)
         frames = self._log_mel(samples)
         return frames if rng is None else self.mask_ranges(frames, rng, frames.mean(), len(frames))
 
@@ -54,14 +54,20 @@ class AudioProcessor(SoundFrames):
 
     def _log_mel(self, samples: Tensor) -> Array:
         least = max(self.window // 2 + 1, self.hop)  # the border is reflected, and there is at least one frame
-        samples = torch.nn.functional.pad(samples, (0, max(least - len(samples), 0)))
+        samples = resize(samples, max(least, len(samples)))
         hann = torch.hann_window(self.window)
-        spectrum = torch.stft(samples, self.window, self.hop, window=hann, return_complex=True)  # (frequencies, frames)
-        energies = spectrum[:, :-1].abs().square().contiguous()
-        power = mel_filters(self.rate, self.window, self.bins) @ energies  # (bins, frames)
-        decades = power.clamp(min=FLOOR).log10()
-        frames: Array = ((decades.clamp(min=float(decades.max()) - RANGE) + 4) / 4).T.contiguous().numpy()
+        spectrum = torch.stft(samples, self.window, self.hop, window=hann, return_complex=True).T[:-1]  # contiguous
+        energies = torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag)  # (frames, frequencies)
+        power = energies @ mel_filters(self.rate, self.window, self.bins).T  # (frames, bins)
+        decades = power.clamp_(min=FLOOR).log10_()
+        frames: Array = decades.clamp_(min=float(decades.max()) - RANGE).add_(4).div_(4).numpy()
         return frames
+
+
+def resize(samples: Tensor, count: int) -> Tensor:
+    """The first `count` samples, with silence after the last."""
+    missing = count - len(samples)
+    return torch.nn.functional.pad(samples, (0, missing)) if missing else samples
 
 
 @cache
@@ -72,7 +78,7 @@ def mel_filters(rate: int, window: int, bins: int) -> Tensor:
     rising = (frequencies - corners[:-2, None]) / np.diff(corners)[:-1, None]
     falling = (corners[2:, None] - frequencies) / np.diff(corners)[1:, None]
     triangles = np.maximum(0, np.minimum(rising, falling)) * (2 / (corners[2:] - corners[:-2]))[:, None]
-    return torch.from_numpy(triangles.astype(np.float32))
+    return torch.from_numpy(np.ascontiguousarray(triangles.T, np.float32)).T  # transposed again where it is used
 
 
 # Linear below 1 kHz (15 mels), logarithmic above: 27 mels multiply the frequency by 6.4.
