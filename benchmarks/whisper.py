@@ -6,6 +6,7 @@ is timed, their tokens in fp32 and their features are checked to be equal. On a 
 
 import copy
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -65,10 +66,14 @@ def make_workload(size: str) -> WhisperWorkload:
 def main(device: str, size: str, count: int, parts: tuple[str, ...]) -> Report:
     where, notes, sections = resolve_device(device), list[str](), list[Section]()
     workload = make_workload(size)
-    measures = {"transcribing": decoder_sections, "decoding": decoder_sections, "features": feature_sections}
-    for part in parts:
-        print(f"timing {part} …", file=sys.stderr)
-        for section in measures[part](part, workload, where, count, notes):
+    if decoders := [part for part in parts if part != "features"]:
+        print(f"timing {' and '.join(decoders)} …", file=sys.stderr)
+        for section in decoder_sections(decoders, workload, where, count, notes):
+            print(section.table(), file=sys.stderr, flush=True)
+            sections.append(section)
+    if "features" in parts:
+        print("timing features …", file=sys.stderr)
+        for section in feature_sections(workload, count, notes):
             print(section.table(), file=sys.stderr, flush=True)
             sections.append(section)
     return Report("whisper", environment(where) | {"size": size, "rounds": count}, sections, list(dict.fromkeys(notes)))
@@ -135,53 +140,63 @@ class EncodedModel(nn.Module):
 
 
 def decoder_sections(
-    part: str, workload: WhisperWorkload, device: torch.device, count: int, notes: list[str]
+    parts: list[str], workload: WhisperWorkload, device: torch.device, count: int, notes: list[str]
 ) -> Iterator[Section]:
-    """Greedy search: from features to tokens, or from the output of the encoder."""
+    """Greedy search: from features to tokens, or from the output of the encoder.
+
+    All parts of one batch size follow each other, for transformers compiles its step for each size.
+    """
+    torch.backends.cudnn.allow_tf32 = False  # else convolutions in fp32 would be rounded, and tokens could differ
     gpu = device.type == "cuda"
     ours, theirs = load_models(workload, device, notes)
+    exact, timed = (ours, theirs), (ours, theirs)
+    if gpu:
+        timed = copy.deepcopy(ours), None if theirs is None else copy.deepcopy(theirs).bfloat16()
+        precision.apply(timed[0], "bf16")
+    precision.apply(ours, "fp32")
+    generator = torch.Generator().manual_seed(2)
     for rows in workload.rows:
-        frames = torch.randn(
-            rows, workload.seconds * RATE // HOP, 80, generator=torch.Generator().manual_seed(2)
-        ).to(device)
-        exact = transcribers(part, copy.deepcopy(ours), theirs, frames, workload, "fp32")
-        texts = {name: go() for name, go in exact.items()}
-        facts = [f"{workload.tokens} tokens of {rows} × {workload.seconds} s, {'bf16' if gpu else 'fp32'}"]
-        facts += compare(texts, workload)
-        programs = exact
-        if gpu:
-            halves = copy.deepcopy(ours), None if theirs is None else copy.deepcopy(theirs).bfloat16()
-            programs = transcribers(part, *halves, frames, workload, "bf16")
-        timed = {name: count_recordings(go, workload) for name, go in programs.items()}
-        timed = {name: go for name, go in timed.items() if runs(name, go, notes)}
-        rates = rounds(timed, count, device)
-        yield Section(f"{part}, {rows} at once", "recordings/s", rates, ("regard",), facts)
+        frames = torch.randn(rows, workload.seconds * RATE // HOP, ours.bins, generator=generator).to(device)
+        for part in parts:
+            programs = transcribers(part, *exact, frames, workload)
+            facts = [f"{workload.tokens} tokens of {rows} × {workload.seconds} s, {'bf16' if gpu else 'fp32'}"]
+            facts += compare({name: go() for name, go in programs.items()}, workload)
+            if gpu:
+                programs = transcribers(part, *timed, frames, workload)
+            work = {name: count_recordings(go, workload) for name, go in programs.items()}
+            work = {name: go for name, go in work.items() if runs(name, go, notes)}
+            rates = rounds(work, count, device)
+            section = Section(f"{part}, {rows} at once", "recordings/s", rates, ("regard",), facts)
+            if len(section.peers) > 1:
+                facts.append(
+                    f"the fastest peer is {max(section.peers, key=lambda name: statistics.median(rates[name]))}"
+                )
+            yield section
 
 
-def transcribers(
-    part: str, ours: Any, theirs: Any, frames: Tensor, workload: WhisperWorkload, kind: str
-) -> dict[str, Transcribe]:
-    """The programs; `ours` changes its precision."""
-    precision.apply(ours, kind)
+def transcribers(part: str, ours: Any, theirs: Any, frames: Tensor, workload: WhisperWorkload) -> dict[str, Transcribe]:
+    """The programs by name."""
     alone = part == "decoding"
     programs = {"regard": our_transcriber(ours, frames, workload, alone)}
     if theirs is not None:
         programs["HF generate"] = their_transcriber(theirs, frames, workload, alone, {})
-        if kind == "bf16":  # transformers compiles the step over this cache on a GPU
-            static = {"cache_implementation": "static"}
-            programs["HF generate, static cache"] = their_transcriber(theirs, frames, workload, alone, static)
+        if frames.is_cuda and theirs.dtype == torch.bfloat16:  # transformers compiles the step over this cache
+            compiled = import_module("transformers").CompileConfig(dynamic=False)
+            static = {"cache_implementation": "static", "compile_config": compiled}
+            programs["HF generate, static cache, compiled"] = their_transcriber(theirs, frames, workload, alone, static)
     return programs
 
 
 def our_transcriber(model: Any, frames: Tensor, workload: WhisperWorkload, alone: bool) -> Transcribe:
     sources: list[Inputs | None] = [Inputs("frames", row[None]) for row in frames]
+    context = model.decoder.context
     if alone:
         with torch.no_grad():
             model = EncodedModel(model, model.encode(Inputs("frames", frames)))
         sources = [None] * len(frames)
 
     def go() -> list[list[int]]:
-        generator = Generator(model, workload.end, rows=len(sources), context=448)
+        generator = Generator(model, workload.end, rows=len(sources), context=context)
         limits = {"max_tokens": workload.tokens, "min_tokens": workload.tokens}
         handles = [generator.submit(Generate(workload.prompt, each, Greedy(), **limits)) for each in sources]
         generator.drain()
@@ -206,7 +221,7 @@ def their_transcriber(
         max_new_tokens=workload.tokens, min_new_tokens=workload.tokens, do_sample=False, num_beams=1, **options,
     )  # fmt: skip
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def go() -> list[list[int]]:
         found = hf.GenerationMixin.generate(model, **given, decoder_input_ids=prompt, generation_config=plain)
         texts: list[list[int]] = found[:, len(workload.prompt) :].tolist()
@@ -243,9 +258,7 @@ def count_recordings(go: Transcribe, workload: WhisperWorkload) -> RunRound:
 # --- features --------------------------------------------------------------------------------------------------------
 
 
-def feature_sections(
-    part: str, workload: WhisperWorkload, device: torch.device, count: int, notes: list[str]
-) -> Iterator[Section]:
+def feature_sections(workload: WhisperWorkload, count: int, notes: list[str]) -> Iterator[Section]:
     """Log-mel features of a batch, on the CPU."""
     ours = AudioProcessor(seconds=workload.seconds)
     repeats = 5  # a round of one clip would be short
