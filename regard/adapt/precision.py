@@ -86,8 +86,9 @@ class FusedQKVAttention(Attention):
 
 def fused_bias(maps: Sequence[nn.Linear]) -> Tensor:
     """The biases of all maps; zeros for one without, as the keys of Whisper."""
-    zeros = (each.weight.new_zeros(each.out_features) for each in maps)
-    return torch.cat([zero if each.bias is None else each.bias.detach() for each, zero in zip(maps, zeros, strict=True)])
+    return torch.cat(
+        [each.weight.new_zeros(each.out_features) if each.bias is None else each.bias.detach() for each in maps]
+    )
 
 
 class PrepackedLinear(nn.Linear):
