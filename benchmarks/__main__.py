@@ -19,7 +19,8 @@ def run(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="translate, generate, encode, long, scaling, speech, tune, vision or big-file."
+            metavar="WHAT",
+            help="translate, generate, encode, long, scaling, speech, tune, vision, whisper or big-file.",
         ),
     ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",

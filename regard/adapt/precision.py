@@ -7,7 +7,7 @@ int8 has a weight scale per output and computes an input scale per row, so that 
 columns have scales of their own. Sums of products are integers: the same bits in every batch.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ class FusedQKVAttention(Attention):
         plain = all(isinstance(each, nn.Linear) and not each._forward_hooks for each in maps)  # no LoRA branches
         fusable = query is key and key is value and plain
         biases = [each.bias for each in maps if each.bias is not None]
-        if not fusable or len(biases) not in (0, 3) or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        if not fusable or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return super().project_qkv(query, key, value)
         version = (
             *((each.weight.data_ptr(), each.weight._version) for each in maps),
@@ -74,7 +74,7 @@ class FusedQKVAttention(Attention):
         fused = self._fused  # read once: another thread may replace it
         if fused is None or fused[0] != version:
             weight = torch.cat([each.weight.detach() for each in maps])
-            fused = version, weight, torch.cat([each.detach() for each in biases]) if biases else None
+            fused = version, weight, fused_bias(maps) if biases else None
             self._fused = fused
         qkv: Tensor = F.linear(query, fused[1], fused[2])
         q, k, v = qkv.split([each.out_features for each in maps], -1)  # type: ignore[no-untyped-call]
@@ -82,6 +82,13 @@ class FusedQKVAttention(Attention):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_fused": None}  # a deep copy fuses its own
+
+
+def fused_bias(maps: Sequence[nn.Linear]) -> Tensor:
+    """The biases of all maps; zeros for one without, as the keys of Whisper."""
+    return torch.cat(
+        [each.weight.new_zeros(each.out_features) if each.bias is None else each.bias.detach() for each in maps]
+    )
 
 
 class PrepackedLinear(nn.Linear):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .beam import Hypothesis, SearchCache, SearchSettings, SearchState, update_in_place
 from .filters import StepContext
-from .pool import TIE
+from .pool import first_best
 
 
 class GreedySearch(SearchState):
@@ -20,8 +20,7 @@ class GreedySearch(SearchState):
         self.dropped: dict[int, Hypothesis] = {}  # results of rows that left the batch
 
     def choose(self, scores: Tensor, last: Tensor, context: StepContext) -> tuple[Tensor, None]:
-        best = scores.amax(2)  # (rows, 1)
-        token = (scores >= (best - TIE)[:, :, None]).to(torch.uint8).argmax(2)  # ties go to the first token
+        best, token = first_best(scores.flatten(1))  # (rows, 1) each
         ended, open_rows, step = self.is_end(token), best > -torch.inf, self.device_step[:, None]
         self.tokens.scatter_(2, step[:, :, None] - 1, token[:, :, None])
         stopped = self.match_stop_strings(self.tokens, open_rows & ~ended)

@@ -23,6 +23,29 @@ def top_candidates(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return best, index % vocab, index // vocab
 
 
+def first_best(flat: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest value of each row, (rows, 1), and the first index whose value ties with it.
+
+    On a CPU it searches only the first block with such a value; comparing all of them takes as long as a softmax.
+    """
+    size, most = flat.size(1), flat.size(1) // BLOCK
+    if flat.is_cuda or not most:
+        best = flat.amax(1, keepdim=True)
+        return best, first_above(flat, best - TIE)
+    blocks = torch.unflatten(flat[:, : most * BLOCK], 1, (most, BLOCK)).amax(2)  # (rows, most)
+    if size > most * BLOCK:
+        blocks = torch.cat([blocks, flat[:, most * BLOCK :].amax(1, keepdim=True)], 1)
+    best = blocks.amax(1, keepdim=True)
+    start = (first_above(blocks, best - TIE) * BLOCK).clamp_(max=size - BLOCK)  # the last block overlaps its neighbor
+    within = flat.gather(1, start + torch.arange(BLOCK, device=flat.device))
+    return best, start + first_above(within, best - TIE)
+
+
+def first_above(flat: Tensor, least: Tensor) -> Tensor:
+    """(rows, 1): the first index of each row whose value is at least `least` (rows, 1)."""
+    return (flat >= least).to(torch.uint8).argmax(1, keepdim=True)
+
+
 def blocked_topk(flat: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest `count` values of each row and their indices.
 

@@ -174,7 +174,9 @@ def stack_sources(rows: Sequence[Inputs], room: int, device: torch.device) -> In
     if room:
         values = F.pad(values, (0, 0) * (values.dim() - 2) + (0, room), value=PAD)
     lengths = torch.tensor([row.values.size(1) for row in rows])
-    return Inputs(rows[0].modality, values, torch.arange(values.size(1)) < lengths[:, None]).to(device)
+    padded = bool((lengths < values.size(1)).any())
+    valid = torch.arange(values.size(1)) < lengths[:, None] if padded else None  # None: attention needs no mask
+    return Inputs(rows[0].modality, values, valid).to(device)
 
 
 def stack_pixels(rows: Sequence[Inputs]) -> Inputs:

@@ -13,7 +13,9 @@ STEPS = 2**16
 
 class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.p or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if not self.training or not self.p:
+            return x
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
         out: Tensor = _CpuDropout.apply(x, min(round(self.p * STEPS), STEPS - 1))  # type: ignore[no-untyped-call]
         return out

@@ -196,13 +196,13 @@ def group_query_heads(q: Tensor, attn_mask: Tensor | None, heads: int) -> tuple[
 
 
 def sdpa_mask(mask: Mask, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """The mask argument of SDPA: booleans, or scores with minus infinity for hidden pairs."""
+    """The mask argument of SDPA: scores with minus infinity for hidden pairs."""
     visible = mask.visible(q.size(2), k.size(2), q.device)
     if bias is not None:
         return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-    if visible is None or not q.is_cuda:
-        return visible
-    zero = q.new_zeros(())  # on a GPU, SDPA would convert booleans to scores in every layer
+    if visible is None:
+        return None
+    zero = q.new_zeros(())  # SDPA would convert booleans to scores in every layer
     return mask.cached(("scores", q.dtype), lambda: zero.expand_as(visible).masked_fill(~visible, -torch.inf))
 
 

@@ -83,11 +83,11 @@ def pad_arrays(rows: Sequence[Array], padding: float = 0) -> tuple[Tensor, Tenso
     """Arrays of unequal lengths as one table (batch, longest, …), and which positions are valid; None if all are."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
+    if min(lengths) == longest:
+        return torch.from_numpy(np.stack(rows)), None
     table = np.full((len(rows), longest, *rows[0].shape[1:]), padding, rows[0].dtype)
     for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
-    if min(lengths) == longest:
-        return torch.from_numpy(table), None
     return torch.from_numpy(table), torch.arange(longest) < torch.tensor(lengths)[:, None]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .audio import RANGE, AudioProcessor, log_mel, scale_decades
 from .base import Array
@@ -51,7 +52,7 @@ class FilledWindow:
         return self._frames[first : self.total] if first else self._frames
 
 
-def frame_blocks(raw: RawSound, sound: AudioProcessor) -> Iterator[Array]:
+def frame_blocks(raw: RawSound, sound: AudioProcessor) -> Iterator[Tensor]:
     """The frames of a whole recording as logarithms of power, block by block."""
     half, hop = sound.window // 2, sound.hop
     waiting, total, begun = np.zeros(0, np.float32), 0, False  # `waiting`: from half a window before the next frame

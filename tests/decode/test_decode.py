@@ -9,7 +9,7 @@ from helpers.inputs import inputs
 from torch import Tensor, nn
 
 from regard.decode import ForcedEnd, Renormalize, SearchSettings, Suppress, search
-from regard.decode.pool import blocked_topk, top_candidates
+from regard.decode.pool import TIE, blocked_topk, first_best, top_candidates
 from regard.families import transformer
 from regard.formats.huggingface.marian import COMPUTED, from_huggingface, names
 from regard.formats.huggingface.weight_names import load_weights
@@ -197,6 +197,19 @@ def test_blocked_topk(size, count):
     wanted = flat.topk(count)
     assert torch.equal(best, wanted.values) and torch.equal(flat.gather(1, index), best)
     assert torch.equal(index[::2], wanted.indices[::2]) and all(len(set(row)) == count for row in index.tolist())
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 500, 640, 20000])
+def test_first_best(size):
+    """The first index of those that tie, also without any finite value and after the last whole block."""
+    flat = torch.randn(6, size).mul_(2).round_()
+    flat[1] = -torch.inf
+    flat[2, -1] = 99.0
+    flat[3, -2:] = 99.0 + torch.tensor([0.0, TIE / 2])[-size:].sort().values
+    flat[4, ::2] = -torch.inf
+    best, index = first_best(flat)
+    assert torch.equal(best[:, 0], flat.amax(1))
+    assert index[:, 0].tolist() == (flat >= best - TIE).to(torch.uint8).argmax(1).tolist()
 
 
 def test_filters():

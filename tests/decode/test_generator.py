@@ -307,6 +307,7 @@ def test_sources_of_any_modality_are_stacked():
     both = stack_sources(frames, 3, torch.device("cpu"))
     assert both.values.shape == (2, 7, 3) and both.valid.sum(1).tolist() == [4, 2]
     assert torch.equal(both.values[1, :2], frames[1].values[0]) and not both.values[1, 2:].any()
+    assert stack_sources(frames[:1] * 2, 0, torch.device("cpu")).valid is None  # nothing is padded
     pixels = [Inputs("pixels", torch.randn(1, 3, h, w)) for h, w in ((4, 6), (5, 2))]
     both = stack_sources(pixels, 0, torch.device("cpu"))
     assert both.values.shape == (2, 3, 5, 6) and both.valid.shape == (2, 5, 6)

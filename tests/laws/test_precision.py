@@ -113,10 +113,10 @@ def test_prepacked_linear_equals_linear(rows, bias):
         torch.testing.assert_close(half(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_fused_qkv_equals_separate_maps(bias):
+@pytest.mark.parametrize(("bias", "key_bias"), [(True, True), (True, False), (False, False)])
+def test_fused_qkv_equals_separate_maps(bias, key_bias):
     """As on a GPU: one fused map, with fewer key heads too, that follows changes of the weights."""
-    plain = Attention(24, 4, key_heads=2, bias=bias)
+    plain = Attention(24, 4, key_heads=2, bias=bias, key_bias=key_bias)
     fused, x, other = copy.deepcopy(plain), torch.randn(2, 5, 24), torch.randn(2, 5, 24)
     fused.__class__ = precision.FusedQKVAttention
     with torch.no_grad():
