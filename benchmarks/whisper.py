@@ -103,7 +103,8 @@ def write_folder(path: Path, workload: WhisperWorkload) -> None:
     backend.Tokenizer(backend.models.BPE(names, [])).save(str(path / "tokenizer.json"))
     roles = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<|endoftext|>")
     (path / "tokenizer_config.json").write_text(json.dumps(roles | {"tokenizer_class": "WhisperTokenizer"}))
-    (path / "generation_config.json").write_text(json.dumps(control))
+    timestamps = {"no_timestamps_token_id": workload.vocab - 1}
+    (path / "generation_config.json").write_text(json.dumps(control | timestamps))
     hf.WhisperFeatureExtractor(c.bins, chunk_length=workload.seconds).save_pretrained(path)
 
 
