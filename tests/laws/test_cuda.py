@@ -469,3 +469,23 @@ def test_bytes_are_normalized_to_the_bits_of_a_cpu():
     for moved, wanted in found:
         assert moved["image"].values.is_cuda and moved["image"].values.cpu().equal(wanted["image"].values)
         assert moved["label"].values.cpu().equal(wanted["label"].values)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_whisper_equals_cpu(kind, tmp_path, monkeypatch):
+    """Windows with timestamps, in captured steps."""
+    from helpers.whisper import write_multilingual
+
+    import regard
+    from regard.decode import cuda_graph
+
+    write_multilingual(tmp_path)
+    made, kept = [], cuda_graph.GraphedStep.capture
+    monkeypatch.setattr(cuda_graph.GraphedStep, "capture", lambda self, *words: made.append(1) or kept(self, *words))
+    rng, found = np.random.default_rng(1), []
+    sounds = [rng.normal(0, 0.1, size).astype(np.float32) for size in (32000, 90000, 60000)]
+    for device in ("cpu", "cuda"):
+        model = regard.load(tmp_path, {"device": device})
+        results = model.predict_requests(model.requests(sounds, kind=kind, temperatures=[0.0], details=True))
+        found.append([[each.tokens for each in result.segments] for result in results])
+    assert found[0] == found[1] and made and sum(map(len, found[0])) > 4
