@@ -46,9 +46,9 @@ def warp(cost: Array) -> tuple[Array, Array]:
         row = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
         column = diagonal - row
         both, above, left = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
-        rising = np.where((above < both) & (above < left), 1, 2)
-        origin[row, column] = np.where((both < above) & (both < left), 0, rising)
-        total[row, column] = cost[row - 1, column - 1] + np.minimum(np.minimum(both, above), left)
+        least = np.minimum(np.minimum(both, above), left)
+        origin[row, column] = np.where(left == least, 2, np.where(both == least, 0, 1))
+        total[row, column] = cost[row - 1, column - 1] + least
     path, row, column = [], height, width
     while row or column:
         path.append((row - 1, column - 1))
