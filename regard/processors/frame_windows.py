@@ -4,13 +4,13 @@ The frames equal those of the whole recording: its borders alone are reflected, 
 frame. So a recording is read twice, first for the loudest frame.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .audio import RANGE, AudioProcessor, log_mel, scale_decades
+from .audio import FLOOR, RANGE, AudioProcessor, log_mel, scale_decades
 from .base import Array
 from .read_sound import RawSound, stream_sound
 
@@ -20,13 +20,19 @@ class FrameWindows:
 
     def __init__(self, raw: RawSound, sound: AudioProcessor) -> None:
         self.sound, self.size = sound, sound.seconds * sound.rate // sound.hop
-        self.total, loudest = 0, -np.inf  # frames of the recording
-        for decades in frame_blocks(raw, sound):
+        self.samples, self.total, loudest = 0, 0, -np.inf  # samples and frames of the recording
+        for decades in frame_blocks(self._counted(raw), sound):
             self.total += len(decades)
             loudest = max(loudest, float(decades.max()))
+        self.silent = loudest < np.log10(FLOOR) + 1e-3  # all frames are equal
         self._floor = loudest - RANGE
-        self._blocks, self._first = frame_blocks(raw, sound), 0
+        self._blocks, self._first = frame_blocks(stream_sound(raw, sound.rate), sound), 0
         self._frames = np.zeros((0, sound.bins), np.float32)  # from frame `_first` on
+
+    def _counted(self, raw: RawSound) -> Iterator[Array]:
+        for block in stream_sound(raw, self.sound.rate):
+            self.samples += len(block)
+            yield block
 
     def __call__(self, first: int) -> Array:
         """The frames of the window from frame `first` on; the last windows of a recording have fewer."""
@@ -46,23 +52,24 @@ class FilledWindow:
 
     def __init__(self, samples: Array, sound: AudioProcessor) -> None:
         self._frames = sound.encode(samples)
+        self.samples, self.silent = len(samples), not (len(samples) and samples.min() < samples.max())
         self.size, self.total = len(self._frames), max(len(samples) // sound.hop, 1)
 
     def __call__(self, first: int) -> Array:
         return self._frames[first : self.total] if first else self._frames
 
 
-def frame_blocks(raw: RawSound, sound: AudioProcessor) -> Iterator[Tensor]:
+def frame_blocks(blocks: Iterable[Array], sound: AudioProcessor) -> Iterator[Tensor]:
     """The frames of a whole recording as logarithms of power, block by block."""
     half, hop = sound.window // 2, sound.hop
     waiting, total, begun = np.zeros(0, np.float32), 0, False  # `waiting`: from half a window before the next frame
     frames = 0
-    for block in stream_sound(raw, sound.rate):
+    for block in blocks:
         waiting, total = np.concatenate([waiting, block]), total + len(block)
         if not begun and total > half:
             waiting, begun = np.concatenate([waiting[half:0:-1], waiting]), True
-        if begun and len(waiting) >= sound.window:
-            count = (len(waiting) - sound.window) // hop + 1
+        count = min((len(waiting) - sound.window) // hop + 1, total // hop - frames) if begun else 0
+        if count > 0:
             yield log_mel(torch.from_numpy(waiting[: (count - 1) * hop + sound.window]), sound)
             waiting, frames = waiting[count * hop :], frames + count
     rest = total // hop - frames
