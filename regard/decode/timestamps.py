@@ -10,13 +10,17 @@ class TimestampRules:
     """Text after the first of two timestamps, a timestamp or END after text that a timestamp closed.
 
     All tokens from `first` on are timestamps. If together they are more likely than any other token, only they remain.
-    `latest_start` counts from `first`: the last timestamp that may begin a text; None: any.
+    `latest_start` counts from `first`: the last timestamp that may begin a text; None: any. Tokens below `text` are
+    text, except END; None: those below END, as in the published models.
     """
 
     graph_safe = True
 
-    def __init__(self, first: int, end: int, no_timestamps: int, latest_start: int | None = None) -> None:
+    def __init__(
+        self, first: int, end: int, no_timestamps: int, latest_start: int | None = None, text: int | None = None
+    ) -> None:
         self.first, self.end, self.no_timestamps, self.latest_start = first, end, no_timestamps, latest_start
+        self.text = end if text is None else text
 
     def __call__(self, scores: Tensor, context: StepContext) -> Tensor:
         assert context.buffer is not None
@@ -32,7 +36,7 @@ class TimestampRules:
         lowest = torch.where(newest < 0, self.first, newest + (~last | before).long())
         forbidden = timestamp & (number < lowest)
         forbidden |= timestamp & last & before
-        forbidden |= (number < self.end) & last & ~before
+        forbidden |= (number < self.text) & (number != self.end) & last & ~before
         forbidden |= begins & ~timestamp
         if self.latest_start is not None:
             forbidden |= begins & (number > self.first + self.latest_start)

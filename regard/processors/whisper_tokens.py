@@ -58,6 +58,11 @@ class WhisperTokenizer(FolderTokenizer):
     def is_text(self, token: int) -> bool:
         return token < self.first_timestamp and token not in self._control
 
+    @property
+    def text_end(self) -> int:
+        """The number after that of the last token of text."""
+        return max((token for token in range(self.first_timestamp) if self.is_text(token)), default=-1) + 1
+
     def is_timestamp(self, token: int) -> bool:
         return token >= self.first_timestamp
 
@@ -119,6 +124,7 @@ class WhisperTokenizer(FolderTokenizer):
         Text may have Whisper's own marks: `<|startofprev|>`, what was said before and `<|startoftranscript|>` at its
         beginning, and timestamps such as `<|1.20|>`. Without `prompts` and `timestamps` these are dropped.
         """
+        spoken = text_language(language, task)
         before, found, after = text.partition(f"<|{START}|>")
         earlier, text = (before, after) if found else ("", text)
         parts = re.split(r"(<\|\d+\.\d\d\|>)", text)
@@ -128,15 +134,17 @@ class WhisperTokenizer(FolderTokenizer):
             if match := NAMES.fullmatch(part):
                 tokens += [self._timestamp(match[1])] if stamped else []
             elif part.strip():
-                tokens += self.encode_words(part, language)
+                tokens += self.encode_words(part, spoken)
         previous: list[int] = []
         if prompts and (said := earlier.replace(f"<|{PREVIOUS}|>", "").strip()) and self.control.previous is not None:
-            previous = [self.control.previous, *self.encode_words(said, language)]
+            previous = [self.control.previous, *self.encode_words(said, spoken)]
         return previous, [*self.prompt(language, task, stamped)[1:], *tokens, self.end]
 
     def encode_words(self, text: str, language: str) -> list[int]:
-        """Words begin with a space, as in the published models."""
+        """Words begin with a space, as in the published models; `language` is the code of that of the text."""
         words = " ".join(text.split())
+        if not words:
+            return []
         return self.encode([words if language in UNSPACED or not self.spaced else f" {words}"])[0]
 
     @property
@@ -196,6 +204,11 @@ def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], sec
         ids[PREVIOUS], ids[NO_SPEECH],
     )  # fmt: skip
     return WhisperTokenizer(backend, trained.pad, ids[START], trained.end, trained.unk, control)
+
+
+def text_language(language: str, task: str) -> str:
+    """The code of the language of the text: translations are English."""
+    return "en" if task == "translate" else language
 
 
 def language_codes() -> dict[str, str]:

@@ -15,7 +15,7 @@ from ..families.protocols import SpeechModel
 from ..look import CrossAttentionView
 from ..processors.audio import AudioProcessor
 from ..processors.read_sound import RawSound
-from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts
+from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts, text_language
 from .requests import Transcript
 from .transcribe import TranscribePredictor
 from .whisper_generation import WhisperGeneration
@@ -35,7 +35,7 @@ class WhisperPredictor(WhisperGeneration, TranscribePredictor):
         self.encoded_model = EncodedSources(self.model, positions)
         control = target.control
         self.timestamp_rules = TimestampRules(
-            target.first_timestamp, target.end, control.no_timestamps, control.latest_start
+            target.first_timestamp, target.end, control.no_timestamps, control.latest_start, target.text_end
         )
         self.constraint_tokenizer = ConstraintTokenizer(target)
 
@@ -45,7 +45,8 @@ class WhisperPredictor(WhisperGeneration, TranscribePredictor):
 
     def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
         decode: TranscribeDecode = self.run.decode
-        return [self.target.encode_words(text, decode.language) for text in texts]
+        language = self.target.language(decode.language) if decode.language else ""
+        return [self.target.encode_words(text, text_language(language, decode.task)) for text in texts]
 
     def reference(self, transcript: str) -> str:
         return self.target.plain(transcript)
