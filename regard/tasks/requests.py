@@ -251,6 +251,7 @@ class TranscribeRequest(Request):
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
     no_speech_threshold: float | None = None
+    seed: int | None = None  # of samples at higher temperatures; a strategy that samples has its own
 
 
 class TimedWord(NamedTuple):

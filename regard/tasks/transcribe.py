@@ -66,7 +66,7 @@ SOUND, TEXT = "sound", "text"  # the fields of an example
 OWN_SETTINGS = (
     "max_tokens", "min_tokens", "repetition_penalty", "ctc", "segment", "language", "task", "timestamps", "sequential",
     "prompt", "condition_on_previous", "temperatures", "compression_ratio_threshold", "logprob_threshold",
-    "no_speech_threshold",
+    "no_speech_threshold", "seed",
 )  # fmt: skip  # fields of a request that are decode.*
 STATISTICS = 2000  # recordings whose frames give the mean and deviation of every bin
 SPEECH_METRICS = ("wer", "cer", "exact")
