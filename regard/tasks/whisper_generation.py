@@ -30,7 +30,7 @@ from ..processors.base import Array
 from ..processors.frame_windows import FilledWindow, FrameWindows
 from ..processors.read_sound import RawSound, sound_name, stream_sound
 from ..processors.segments import segments
-from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
+from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer, text_language
 from .finite import require_finite
 from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .sound_generation import SoundGeneration
@@ -57,10 +57,15 @@ class Recording:
     number: int
     request: TranscribeRequest
     language: str  # the code; "": not detected yet, or the model knows one
+    task: str = "transcribe"
     seconds: float = 0.0
     found: list[TranscriptSegment] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens of the text so far
     conditioned: bool = True  # the next window reads them
+
+    @property
+    def text_language(self) -> str:
+        return text_language(self.language, self.task)
 
 
 class DecodedText(NamedTuple):
@@ -81,15 +86,18 @@ class WhisperGeneration(SoundGeneration):
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
         self.refuse_unsuitable(requests, settings)
         language = self.target.language(settings.language) if settings.language else ""
-        recordings = [Recording(i, request, language) for i, request in enumerate(requests)]
+        recordings = [Recording(i, request, language, settings.task) for i, request in enumerate(requests)]
         if settings.sequential and settings.timestamps:
             self._walk(recordings, settings)
         else:
+            # a window reads no text of others: which ones are decoded before it depends on the batch
+            settings = settings.model_copy(update={"condition_on_previous": False})
             windows = (window for each in recordings for window in self._cut(each))
             while batch := list(islice(windows, settings.batch)):
                 for window, text in zip(batch, self._decode_windows(batch, settings), strict=True):
                     self._add_all(window, text)
-        return [self._result(each, settings) for each in recordings]
+                    self._report(window.recording, window.start + window.seconds)
+        return [self._result(each) for each in recordings]
 
     def refuse_unsuitable(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> None:
         if settings.kind == "ctc":
@@ -101,6 +109,8 @@ class WhisperGeneration(SoundGeneration):
                 raise UserError(
                     f"decode.{name} has no effect on a Whisper model; decode.prompt tells it which words to expect"
                 )
+        if settings.timestamps and self.target.first_timestamp >= self.vocab:
+            raise UserError("decode.timestamps is true, and this model has no timestamps; use decode.timestamps=false")
         self.target.prompt(next(iter(self.target.control.languages), ""), settings.task)  # refuses a task
 
     # --- windows -----------------------------------------------------------------------------------------------
@@ -123,14 +133,9 @@ class WhisperGeneration(SoundGeneration):
         """The windows of a recording. The caller sends for each how many of its seconds were used."""
         rate, raw = self.sound.rate / self.sound.hop, recording.request.sound
         samples = self._read_short(raw)
-        if samples is None:
-            windows: FrameWindows | FilledWindow = FrameWindows(raw, self.sound)
-            recording.seconds = windows.total / rate
-        elif len(samples) and samples.min() < samples.max():
-            windows = FilledWindow(samples, self.sound)
-            recording.seconds = len(samples) / self.sound.rate
-        else:  # digital silence has no transcript
-            recording.seconds = len(samples) / self.sound.rate
+        windows = FrameWindows(raw, self.sound) if samples is None else FilledWindow(samples, self.sound)
+        recording.seconds = windows.samples / self.sound.rate
+        if windows.silent:  # digital silence has no transcript
             return
         first = 0
         while first < windows.total:
@@ -155,14 +160,15 @@ class WhisperGeneration(SoundGeneration):
         rate = self.sound.rate
 
         def counted() -> Iterator[Array]:
+            samples = 0
             for block in stream_sound(recording.request.sound, rate):
-                recording.seconds += len(block) / rate
+                samples += len(block)
+                recording.seconds = samples / rate
                 yield block
 
         for start, samples in segments(counted(), rate, float(self.sound.seconds)):
             if samples.min() < samples.max():
                 yield Window(recording, start, len(samples) / rate, self.sound.encode(samples))
-                self._report(recording, start + len(samples) / rate)
 
     def _report(self, recording: Recording, position: float) -> None:
         if self.on_progress is not None:
@@ -189,14 +195,17 @@ class WhisperGeneration(SoundGeneration):
                 else:
                     split = WindowText([TokenSegment(tokens, 0.0, window.seconds)], [], window.seconds)
                 if window.recording.request.details:
-                    traced = self._trace(Encoded(encoded.states[row : row + 1]), text, window.seconds)
+                    own = Encoded(encoded.states[row : row + 1])
+                    complete = sum(len(each.tokens) for each in split.segments) if settings.sequential else len(tokens)
+                    seconds = min(split.used, window.seconds) if settings.sequential else window.seconds
+                    traced = self._trace(own, text, seconds, complete)  # so that no word is in the next window
             found.append(WindowResult(text, split, traced))
         return found
 
     def _prompt(self, recording: Recording, settings: TranscribeDecode) -> tuple[int, ...]:
         previous: list[int] = []
         if settings.prompt.strip():
-            previous = self.target.encode_words(settings.prompt, recording.language)
+            previous = self.target.encode_words(settings.prompt, recording.text_language)
         if settings.condition_on_previous and recording.conditioned:
             previous += recording.previous
         most = self.positions // 2 - 1
@@ -307,11 +316,13 @@ class WhisperGeneration(SoundGeneration):
     # --- times of words ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float) -> "Traced":
-        """Log-probabilities and times of the tokens of a window, by one more pass."""
+    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float, count: int) -> "Traced":
+        """Log-probabilities of the tokens of a window, by one more pass, and the times of the first `count` ones, which
+        lie in its first `seconds`.
+        """
         tokens = text.hypothesis.tokens
         logprobs, maps = self._decode_recorded(encoded, text.prompt, tokens)
-        words = [i for i, token in enumerate(tokens) if self.target.is_text(token)]
+        words = [i for i, token in enumerate(tokens[:count]) if self.target.is_text(token)]
         times: dict[int, tuple[float, float]] = {}
         if words:
             rows = torch.tensor([*words, words[-1] + 1]) + len(text.prompt) - 1  # a row predicts the next token
@@ -357,7 +368,7 @@ class WhisperGeneration(SoundGeneration):
         chosen = [i for i, token in enumerate(segment.tokens) if self.target.is_text(token)]
         ids = [segment.tokens[i] for i in chosen]
         (spoken,) = self.target.decode([ids])
-        end = max(recording.seconds, window.start + window.seconds)
+        end = min(window.start + window.seconds, recording.seconds)
         start, stop = (min(round(window.start + each, 3), round(end, 3)) for each in (segment.start, segment.end))
         logprob = about.logprob * len(ids)
         transcript = Transcript(
@@ -381,7 +392,7 @@ class WhisperGeneration(SoundGeneration):
     ) -> Transcript:
         spans = [traced.times[i] for i in places]
         times = [tuple(min(round(window.start + each, 3), round(end, 3)) for each in span) for span in spans]
-        letters = window.recording.language in UNSPACED
+        letters = window.recording.text_language in UNSPACED
         words = timed_words(text, ids, [(a, b) for a, b in times], self.target, letters)
         own: dict[str, Any] = {
             "pieces": tuple(self.target.pieces(ids)),
@@ -391,9 +402,9 @@ class WhisperGeneration(SoundGeneration):
         }
         return replace(transcript, **own)
 
-    def _result(self, recording: Recording, settings: TranscribeDecode) -> TranscribeResult:
+    def _result(self, recording: Recording) -> TranscribeResult:
         joined = join_segments(recording.found, recording.seconds, 1.0)
-        if recording.language in UNSPACED:
+        if recording.text_language in UNSPACED:
             joined = replace(joined, text="".join(each.nbest[0].text for each in recording.found))
         return replace(joined, language=recording.language)
 
@@ -413,6 +424,11 @@ class WhisperGeneration(SoundGeneration):
     def known_prompt(self, encoded: Encoded) -> list[tuple[int, ...]]:
         """The prompts of recordings whose transcripts are known, without timestamps."""
         decode: TranscribeDecode = self.run.decode
+        return [self.target.prompt(code, decode.task, False) for code in self._known_languages(encoded)]
+
+    def _known_languages(self, encoded: Encoded) -> list[str]:
+        """The languages of recordings: that of decode.language, else the detected ones."""
+        decode: TranscribeDecode = self.run.decode
         rows = len(encoded.states)
         codes = [self.target.language(decode.language) if decode.language else ""] * rows
         if self.target.multilingual and not decode.language:
@@ -420,7 +436,13 @@ class WhisperGeneration(SoundGeneration):
             languages = self.target.control.languages
             best = scores[:, torch.tensor(list(languages.values()), device=self.device)].argmax(1).tolist()
             codes = [list(languages)[each] for each in best]
-        return [self.target.prompt(code, decode.task, False) for code in codes]
+        return codes
+
+    def _refuse_beyond_context(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        if (length := len(prompt) + len(tokens)) > self.positions:
+            raise UserError(
+                f"a text has {length:,} tokens with its prompt and the model reads {self.positions:,}; shorten it"
+            )
 
     @torch.no_grad()
     def target_logprobs(self, frames: Any, targets: Sequence[list[int]]) -> list[list[float]]:
@@ -431,6 +453,7 @@ class WhisperGeneration(SoundGeneration):
             for row, prompt in enumerate(self.known_prompt(encoded)):
                 own = Encoded(encoded.states[row : row + 1])
                 tokens = next(rest)
+                self._refuse_beyond_context(prompt, tokens)
                 inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
                 states = self.model.decode(inputs, own)[0, len(prompt) - 1 :]
                 labels = torch.tensor([*tokens, self.target.end], device=self.device)
@@ -448,12 +471,13 @@ class WhisperGeneration(SoundGeneration):
                 "its parts"
             )
         encoded = self.model.encode(self.sound.collate([self.sound.encode(samples)]).to(self.device))
-        (prompt,) = self.known_prompt(encoded)
+        (prompt,), (language,) = self.known_prompt(encoded), self._known_languages(encoded)
+        self._refuse_beyond_context(prompt, tokens)
         about = DecodedText(Hypothesis(tokens, 0.0, 0.0, True), prompt, DecodedWindow(0.0, 0.0, 0.0))
-        traced = self._trace(encoded, about, seconds)
+        traced = self._trace(encoded, about, seconds, len(tokens))
         total = sum(traced.logprobs)
         plain = Transcript(text, total / len(traced.logprobs), total, True, length=len(tokens) + 1)
-        recording = Recording(0, TranscribeRequest(samples), "", seconds)
+        recording = Recording(0, TranscribeRequest(samples), language, self.run.decode.task, seconds)
         window = Window(recording, 0.0, seconds, samples)
         (spoken,) = self.target.decode([tokens])
         return self._timed(plain, spoken, tokens, range(len(tokens)), traced, window, seconds)
@@ -467,6 +491,7 @@ class WhisperGeneration(SoundGeneration):
             settings = self.decode_settings({"timestamps": False})
             (best,) = self._generate(source_rows(encoded), [prompt], [""], Greedy(), settings)
             tokens = best.tokens
+        self._refuse_beyond_context(prompt, tokens)
         _, maps = self._decode_recorded(encoded, prompt, tokens)
         step = self.model.stride * self.sound.hop / self.sound.rate
         times = [f"{place * step:.2f}" for place in range(encoded.states.size(1))]

@@ -276,6 +276,8 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
         rules = {name: value for name, value in rules_from_generation(generation).items() if name in DECODE_RULES}
         decode = strategy_from_generation(generation) | rules
         decode |= {name: generation[name] for name in THRESHOLDS if generation.get(name) is not None}
+        if folder.tokenizer.first_timestamp >= folder.config.vocab:
+            decode["timestamps"] = False
         return Run(task="transcribe", model=folder.config, decode=decode)
 
     run = change_settings(parse_config(path, folder.generation, to_run, GENERATION_FILE), overrides)
