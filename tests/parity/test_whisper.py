@@ -14,7 +14,6 @@ from helpers.whisper import VOCAB, write_folder
 from prototypes.checks import close
 from torch import Tensor
 
-import regard
 from regard.decode import Beam, Generator, Greedy
 from regard.decode.requests import Generate
 from regard.errors import UserError
@@ -147,7 +146,9 @@ def test_a_folder_is_written_whole(tied: bool, tmp_path: Path) -> None:
     assert extractors[0] == {key: value for key, value in extractors[1].items() if key != "processor_class"}
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert again.generation_config.no_timestamps_token_id == VOCAB - 1 and again.generation_config.lang_to_id == {"<|en|>": 3}
+    assert again.generation_config.no_timestamps_token_id == VOCAB - 1 and again.generation_config.lang_to_id == {
+        "<|en|>": 3
+    }
     back = read(tmp_path / "b")
     assert (back.config, back.sound, back.generation) == (folder.config, folder.sound, folder.generation)
 

@@ -1,0 +1,361 @@
+"""Whisper's generation beside transformers: timestamp rules, tokens, languages, long recordings, fallback, word times."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from helpers.whisper import control_ids, write_multilingual
+from prototypes.checks import close
+from transformers.generation.logits_process import WhisperNoSpeechDetection, WhisperTimeStampLogitsProcessor
+from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
+
+import regard
+from regard.config.audio import TranscribeDecode
+from regard.decode import Beam, Generate, Generator, Greedy, Hypothesis
+from regard.decode.encoded import source_rows
+from regard.decode.filters import StepContext
+from regard.decode.timestamps import TimestampRules
+from regard.processors.audio import AudioProcessor
+from regard.processors.frame_windows import FrameWindows
+from regard.tasks import whisper_generation
+from regard.tasks.whisper import WhisperPredictor
+from regard.tasks.windows import judge
+from regard.tasks.word_times import FILTER, align_tokens, heads_of, median_filter, warp
+
+SECONDS, RATE = 6, 16000
+IDS = control_ids(SECONDS)
+PLAIN = {
+    "temperatures": (0.0,), "compression_ratio_threshold": 0, "logprob_threshold": 0, "no_speech_threshold": 1.0,
+    "kind": "greedy", "condition_on_previous": False,
+}  # fmt: skip  # no threshold
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[WhisperPredictor, Any, Any]:
+    """Our predictor, their model and their features."""
+    path = tmp_path_factory.mktemp("whisper")
+    theirs = write_multilingual(path, SECONDS, 20, seed=1)
+    return regard.load(path), theirs, hf.WhisperFeatureExtractor.from_pretrained(path)
+
+
+def noise(seconds: float, seed: int = 1) -> np.ndarray:
+    """Noise that swells and fades."""
+    rng, count = np.random.default_rng(seed), int(seconds * RATE)
+    return (rng.normal(0, 0.1, count) * (1 + np.sin(np.arange(count) / 7000))).astype(np.float32)
+
+
+def whole_features(extractor: Any, sounds: list[np.ndarray]) -> dict[str, Any]:
+    about = {"sampling_rate": RATE, "return_tensors": "pt", "return_attention_mask": True}
+    found: dict[str, Any] = extractor(sounds, truncation=False, padding="longest", **about)
+    return found
+
+
+@torch.no_grad()
+def their_segments(theirs: Any, features: dict[str, Any], **settings: Any) -> list[list[dict[str, Any]]]:
+    asked = {"task": "transcribe", "return_timestamps": True, "return_segments": True, "temperature": 0.0} | settings
+    found: list[list[dict[str, Any]]] = theirs.generate(**features, **asked)["segments"]
+    return found
+
+
+# --- timestamp rules -------------------------------------------------------------------------------------------------
+
+FIRST, END = IDS["<|0.00|>"], IDS["<|endoftext|>"]
+
+
+def history(length: int, rng: np.random.Generator) -> list[int]:
+    """Text and timestamps that do not decrease, in any order."""
+    times = iter(np.sort(rng.integers(FIRST, FIRST + SECONDS * 50 + 1, length)).tolist())
+    return [next(times) if rng.random() < 0.5 else int(rng.integers(END)) for _ in range(length)]
+
+
+@pytest.mark.parametrize("latest", [None, 0, 20])
+def test_timestamp_rules_equal_transformers(latest: int | None) -> None:
+    """On random scores and texts of all lengths together."""
+    rng, vocab = np.random.default_rng(1), max(IDS.values()) + 1
+    rows = [[history(length, rng), history(length, rng)] for length in (0, 1, 2, 3, 4, 7, 12, 0, 1, 2, 5)]
+    scores = 3 * torch.randn(len(rows), 2, vocab)
+    scores[::2, :, FIRST:] -= 6  # text is as likely as a timestamp
+    buffer = torch.randint(vocab, (len(rows), 2, 15))  # what follows the text so far is not read
+    for row, texts in enumerate(rows):
+        buffer[row, :, : len(texts[0])] = torch.tensor(texts)
+    lengths = torch.tensor([len(texts[0]) for texts in rows])
+    context = StepContext(
+        12, torch.ones_like(lengths), buffer[:, :, :12], torch.arange(len(rows)), lengths, lengths, buffer
+    )
+    found = TimestampRules(FIRST, END, FIRST - 1, latest)(scores.clone(), context)
+    settings = SimpleNamespace(
+        no_timestamps_token_id=FIRST - 1, eos_token_id=END, bos_token_id=END, max_initial_timestamp_index=latest
+    )
+    for row, texts in enumerate(rows):
+        theirs = WhisperTimeStampLogitsProcessor(settings, begin_index=2)
+        ids = torch.tensor([[3, 3, *text] for text in texts])
+        expected = theirs(ids, scores[row].log_softmax(-1))
+        assert torch.equal(found[row].isinf(), expected.isinf())
+        kept = ~expected.isinf()
+        close(found[row][kept], scores[row][kept])
+    texts_left = (~found[:, :, :FIRST].isinf()).any(-1)
+    assert texts_left.any() and not texts_left.all()
+
+
+def test_timestamp_rules_in_open_batches(pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """Requests with prompts of different lengths that join and leave have the texts that they have alone."""
+    ours, _, _ = pair
+    encoded = ours.model.encode(ours.sound.collate([ours.sound.encode(noise(SECONDS, seed)) for seed in range(5)]))
+    sources, filters = source_rows(encoded), (ours.timestamp_rules,)
+    previous = [[], [5, 6, 7], [9], [], [20, 21, 22, 23]]
+    prompts = [ours.target.prompt("de", "transcribe", True, each) for each in previous]
+    strategies = [Greedy(), Beam(2), Greedy(), Greedy(), Beam(2)]
+    requests = [
+        Generate(prompt, source, strategy, 10, filters, rules=ours.rules(ours.run.decode))
+        for prompt, source, strategy in zip(prompts, sources, strategies, strict=True)
+    ]
+    alone, together = [], []
+    for request in requests:
+        closed = Generator(ours.encoded_model, ours.target.end, (), 1, None, ours.positions)
+        alone.append(closed.submit(request).result()[0].tokens)
+    opened = Generator(ours.encoded_model, ours.target.end, (), 4, 24, ours.positions)
+    handles = []
+    for request in requests:
+        handles.append(opened.submit(request))
+        opened.step()
+    together = [handle.result()[0].tokens for handle in handles]
+    assert together == alone and all(FIRST <= tokens[0] <= FIRST + 20 for tokens in together)
+    assert len({*map(tuple, alone)}) > 3
+
+
+# --- tokens of single windows ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_tokens_of_windows_equal_transformers(beams: int, pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """Suppressed tokens and timestamp rules; windows are filled completely, so that both decode the same frames."""
+    ours, theirs, extractor = pair
+    sounds = [noise(SECONDS, seed) for seed in range(4)]
+    features = {"input_features": whole_features(extractor, sounds)["input_features"]}
+    expected = their_segments(theirs, features, language="de", num_beams=beams)
+    strategy = {"kind": "beam", "beam": beams, "early_stopping": "heuristic"} if beams > 1 else {}
+    found = ours.predict_requests(ours.requests(sounds, language="de", **PLAIN | strategy))
+    tokens = [[each["tokens"].tolist() for each in own] for own in expected]
+    assert [[[*each.tokens] for each in result.segments] for result in found] == tokens
+    used = {token for own in tokens for segment in own for token in segment}
+    assert len({*map(str, tokens)}) > 2 and not used & {3, 9, 11, FIRST - 1}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_tokens_without_timestamps_equal_transformers(beams: int, pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """Of the task translate, for recordings shorter than a window too."""
+    ours, theirs, extractor = pair
+    sounds = [noise(length, seed) for seed, length in enumerate((SECONDS, 1.3, 2.71))]
+    mels = extractor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    suppressed = [3, 9, *range(FIRST, max(IDS.values()) + 1)]  # random weights would write timestamps
+    expected = theirs.generate(
+        mels, language="ja", task="translate", num_beams=beams, suppress_tokens=suppressed, temperature=0.0
+    )
+    strategy = {"kind": "beam", "beam": beams, "early_stopping": "heuristic"} if beams > 1 else {}
+    asked = PLAIN | strategy | {"timestamps": False, "task": "translate", "suppress_tokens": suppressed}
+    found = ours.predict_requests(ours.requests(sounds, language="ja", **asked))
+    rows = [[token for token in row if token != END] for row in expected.tolist()]
+    assert [[*result.segments[0].tokens] for result in found] == rows
+    assert len({*map(str, rows)}) == 3
+
+
+def test_detected_languages_equal_transformers(tmp_path: Path) -> None:
+    """By the first window of every recording, also in a batch of several."""
+    theirs = write_multilingual(tmp_path, 4, 24, seed=3)
+    ours, extractor = regard.load(tmp_path), hf.WhisperFeatureExtractor.from_pretrained(tmp_path)
+    sounds = [noise(4, seed) * 10.0**-scale for scale in range(4) for seed in range(3)]
+    mels = whole_features(extractor, sounds)["input_features"]
+    expected = theirs.detect_language(mels, num_segment_frames=mels.size(2)).tolist()
+    found = ours.predict_requests(ours.requests([*sounds, noise(9)], **PLAIN, max_tokens=1))
+    languages = [control_ids(4)[f"<|{result.language}|>"] for result in found]
+    assert languages[:-1] == expected and len({*expected}) > 1
+
+
+# --- long recordings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_three_minutes_equal_transformers(conditioned: bool, pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """Tokens and times of all segments. Times end with the recording."""
+    ours, theirs, extractor = pair
+    sound = noise(180)
+    features = whole_features(extractor, [sound])
+    (expected,) = their_segments(theirs, features, language="de", condition_on_prev_tokens=conditioned)
+    (found,) = ours.predict_requests(
+        ours.requests([sound], language="de", **PLAIN | {"condition_on_previous": conditioned})
+    )
+    assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+    for ours_, theirs_ in zip(found.segments, expected, strict=True):
+        times = [min(float(theirs_[side]), 180.0) for side in ("start", "end")]
+        assert [ours_.start, ours_.end] == pytest.approx(times, abs=1e-3)
+    assert found.seconds == 180 and len(expected) > 60 and len({each.tokens for each in found.segments}) > 20
+
+
+def test_a_prompt_equals_transformers(pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """The words of decode.prompt stand before the text of every window."""
+    ours, theirs, extractor = pair
+    sound, prompt = noise(11), torch.tensor([IDS["<|startofprev|>"], *ours.target.encode_words("the old cat", "de")])
+    features = whole_features(extractor, [sound])
+    for conditioned in (False, True):
+        settings = {"language": "de", "condition_on_prev_tokens": conditioned, "prompt_ids": prompt}
+        (expected,) = their_segments(theirs, features, **settings)
+        asked = PLAIN | {"prompt": "the old  cat", "condition_on_previous": conditioned}
+        (found,) = ours.predict_requests(ours.requests([sound], language="de", **asked))
+        assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+
+
+@pytest.mark.parametrize("seconds", [6.02, 9.1234, 20])
+def test_frames_of_windows_equal_transformers(seconds: float) -> None:
+    """Those of the whole recording, also of one that ends within a frame, from any frame on."""
+    sound, samples = AudioProcessor(seconds=SECONDS), noise(seconds)
+    extractor = hf.WhisperFeatureExtractor(chunk_length=SECONDS)
+    expected = whole_features(extractor, [samples])["input_features"][0].T
+    windows = FrameWindows(samples, sound)
+    assert (windows.total, windows.size) == (len(expected), SECONDS * 100)
+    for first in sorted({0, 1, 250, 599, 600, windows.total - 601, windows.total - 1}):
+        if 0 <= first < windows.total:
+            close(torch.from_numpy(windows(first)), expected[first : first + windows.size])
+
+
+# --- fallback --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [None, 1.2])
+@pytest.mark.parametrize("threshold", [None, -2.0])
+@pytest.mark.parametrize("silence", [None, 0.4])
+def test_fallback_decisions_equal_transformers(
+    ratio: float | None, threshold: float | None, silence: float | None, pair: tuple[WhisperPredictor, Any, Any]
+) -> None:
+    """On the same hypotheses: likely and unlikely, repetitive and not, spoken and silent, ended and cut."""
+    if silence is not None and threshold is None:
+        pytest.skip("transformers reads a log-probability that it has not computed")
+    theirs, vocab = pair[1], max(IDS.values()) + 1
+    settings = SimpleNamespace(
+        compression_ratio_threshold=ratio, logprob_threshold=threshold, no_speech_threshold=silence
+    )
+    own = TranscribeDecode(
+        compression_ratio_threshold=ratio or 0, logprob_threshold=threshold or 0,
+        no_speech_threshold=1.0 if silence is None else silence,
+    )  # fmt: skip
+    rng, decisions = np.random.default_rng(2), set()
+    for number in range(48):
+        repeats, likely, ended, temperature = number % 2, number // 2 % 2, number // 4 % 2, (0.0, 0.6, 1.0)[number % 3]
+        text = [7, 8] * 20 if repeats else rng.integers(END, size=40).tolist()
+        tokens = torch.tensor([*text, END] if ended else text)
+        logits = torch.randn(len(tokens), vocab)
+        logits[torch.arange(len(tokens)), tokens] += 8 if likely else 0
+        logprob = float(logits.log_softmax(1)[torch.arange(len(tokens)), tokens].sum())
+        processor = WhisperNoSpeechDetection(FIRST - 2, 3)
+        processor._no_speech_prob = [0.9, float(rng.random())]
+        outputs = [{}, {"scores": list(logits / (temperature or 1))}]
+        expected = theirs._need_fallback(tokens, outputs, 1, [processor], settings, vocab, temperature)
+        speech = None if silence is None else processor._no_speech_prob[1]
+        verdict = judge(Hypothesis(text, 0.0, logprob, bool(ended)), speech, own, END, vocab)
+        assert (verdict.again, verdict.skip) == expected
+        assert verdict.ratio == theirs._retrieve_compression_ratio(tokens, vocab)
+        assert verdict.logprob == pytest.approx(
+            float(theirs._retrieve_avg_logprobs(outputs[1]["scores"], tokens, temperature)), abs=1e-4
+        )
+        decisions.add(expected)
+    assert len(decisions) == 1 + (ratio is not None or threshold is not None) + (silence is not None)
+
+
+@pytest.fixture
+def judged(pair: tuple[WhisperPredictor, Any, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Log-probability and no-speech probability of every window, ours and theirs."""
+    own: list[tuple[float, float]] = []
+    other: list[tuple[float, float]] = []
+    theirs = pair[1]
+    decide = theirs._need_fallback
+
+    def record_own(found: Hypothesis, no_speech: float, *rest: Any) -> Any:
+        verdict = judge(found, no_speech, *rest)
+        own.append((verdict.logprob, no_speech))
+        return verdict
+
+    def record_other(tokens: Any, outputs: Any, index: int, processors: Any, *rest: Any) -> Any:
+        mean = theirs._retrieve_avg_logprobs(outputs[index]["scores"], tokens, rest[-1])
+        (detector,) = [each for each in processors if isinstance(each, WhisperNoSpeechDetection)]
+        other.append((float(mean), float(detector.no_speech_prob[index])))
+        return decide(tokens, outputs, index, processors, *rest)
+
+    with (
+        mock.patch.object(whisper_generation, "judge", record_own),
+        mock.patch.object(theirs, "_need_fallback", record_other),
+    ):
+        yield own, other
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_windows_that_are_skipped_equal_transformers(
+    conditioned: bool, pair: tuple[WhisperPredictor, Any, Any], judged: tuple[list[Any], list[Any]]
+) -> None:
+    """Log-probabilities and no-speech probabilities of all windows are equal, so that the same ones are left out."""
+    ours, theirs, extractor = pair
+    sound, own, other = noise(40, 2), *judged
+    ours.predict(sound, language="de", **PLAIN | {"no_speech_threshold": 0.999, "logprob_threshold": -99})
+    threshold, silence = (
+        float(np.quantile(each, at)) for each, at in zip(zip(*own, strict=True), (0.7, 0.3), strict=True)
+    )
+    own.clear()
+    settings = {"logprob_threshold": threshold, "no_speech_threshold": silence}
+    features = whole_features(extractor, [sound])
+    (expected,) = their_segments(theirs, features, language="de", condition_on_prev_tokens=conditioned, **settings)
+    settings["condition_on_previous"] = conditioned
+    (found,) = ours.predict_requests(ours.requests([sound], language="de", **PLAIN | settings))
+    assert np.allclose(own, other, atol=1e-4) and len(own) > 6
+    skipped = [mean < threshold and speech > silence for mean, speech in own]
+    assert any(skipped) and not all(skipped)
+    assert [[*each.tokens] for each in found.segments] == [each["tokens"].tolist() for each in expected]
+
+
+# --- word times ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 9), (7, 1), (9, 4), (5, 40), (20, 75)])
+def test_time_warping_equals_transformers(rows: int, columns: int) -> None:
+    """Where several paths cost the same, ours costs no more: transformers does not always take the least."""
+    cost = np.random.default_rng(rows).normal(size=(rows, columns))
+    for own, theirs in zip(warp(cost), _dynamic_time_warping(cost), strict=True):
+        assert own.tolist() == theirs.tolist()
+    for tied in (np.round(cost), np.zeros_like(cost)):
+        path, other = warp(tied), _dynamic_time_warping(tied)
+        assert tied[path].sum() <= tied[other].sum()
+        steps = np.abs(np.diff(np.stack(path)))
+        assert (path[0][0], path[1][0], path[0][-1], path[1][-1]) == (0, 0, rows - 1, columns - 1)
+        assert ((steps <= 1).all(0) & steps.any(0)).all()
+
+
+@pytest.mark.parametrize("positions", [1, 3, 4, 5, 50])
+def test_median_filter_equals_transformers(positions: int) -> None:
+    values = torch.randn(3, 5, positions)
+    assert torch.equal(median_filter(values), _median_filter(values, FILTER))
+
+
+@torch.no_grad()
+def test_token_times_equal_transformers(pair: tuple[WhisperPredictor, Any, Any]) -> None:
+    """Of a window without timestamps, by heads that the folder names."""
+    ours, theirs, extractor = pair
+    heads = [[0, 1], [1, 3]]
+    mels = whole_features(extractor, [noise(SECONDS, 5)])["input_features"]
+    tokens = torch.tensor([[*ours.target.prompt("de", "transcribe", False), *range(40, 52)]])
+    theirs.set_attn_implementation("eager")
+    maps = theirs(input_features=mels, decoder_input_ids=tokens, output_attentions=True).cross_attentions
+    theirs.set_attn_implementation("sdpa")
+    prompt, text = tokens[0, :4].tolist(), tokens[0, 4:].tolist()
+    _, own = ours._decode_recorded(ours.model.encode(ours.sound.collate([mels[0].T.numpy()])), prompt, text)
+    for mine, other in zip(own, maps, strict=True):
+        close(mine, other[0])
+    outputs = hf.modeling_outputs.Seq2SeqLMOutput(cross_attentions=[maps])
+    outputs.sequences = tokens
+    rows = theirs._extract_token_timestamps(outputs, heads, num_input_ids=len(prompt) - 1)[0, len(prompt) - 1 :]
+    found = align_tokens(heads_of(own, heads)[:, len(prompt) - 1 :])
+    assert [round(first * 0.02, 2) for first, _ in found] == pytest.approx(rows[: len(text)].tolist(), abs=1e-4)
+    assert len({first for first, _ in found}) > 3
