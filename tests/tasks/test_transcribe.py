@@ -160,7 +160,9 @@ def test_whisper_is_trained_from_scratch(tmp_path: Path) -> None:
     assert [end - start for start, end in record["times"]] == pytest.approx([0.02] * len(record["pieces"]), abs=2e-3)
     with pytest.raises(UserError, match="decode.kind=ctc needs CTC, .* model.family=speech"):
         found.predict(SOUNDS[1], kind="ctc")
-    with pytest.raises(UserError, match="cannot become --to huggingface: model.family is whisper"):
+    with pytest.raises(
+        UserError, match="the run reads 8000 samples per second, and a Whisper folder 16000; train with"
+    ):
         regard.convert(tmp_path / "run", out=tmp_path / "hf", to="huggingface")
 
 
