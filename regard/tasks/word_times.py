@@ -16,7 +16,7 @@ def align_tokens(weights: Tensor) -> list[tuple[int, int]]:
 
     The last row is that of END, to which silence after the last token belongs.
     """
-    weights = weights.double() / weights.double().sum(2, keepdim=True).clamp(min=1e-12)
+    weights = normalize(weights)
     spread = weights.std(1, keepdim=True, unbiased=False).clamp(min=1e-12)
     normalized = (weights - weights.mean(1, keepdim=True)) / spread
     rows, columns = warp(-median_filter(normalized).mean(0).numpy())
@@ -34,22 +34,32 @@ def median_filter(values: Tensor) -> Tensor:
 
 
 def warp(cost: Array) -> tuple[Array, Array]:
-    """The path of least cost from the first to the last cell: its rows and columns.
+    """The path of least cost through (rows, columns) from the first to the last cell: its rows and columns."""
+    return warp_all(cost[None])[0]
+
+
+def warp_all(costs: Array) -> list[tuple[Array, Array]]:
+    """The paths of least cost through several tables (tables, rows, columns).
 
     Cells on a diagonal do not depend on each other, so each diagonal is one step.
     """
-    height, width = cost.shape
-    total = np.full((height + 1, width + 1), np.inf)
-    origin = np.zeros((height + 1, width + 1), np.int8)  # 0: from the diagonal, 1: from the row before, 2: in the row
-    total[0, 0] = 0
+    count, height, width = costs.shape
+    total = np.full((count, height + 1, width + 1), np.inf)
+    origin = np.zeros(total.shape, np.int8)  # 0: from the diagonal, 1: from the row before, 2: in the row
+    total[:, 0, 0] = 0
     for diagonal in range(2, height + width + 1):
         row = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
         column = diagonal - row
-        both, above, left = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
+        both, above, left = total[:, row - 1, column - 1], total[:, row - 1, column], total[:, row, column - 1]
         least = np.minimum(np.minimum(both, above), left)
-        origin[row, column] = np.where(left == least, 2, np.where(both == least, 0, 1))
-        total[row, column] = cost[row - 1, column - 1] + least
-    path, row, column = [], height, width
+        origin[:, row, column] = np.where(left == least, 2, np.where(both == least, 0, 1))
+        total[:, row, column] = costs[:, row - 1, column - 1] + least
+    return [_trace_back(origin[table]) for table in range(count)]
+
+
+def _trace_back(origin: Array) -> tuple[Array, Array]:
+    row, column = (size - 1 for size in origin.shape)
+    path = []
     while row or column:
         path.append((row - 1, column - 1))
         step = 2 if not row else 1 if not column else origin[row, column]
@@ -58,8 +68,22 @@ def warp(cost: Array) -> tuple[Array, Array]:
     return found[:, 0], found[:, 1]
 
 
-def heads_of(maps: Sequence[Tensor], chosen: Sequence[tuple[int, int]]) -> Tensor:
-    """(heads, queries, keys): the `chosen` ones, by layer and head; else all of the upper half of the layers."""
+def normalize(weights: Tensor) -> Tensor:
+    """Attention weights whose rows add up to 1 again, after some keys were cut off."""
+    return weights.double() / weights.double().sum(2, keepdim=True).clamp(min=1e-12)
+
+
+def alignment_weights(maps: Sequence[Tensor], chosen: Sequence[tuple[int, int]]) -> Tensor:
+    """(heads, queries, keys) of the heads that follow a recording.
+
+    These are the `chosen` ones, by layer and head. If none are known, it is the half of all heads with the largest
+    share of their attention on a path through the recording.
+    """
     if chosen:
         return torch.stack([maps[layer][head] for layer, head in chosen])
-    return torch.cat([*maps[len(maps) // 2 :]])
+    weights = torch.cat([*maps])
+    shares = normalize(weights)
+    paths = warp_all(-shares.numpy())
+    on_path = torch.stack([own[rows, columns].sum() for own, (rows, columns) in zip(shares, paths, strict=True)])
+    best = on_path.argsort(descending=True, stable=True)[: (len(weights) + 1) // 2]
+    return weights[best.sort().values]

@@ -26,7 +26,7 @@ from regard.processors.frame_windows import FrameWindows
 from regard.tasks import whisper_generation
 from regard.tasks.whisper import WhisperPredictor
 from regard.tasks.windows import judge
-from regard.tasks.word_times import FILTER, align_tokens, heads_of, median_filter, warp
+from regard.tasks.word_times import FILTER, align_tokens, alignment_weights, median_filter, warp
 
 SECONDS, RATE = 6, 16000
 IDS = control_ids(SECONDS)
@@ -356,6 +356,6 @@ def test_token_times_equal_transformers(pair: tuple[WhisperPredictor, Any, Any])
     outputs = hf.modeling_outputs.Seq2SeqLMOutput(cross_attentions=[maps])
     outputs.sequences = tokens
     rows = theirs._extract_token_timestamps(outputs, heads, num_input_ids=len(prompt) - 1)[0, len(prompt) - 1 :]
-    found = align_tokens(heads_of(own, heads)[:, len(prompt) - 1 :])
+    found = align_tokens(alignment_weights(own, heads)[:, len(prompt) - 1 :])
     assert [round(first * 0.02, 2) for first, _ in found] == pytest.approx(rows[: len(text)].tolist(), abs=1e-4)
     assert len({first for first, _ in found}) > 3
