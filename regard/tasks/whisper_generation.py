@@ -208,8 +208,8 @@ class WhisperGeneration(SoundGeneration):
             previous = self.target.encode_words(settings.prompt, recording.text_language)
         if settings.condition_on_previous and recording.conditioned:
             previous += recording.previous
-        most = self.positions // 2 - 1
-        return self.target.prompt(recording.language, settings.task, settings.timestamps, previous[-most:])
+        kept = previous[-self.max_previous :]
+        return self.target.prompt(recording.language, settings.task, settings.timestamps, kept)
 
     def _detect_languages(self, windows: Sequence[Window], encoded: Encoded) -> None:
         """The language of every recording, by its first window."""
@@ -417,6 +417,11 @@ class WhisperGeneration(SoundGeneration):
         return most
 
     @property
+    def max_previous(self) -> int:
+        """The most tokens of the text before a window."""
+        return self.positions // 2 - 1
+
+    @property
     def vocab(self) -> int:
         size: int = self.run.model.vocab or self.target.size
         return size
@@ -461,15 +466,18 @@ class WhisperGeneration(SoundGeneration):
                 found.append(scores.gather(1, labels[:, None])[:, 0].tolist())
         return found
 
+    def refuse_long_recording(self, seconds: float) -> None:
+        """Refuse a recording with a known text that one window does not hold."""
+        if seconds > self.sound.seconds + self.sound.hop / self.sound.rate:
+            raise UserError(
+                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; give its parts"
+            )
+
     @torch.no_grad()
     def align_tokens(self, samples: Array, tokens: list[int], text: str) -> Transcript:
         """The times of the tokens of a known text."""
         seconds = len(samples) / self.sound.rate
-        if seconds > self.sound.seconds:
-            raise UserError(
-                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; cut it, or align "
-                "its parts"
-            )
+        self.refuse_long_recording(seconds)
         encoded = self.model.encode(self.sound.collate([self.sound.encode(samples)]).to(self.device))
         (prompt,), (language,) = self.known_prompt(encoded), self._known_languages(encoded)
         self._refuse_beyond_context(prompt, tokens)
