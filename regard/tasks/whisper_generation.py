@@ -7,7 +7,7 @@ pauses, so that the windows of one recording are decoded together too.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from ..parts import Encoded, Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array
 from ..processors.frame_windows import FilledWindow, FrameWindows
-from ..processors.read_sound import RawSound, sound_name, stream_sound
+from ..processors.read_sound import RawSound, stream_sound
 from ..processors.segments import segments
 from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer, text_language
 from .finite import require_finite
@@ -58,7 +58,8 @@ class Recording:
     request: TranscribeRequest
     language: str  # the code; "": not detected yet, or the model knows one
     task: str = "transcribe"
-    seconds: float = 0.0
+    seconds: float = 0.0  # as far as it is read
+    whole: float = 0.0  # all its seconds; 0: not known yet
     found: list[TranscriptSegment] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens of the text so far
     conditioned: bool = True  # the next window reads them
@@ -81,7 +82,6 @@ class WhisperGeneration(SoundGeneration):
     target: WhisperTokenizer
     encoded_model: EncodedSources
     timestamp_rules: TimestampRules
-    on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
 
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
         self.refuse_unsuitable(requests, settings)
@@ -143,6 +143,7 @@ class WhisperGeneration(SoundGeneration):
             filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
             used = yield Window(recording, first / rate, seconds, filled)
             first += max(round(used * rate), 1)
+            recording.whole = recording.seconds
             self._report(recording, first / rate)
 
     def _read_short(self, raw: RawSound) -> Array | None:
@@ -171,8 +172,7 @@ class WhisperGeneration(SoundGeneration):
                 yield Window(recording, start, len(samples) / rate, self.sound.encode(samples))
 
     def _report(self, recording: Recording, position: float) -> None:
-        if self.on_progress is not None:
-            self.on_progress(sound_name(recording.request.sound), min(position, recording.seconds), recording.seconds)
+        recording.whole = self.report_progress(recording.request.sound, position, recording.whole)
 
     # --- decoding ----------------------------------------------------------------------------------------------
 
