@@ -311,7 +311,7 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     data, decode = run.data, run.decode
     learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
     if target.multilingual:
-        learned["language"] = decode.language or data.language
+        learned["language"] = decode.language or target.data_language(data.language)
     if not decode.suppress_tokens:
         learned["suppress_tokens"] = target.control_ids
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
