@@ -351,7 +351,7 @@ def test_known_texts_that_do_not_fit(tuned: Path, tmp_path: Path) -> None:
     long = np.tile(ROWS[0][0][0], 6)
     for sound, text, words in (
         ((long, 8000), "E", r"the recording has 3\.\d seconds and the model reads 2; give its parts"),
-        (ROWS[0][0], "E T A I " * 20, r"a text has \d+ tokens and the model writes 36; give a part of it"),
+        (ROWS[0][0], "E T A I " * 20, r"a text has \d+ tokens with its prompt and the model reads 40; shorten it"),
     ):
         for ask in (predictor.score, predictor.align, predictor.look):
             with pytest.raises(UserError, match=words):
