@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .tasks.predictor import AnyPredictor
 
 MAX_NAMES = 6  # tensor names in a message
+SUPPRESSED = "suppress_tokens", "begin_suppress_tokens"
 
 
 def read_settings(start: str) -> JsonObject:
@@ -67,7 +68,10 @@ class Pretrained:
         return processors
 
     def complete(self, run: Run) -> Run:
-        """The run with the settings of the start that only its tensors show, such as a T5 head that is not tied."""
+        """The run with the settings of the start that only its tensors show, such as a T5 head that is not tied, and
+        with the tokens that the start suppresses.
+        """
+        run = self._with_suppressed(run)
         if self.source.kind == "run":
             return run
         given, own, shown = (
@@ -76,6 +80,13 @@ class Pretrained:
         )
         new = {key: value for key, value in shown.items() if given[key] != value and own.get(key) == given[key]}
         return change_settings(run, new, only=("model",)) if new else run
+
+    def _with_suppressed(self, run: Run) -> Run:
+        """Lists of token ids that the run does not set: they belong to the tokenizer, which it keeps."""
+        own, given = run.decode, self.predictor.run.decode
+        lists = {name: getattr(given, name, ()) for name in SUPPRESSED if getattr(own, name, None) == ()}
+        lists = {name: ids for name, ids in lists.items() if ids}
+        return run.model_copy(update={"decode": own.model_copy(update=lists)}) if lists else run
 
     def copy_weights(self, model: "nn.Module") -> list[str]:
         """Copy all tensors that the model shares with the start; return notes for the user."""

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import json_line
 from .inputs import Entry, Source, chunks
+from .recording_progress import shown_progress
 
 
 def print_files(predictor: Any, sources: Iterable[Source], details: bool) -> None:
@@ -37,7 +38,8 @@ def answers(predictor: Any, sources: Iterable[Source], details: bool = False) ->
     for chunk in chunks(sources, predictor.run.decode.batch):
         requests = predictor.requests([entry.item for entry in chunk], details)
         try:
-            results = predictor.predict_requests(requests)
+            with shown_progress(predictor):
+                results = predictor.predict_requests(requests)
         except UserError:  # find the file, and answer those before it
             results = (_alone(predictor, entry, request, skip) for entry, request in zip(chunk, requests, strict=True))
         for entry, request, result in zip(chunk, requests, results, strict=True):
@@ -48,7 +50,8 @@ def answers(predictor: Any, sources: Iterable[Source], details: bool = False) ->
 
 def _alone(predictor: Any, entry: Entry, request: Any, skip: bool) -> Any:
     try:
-        (result,) = predictor.predict_requests([request])
+        with shown_progress(predictor):
+            (result,) = predictor.predict_requests([request])
     except UserError as error:
         named = error if entry.name in str(error) else UserError(f"{entry.name}: {error}")
         if skip:

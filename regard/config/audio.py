@@ -42,6 +42,9 @@ class SoundData(TableData):
     def _check_ranges(self) -> "SoundData":
         if self.snr[0] > self.snr[1]:
             raise ValueError(f"data.snr is {self.snr}; expected the smaller number first")
+        if self.timestamps and any(speed != 1 for speed in self.speed):
+            speeds = ",".join(f"{speed:g}" for speed in self.speed)
+            raise ValueError(f"data.speed is {speeds}, which makes the times of data.timestamps wrong; leave one out")
         if self.bin_masks and self.bin_width > self.bins:
             raise ValueError(f"data.bin_width is {self.bin_width}, above data.bins={self.bins}; lower it")
         return self

@@ -167,7 +167,11 @@ class BudgetSampler(StepSampler):
         """
         sizes = self.dataset.epoch_sizes(pool.epoch, pool.examples, self.costs.of)
         longer = sizes.max(1)
-        order = alternate_sort(longer, sizes[:, 0] - sizes[:, 1]) if self.sorted else np.arange(len(longer))
+        curriculum = self.dataset.curriculum and not pool.epoch
+        order = np.arange(len(longer))
+        if self.sorted:
+            shorter = sizes.min(1)
+            order = np.lexsort((shorter, longer)) if curriculum else alternate_sort(longer, sizes[:, 0] - sizes[:, 1])
         order = order[longer[order] <= self.costs.limit]
         used, units, rows = len(order), order, None
         if self.costs.rows is not None:
@@ -175,7 +179,7 @@ class BudgetSampler(StepSampler):
             units, rows = np.repeat(order, counts), ranges(counts)
         groups = group_by_budget(longer[units], self.train.tokens, self.train.batch)
         rng = np.random.default_rng([self.train.seed, pool.epoch, pool.begin // self.pool_size + 1])
-        if pool.epoch or not self.dataset.curriculum:
+        if not curriculum:
             groups = [groups[i] for i in rng.permutation(len(groups))]
         read = np.cumsum([group.stop - group.start for group in groups], dtype=int)
         ends = pool.begin + len(pool.examples) - used + used * read // max(len(units), 1)

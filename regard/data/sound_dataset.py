@@ -1,5 +1,6 @@
 """Recordings with their transcripts as arrays, and batches of them."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -42,7 +43,6 @@ class SoundDataset(TaskDataset):
     Frames stay in memory, unless training changes the samples (data.speed, data.noise). SpecAugment masks a copy.
     """
 
-    limit_key = "data.max_seconds or data.max_tokens"
     data: SoundData
 
     def __init__(
@@ -60,7 +60,11 @@ class SoundDataset(TaskDataset):
         super().__init__(examples, data, train)
         self.sound, self.encode_transcripts, self.padding = sound, encode_transcripts, padding
         self.max_tokens, self.ctc, self.curriculum = max_tokens, ctc, data.curriculum
-        self.limit = sound.frames(round(data.max_seconds * sound.rate)) + 1  # a rounded length is not too long
+        self.longest = min(data.max_seconds, sound.longest)
+        self.limit = sound.frames(round(self.longest * sound.rate)) + 1  # a rounded length is not too long
+        seconds_key = "model.source_positions" if self.longest < data.max_seconds else "data.max_seconds"
+        tokens_key = "model.positions.tokens" if max_tokens < data.max_tokens else "data.max_tokens"
+        self.limit_key = f"{seconds_key} or {tokens_key}"
         self._encoded_bytes = 0
 
     def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
@@ -75,13 +79,21 @@ class SoundDataset(TaskDataset):
             chosen = indices[first : first + MEASURED_TEXTS].tolist()
             rows = self.encode_transcripts([self.examples.text(index, 1) for index in chosen])
             for place, index, (prompt, ids) in zip(range(first, first + len(chosen)), chosen, rows, strict=True):
-                frames = self.sound.frames(round(self.examples.seconds(index) * self.sound.rate))
-                sizes[place] = frames if len(prompt) + len(ids) - 1 <= self.max_tokens else self.limit + 1
+                seconds = self.examples.seconds(index)
+                frames = self.sound.frames(round(seconds * self.sound.rate))
+                long = seconds > self.longest + self.sound.hop / self.sound.rate
+                long |= len(prompt) + len(ids) - 1 > self.max_tokens
+                sizes[place] = self.limit + 1 if long else (frames, min(self._recorded(seconds), frames))
                 short[place] = self.ctc and -(-frames // STRIDE) < ctc_positions(ids[:-1])
         return Measured(indices, sizes, short, np.ones(len(indices), np.int64))
 
+    def _recorded(self, seconds: float) -> int:
+        """Frames without those that fill a window, by which a curriculum sorts; else sizes do not depend on them."""
+        filled = self.curriculum and self.sound.longest < math.inf
+        return max(round(seconds * self.sound.rate) // self.sound.hop, 1) if filled else self.limit
+
     def describe_too_long(self) -> str:
-        return f"more than {self.data.max_seconds:g} seconds or a transcript of more than {self.max_tokens:,} tokens"
+        return f"more than {self.longest:g} seconds or a transcript of more than {self.max_tokens:,} tokens"
 
     def describe_shortened(self) -> str:
         return "recordings are too short for CTC of their transcripts, so that only the decoder learns from them"

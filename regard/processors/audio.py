@@ -1,5 +1,6 @@
 """Sound as log-mel frames, as Whisper reads it. soundfile and scipy (the extra `audio`) are imported where used."""
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -52,6 +53,10 @@ class AudioProcessor(SoundFrames):
         """How many frames so many samples have, the added silence included."""
         whole = self.seconds * self.rate or max(samples, self.window // 2 + 1, self.hop)
         return whole // self.hop
+
+    @property
+    def longest(self) -> float:
+        return self.seconds * min((1.0, *self.speed)) if self.seconds else math.inf
 
     def seconds_of(self, frame: float) -> float:
         return frame * self.hop / self.rate

@@ -74,6 +74,11 @@ class SoundFrames(SavedSettings):
     def frames(self, samples: int) -> int:
         """How many frames so many samples have."""
 
+    @property
+    def longest(self) -> float:
+        """The seconds of the longest recording of which nothing is cut off, at any `speed`."""
+        return math.inf
+
     @abstractmethod
     def seconds_of(self, frame: float) -> float:
         """The time of the center of a frame."""

@@ -18,7 +18,8 @@ from .tokenizers import ROLES, TrainedTokenizer
 CONTROL = "control"  # the key of the control tokens among the roles
 RESOLUTION = 0.02  # seconds from one timestamp to the next
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages that are written without spaces
-NAMES = re.compile(r"<\|(\d+\.\d\d|[a-z]+)\|>")
+MARKS = re.compile(r"(<\|[^|<>]*\|>)")  # of transcripts
+TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 START, END, PREVIOUS = "startoftranscript", "endoftext", "startofprev"
 NO_SPEECH, NO_TIMESTAMPS = "nospeech", "notimestamps"
 TASKS = "translate", "transcribe"
@@ -34,6 +35,7 @@ class ControlTokens:
     previous: int | None = None  # stands before the text of earlier windows
     no_speech: int | None = None  # its probability after START tells whether anybody speaks
     latest_start: int | None = None  # the last timestamp that may begin a window, counted from the first one
+    timestamps: int = 1501  # how many there are: up to 30 seconds
 
 
 class WhisperTokenizer(FolderTokenizer):
@@ -83,18 +85,22 @@ class WhisperTokenizer(FolderTokenizer):
     def multilingual(self) -> bool:
         return bool(self.control.languages)
 
-    def language(self, name: str) -> str:
-        """The code of a language, given by code or English name."""
+    def language(self, name: str, key: str = "decode.language") -> str:
+        """The code of a language, given by code or English name; `key` is the setting that gives it."""
         known = self.control.languages
         if not known:
-            raise UserError(f"the language is {name!r}, and this model knows English alone; leave decode.language out")
+            raise UserError(f"the language is {name!r}, and this model knows English alone; leave {key} out")
         code = name.strip().lower()
         if code not in known:
             code = language_codes().get(code, code)
         if code not in known:
             some = ", ".join(sorted(known)[:12])
-            raise UserError(f"{name!r} is no language of this model; it knows {len(known)}, such as {some}")
+            raise UserError(f"{name!r} is no language of this model ({key}); it knows {len(known)}, such as {some}")
         return code
+
+    def data_language(self, name: str) -> str:
+        """The code of data.language; "" in a model of one language, which is English."""
+        return "" if not self.multilingual and name in ("en", "English") else self.language(name, "data.language")
 
     def prompt(
         self, language: str = "", task: str = "transcribe", timestamps: bool = True, previous: Sequence[int] = ()
@@ -126,19 +132,31 @@ class WhisperTokenizer(FolderTokenizer):
         """
         spoken = text_language(language, task)
         before, found, after = text.partition(f"<|{START}|>")
-        earlier, text = (before, after) if found else ("", text)
-        parts = re.split(r"(<\|\d+\.\d\d\|>)", text)
-        stamped = timestamps and len(parts) > 1
-        tokens: list[int] = []
-        for part in parts:
-            if match := NAMES.fullmatch(part):
-                tokens += [self._timestamp(match[1])] if stamped else []
-            elif part.strip():
-                tokens += self.encode_words(part, spoken)
+        earlier, said = (before.strip().removeprefix(f"<|{PREVIOUS}|>"), after) if found else ("", text)
+        tokens = self._encode_marked(said, spoken, timestamps)
+        stamped = any(map(self.is_timestamp, tokens))
         previous: list[int] = []
-        if prompts and (said := earlier.replace(f"<|{PREVIOUS}|>", "").strip()) and self.control.previous is not None:
-            previous = [self.control.previous, *self.encode_words(said, spoken)]
+        if earlier.strip() and prompts and self.control.previous is not None:
+            previous = [self.control.previous, *self._encode_marked(earlier, spoken, timestamps, in_order=False)]
         return previous, [*self.prompt(language, task, stamped)[1:], *tokens, self.end]
+
+    def _encode_marked(self, text: str, language: str, timestamps: bool, in_order: bool = True) -> list[int]:
+        """The tokens of a text with timestamps, which may be dropped. Those of several windows are not in order."""
+        tokens: list[int] = []
+        last = self.first_timestamp
+        for part in MARKS.split(text):
+            if TIMESTAMP.fullmatch(part):
+                if timestamps:
+                    last = self._timestamp(part, last if in_order else self.first_timestamp, text)
+                    tokens.append(last)
+            elif MARKS.fullmatch(part):
+                raise UserError(
+                    f"{_place(text)} has the mark {part}; expected timestamps such as <|1.20|>, and <|{PREVIOUS}|> and "
+                    f"<|{START}|> before the text; data.language and data.task tell the rest"
+                )
+            elif part.strip():
+                tokens += self.encode_words(part, language)
+        return tokens
 
     def encode_words(self, text: str, language: str) -> list[int]:
         """Words begin with a space, as in the published models; `language` is the code of that of the text."""
@@ -155,13 +173,19 @@ class WhisperTokenizer(FolderTokenizer):
     @staticmethod
     def plain(text: str) -> str:
         """A transcript without marks."""
-        return " ".join(NAMES.sub(" ", text.rpartition(f"<|{START}|>")[2]).split())
+        return " ".join(MARKS.sub(" ", text.rpartition(f"<|{START}|>")[2]).split())
 
-    def _timestamp(self, seconds: str) -> int:
-        token = self.timestamp(float(seconds))
-        if token >= self.size:
-            last = self.seconds(self.size - 1)
-            raise UserError(f"a transcript has the timestamp <|{seconds}|>, and the last one is <|{last:.2f}|>")
+    def _timestamp(self, mark: str, last: int, text: str) -> int:
+        """The token of a timestamp, which must not be before `last`."""
+        token = self.timestamp(float(mark.strip("<|>")))
+        last_one = self.first_timestamp + self.control.timestamps - 1
+        if token > last_one:
+            raise UserError(
+                f"{_place(text)} has the timestamp {mark}, and the last one of the model is "
+                f"<|{self.seconds(last_one):.2f}|>; cut the recording into shorter ones"
+            )
+        if token < last:
+            raise UserError(f"{_place(text)} has the timestamp {mark} after <|{self.seconds(last):.2f}|>; sort them")
         return token
 
     # --- files -------------------------------------------------------------------------------------------------
@@ -180,12 +204,15 @@ class WhisperTranscripts:
     task: str
     timestamps: bool
     prompts: bool
+    max_previous: int  # tokens of the text before START: the last ones are kept
 
     def __call__(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
         for text in texts:
             own = self.tokenizer.encode_transcript(text, self.language, self.task, self.timestamps, self.prompts)
             previous, ids = own
+            if len(previous) > self.max_previous + 1:
+                previous = [previous[0], *previous[-self.max_previous :]]
             prompt = np.array([*previous, self.tokenizer.start], np.int32)
             found.append((prompt, np.array(ids, np.int32)))
         return found
@@ -201,7 +228,7 @@ def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], sec
     ids = {name: vocabulary[f"<|{name}|>"] for name in names}
     control = ControlTokens(
         ids[NO_TIMESTAMPS], {each: ids[each] for each in languages}, {each: ids[each] for each in TASKS},
-        ids[PREVIOUS], ids[NO_SPEECH],
+        ids[PREVIOUS], ids[NO_SPEECH], timestamps=len(times),
     )  # fmt: skip
     return WhisperTokenizer(backend, trained.pad, ids[START], trained.end, trained.unk, control)
 
@@ -209,6 +236,19 @@ def with_control_tokens(trained: TrainedTokenizer, languages: Sequence[str], sec
 def text_language(language: str, task: str) -> str:
     """The code of the language of the text: translations are English."""
     return "en" if task == "translate" else language
+
+
+def _place(text: str) -> str:
+    return f"the transcript {' '.join(text.split())!r:.60}"
+
+
+def new_language(name: str) -> str:
+    """The code of the language that a new model learns, given by code or English name."""
+    code = name.strip().lower()
+    code = language_codes().get(code, code)
+    if not re.fullmatch("[a-z]{2,3}", code):
+        raise UserError(f"data.language is {name!r}; expected a code or an English name, such as de or German")
+    return code
 
 
 def language_codes() -> dict[str, str]:

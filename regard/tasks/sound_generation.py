@@ -1,7 +1,7 @@
 """Generation from sound: segments of recordings to transcripts, by a search or by the best path of CTC."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..families.protocols import SpeechModel, TokenModel
 from ..parts.ctc import best_path
 from ..processors.base import Array
-from ..processors.read_sound import stream_sound
+from ..processors.read_sound import RawSound, sound_info, sound_name, stream_sound
 from ..processors.segments import segments
 from ..processors.sound_frames import SoundFrames
 from .finite import require_finite
@@ -47,6 +47,7 @@ class SoundGeneration(SourceGeneration[Array]):
     model: SpeechModel
     sound: SoundFrames
     joint: dict[float, JointCTC]  # by weight: the generator finds the CUDA graphs of a model again
+    on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
 
     def sources(self, items: Sequence[Array]) -> list[SourceInputs]:
         keys = [hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest() for frames in items]
@@ -77,6 +78,7 @@ class SoundGeneration(SourceGeneration[Array]):
             for piece, nbest in zip(chunk, self._decode(chunk, requests, settings), strict=True):
                 own = tuple(shifted(each, piece.start, piece.end) for each in nbest)
                 found[piece.recording].append(TranscriptSegment(round(piece.start, 3), round(piece.end, 3), own))
+                self.report_progress(requests[piece.recording].sound, piece.end)
         pairs = zip(found, seconds, strict=True)
         return [join_segments(own, length, settings.length_penalty) for own, length in pairs]
 
@@ -90,6 +92,13 @@ class SoundGeneration(SourceGeneration[Array]):
                     f"decode.{name} is {value!r}, and this run has one language and one task; leave it out, or use a "
                     "Whisper model"
                 )
+
+    def report_progress(self, sound: RawSound, done: float, whole: float = 0.0) -> float:
+        """Tell how far a recording is read; return its seconds, which are found if `whole` is 0."""
+        if self.on_progress is not None:
+            whole = whole or sound_info(sound, self.sound.rate).seconds
+            self.on_progress(sound_name(sound), min(done, whole), whole)
+        return whole
 
     def _pieces(
         self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode, seconds: list[float]

@@ -25,14 +25,14 @@ from ..look import CrossAttentionView
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..processors.audio import AudioProcessor
-from ..processors.base import Processor
+from ..processors.base import Array, Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
 from ..processors.read_sound import RawSound, is_sound
 from ..processors.saved import load_processors
 from ..processors.sound_frames import SoundFrames
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import Tokenizer, TrainedTokenizer, train_tokenizer
-from ..processors.whisper_tokens import WhisperTokenizer, with_control_tokens
+from ..processors.whisper_tokens import WhisperTokenizer, new_language, with_control_tokens
 from ..synthetic.morse import make_morse
 from .base import (
     Metrics,
@@ -143,7 +143,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
                 f"there are {len(sounds)} recordings and {len(texts)} texts; give a text for each recording"
             )
         ids = self.text_ids(texts)
-        logprobs = self.target_logprobs(map(self.sound.encode, sounds), ids)
+        logprobs = self.target_logprobs(map(self.encode_known, sounds), ids)
         totals = [sum(each) for each in logprobs]
         require_finite(totals)
         if not details:
@@ -169,8 +169,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         examples = data_split(self.run, "test", sides)
         examples.require_nonempty("data.test")
         metrics, found, references = self.transcribe_examples(examples, {"nbest": 1})
-        loss = self.loss_over(examples)
-        return metrics | {"loss": loss, "perplexity": float(np.exp(loss))}, found, references
+        return metrics | self.loss_metrics(examples), found, references
 
     def paired_test(
         self, outputs: Sequence[Sequence[str]], references: Any, /
@@ -204,6 +203,10 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         """The tokens of texts."""
         return self.target.encode(list(texts))
 
+    def encode_known(self, sound: RawSound) -> Array:
+        """The frames of a recording whose text is known."""
+        return self.sound.encode(sound)
+
     def reference(self, transcript: str) -> str:
         """The text of a transcript of the data."""
         return transcript
@@ -225,12 +228,22 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         metrics: Metrics = {"examples": len(examples)}
         return metrics | speech_metrics(found, references, self.run.eval.normalize), found, references
 
-    def loss_over(self, examples: Examples) -> float:
-        """Nats per target token, END included, without label smoothing, of the decoder."""
-        ids = self.text_ids([self.reference(examples.text(index, 1)) for index in range(len(examples))])
-        frames = (self.sound.encode(examples[index][0]) for index in range(len(examples)))
+    def loss_metrics(self, examples: Examples) -> Metrics:
+        """The loss of the decoder, in nats per target token, END included, without label smoothing, and perplexity.
+
+        There are none if no example is short enough for the model.
+        """
+        if not (chosen := self.scored_examples(examples)):
+            return {}
+        ids = self.text_ids([self.reference(examples.text(index, 1)) for index in chosen])
+        frames = (self.sound.encode(examples[index][0]) for index in chosen)
         logprobs = self.target_logprobs(frames, ids)
-        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+        loss = -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+        return {"loss": loss, "perplexity": float(np.exp(loss))}
+
+    def scored_examples(self, examples: Examples) -> list[int]:
+        """The examples that the model reads and writes at once."""
+        return [*range(len(examples))]
 
 
 class TranscribeJob(TrainingJob):
@@ -260,10 +273,14 @@ class TranscribeJob(TrainingJob):
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
             return {}
-        loss = self.predictor.loss_over(self.splits["valid"])
-        metrics = {"loss": loss, "perplexity": float(np.exp(loss))}
-        if self.run.train.metric in metrics:
+        metrics = self.predictor.loss_metrics(self.splits["valid"])
+        if (metric := self.run.train.metric) in metrics:
             return metrics
+        if metric not in SPEECH_METRICS:
+            raise UserError(
+                f"train.metric is {metric}, and all recordings of data.valid are too long for the model to compute it; "
+                f"use {' or '.join(SPEECH_METRICS)}, or shorter recordings"
+            )
         decode = self.predictor.validation_decode()
         found, _, _ = self.predictor.transcribe_examples(self.splits["valid"], decode)
         return metrics | {name: found[name] for name in SPEECH_METRICS}
@@ -294,7 +311,7 @@ def with_prompt_settings(run: Run, target: WhisperTokenizer) -> Run:
     data, decode = run.data, run.decode
     learned: dict[str, object] = {"task": data.task, "timestamps": decode.timestamps and data.timestamps}
     if target.multilingual:
-        learned["language"] = decode.language or data.language
+        learned["language"] = decode.language or target.data_language(data.language)
     if not decode.suppress_tokens:
         learned["suppress_tokens"] = target.control_ids
     return run.model_copy(update={"decode": decode.model_copy(update=learned)})
@@ -331,7 +348,7 @@ def window_frames(data: SoundData, frames: int) -> AudioProcessor:
 
 
 def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
-    return with_control_tokens(trained, [data.language], frames * hop_samples(data) / data.rate)
+    return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
 def hop_samples(data: SoundData) -> int:

@@ -1,11 +1,13 @@
 """The predictor of Whisper models: the task `transcribe` with languages, translation into English, and timestamps."""
 
+import warnings
 from collections.abc import Sequence
 
 import torch
 
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run
+from ..data.examples import Examples
 from ..data.sound_dataset import EncodeTranscripts
 from ..decode.constraints import ConstraintTokenizer
 from ..decode.encoded import EncodedSources
@@ -14,11 +16,14 @@ from ..errors import UserError
 from ..families.protocols import SpeechModel
 from ..look import CrossAttentionView
 from ..processors.audio import AudioProcessor
+from ..processors.base import Array
 from ..processors.read_sound import RawSound
 from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts, text_language
 from .requests import Transcript
 from .transcribe import TranscribePredictor
 from .whisper_generation import WhisperGeneration
+
+PROMPT = 4  # the most tokens before a transcript: START, language, task, no timestamps
 
 
 class WhisperPredictor(WhisperGeneration, TranscribePredictor):
@@ -48,20 +53,40 @@ class WhisperPredictor(WhisperGeneration, TranscribePredictor):
         language = self.target.language(decode.language) if decode.language else ""
         return [self.target.encode_words(text, text_language(language, decode.task)) for text in texts]
 
+    def scored_examples(self, examples: Examples) -> list[int]:
+        texts = [self.reference(examples.text(index, 1)) for index in range(len(examples))]
+        sizes = [len(self.target.encode_words(text, "")) for text in texts]
+        most, longest = self.positions - PROMPT, self.sound.seconds + self.sound.hop / self.sound.rate
+        chosen = [i for i, size in enumerate(sizes) if size <= most and examples.seconds(i) <= longest]
+        if rest := len(sizes) - len(chosen):
+            warnings.warn(
+                f"{rest:,} of {len(sizes):,} recordings have more than {self.sound.seconds} seconds or {most:,} tokens "
+                "and do not count in the loss",
+                stacklevel=2,
+            )
+        return chosen
+
+    def encode_known(self, sound: RawSound) -> Array:
+        samples = self.sound.samples(sound)
+        self.refuse_long_recording(len(samples) / self.sound.rate)
+        return self.sound.encode(samples)
+
     def reference(self, transcript: str) -> str:
         return self.target.plain(transcript)
 
     def transcripts_to_learn(self) -> EncodeTranscripts:
         data: SoundData = self.run.data
-        language = self.target.language(data.language) if self.target.multilingual else ""
-        return WhisperTranscripts(self.target, language, data.task, data.timestamps, data.prompts)
+        language = self.target.data_language(data.language)
+        if data.task not in self.target.control.tasks and data.task != "transcribe":
+            raise UserError(f"data.task is {data.task}, and this model does not {data.task}; start from another one")
+        return WhisperTranscripts(self.target, language, data.task, data.timestamps, data.prompts, self.max_previous)
 
     def validation_decode(self) -> dict[str, object]:
         return {**super().validation_decode(), "temperatures": (0.0,), "no_speech_threshold": 1.0}
 
     def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
         ids = None if target is None else self.text_ids([target])[0]
-        return self.look_at(self.sound.encode(text), ids)
+        return self.look_at(self.encode_known(text), ids)
 
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by the cross-attention of the alignment heads."""

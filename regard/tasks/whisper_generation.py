@@ -7,7 +7,7 @@ pauses, so that the windows of one recording are decoded together too.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from ..parts import Encoded, Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array
 from ..processors.frame_windows import FilledWindow, FrameWindows
-from ..processors.read_sound import RawSound, sound_name, stream_sound
+from ..processors.read_sound import RawSound, stream_sound
 from ..processors.segments import segments
 from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer, text_language
 from .finite import require_finite
@@ -58,7 +58,8 @@ class Recording:
     request: TranscribeRequest
     language: str  # the code; "": not detected yet, or the model knows one
     task: str = "transcribe"
-    seconds: float = 0.0
+    seconds: float = 0.0  # as far as it is read
+    whole: float = 0.0  # all its seconds; 0: not known yet
     found: list[TranscriptSegment] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)  # tokens of the text so far
     conditioned: bool = True  # the next window reads them
@@ -81,7 +82,6 @@ class WhisperGeneration(SoundGeneration):
     target: WhisperTokenizer
     encoded_model: EncodedSources
     timestamp_rules: TimestampRules
-    on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
 
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
         self.refuse_unsuitable(requests, settings)
@@ -143,6 +143,7 @@ class WhisperGeneration(SoundGeneration):
             filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
             used = yield Window(recording, first / rate, seconds, filled)
             first += max(round(used * rate), 1)
+            recording.whole = recording.seconds
             self._report(recording, first / rate)
 
     def _read_short(self, raw: RawSound) -> Array | None:
@@ -171,8 +172,7 @@ class WhisperGeneration(SoundGeneration):
                 yield Window(recording, start, len(samples) / rate, self.sound.encode(samples))
 
     def _report(self, recording: Recording, position: float) -> None:
-        if self.on_progress is not None:
-            self.on_progress(sound_name(recording.request.sound), min(position, recording.seconds), recording.seconds)
+        recording.whole = self.report_progress(recording.request.sound, position, recording.whole)
 
     # --- decoding ----------------------------------------------------------------------------------------------
 
@@ -208,8 +208,8 @@ class WhisperGeneration(SoundGeneration):
             previous = self.target.encode_words(settings.prompt, recording.text_language)
         if settings.condition_on_previous and recording.conditioned:
             previous += recording.previous
-        most = self.positions // 2 - 1
-        return self.target.prompt(recording.language, settings.task, settings.timestamps, previous[-most:])
+        kept = previous[-self.max_previous :]
+        return self.target.prompt(recording.language, settings.task, settings.timestamps, kept)
 
     def _detect_languages(self, windows: Sequence[Window], encoded: Encoded) -> None:
         """The language of every recording, by its first window."""
@@ -418,6 +418,11 @@ class WhisperGeneration(SoundGeneration):
         return most
 
     @property
+    def max_previous(self) -> int:
+        """The most tokens of the text before a window."""
+        return self.positions // 2 - 1
+
+    @property
     def vocab(self) -> int:
         size: int = self.run.model.vocab or self.target.size
         return size
@@ -462,15 +467,18 @@ class WhisperGeneration(SoundGeneration):
                 found.append(scores.gather(1, labels[:, None])[:, 0].tolist())
         return found
 
+    def refuse_long_recording(self, seconds: float) -> None:
+        """Refuse a recording with a known text that one window does not hold."""
+        if seconds > self.sound.seconds + self.sound.hop / self.sound.rate:
+            raise UserError(
+                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; give its parts"
+            )
+
     @torch.no_grad()
     def align_tokens(self, samples: Array, tokens: list[int], text: str) -> Transcript:
         """The times of the tokens of a known text."""
         seconds = len(samples) / self.sound.rate
-        if seconds > self.sound.seconds:
-            raise UserError(
-                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; cut it, or align "
-                "its parts"
-            )
+        self.refuse_long_recording(seconds)
         encoded = self.model.encode(self.sound.collate([self.sound.encode(samples)]).to(self.device))
         (prompt,), (language,) = self.known_prompt(encoded), self._known_languages(encoded)
         self._refuse_beyond_context(prompt, tokens)

@@ -214,6 +214,26 @@ def test_the_recipe_of_a_task_documents_its_keys(name):
     assert {key: actual[key] for key in described} == described
 
 
+def test_the_recipe_of_whisper_documents_the_keys_of_its_own():
+    """Those of its model, and those of the task that have an effect on Whisper alone."""
+    text = resources.files(recipes).joinpath("whisper.toml").read_text(encoding="utf-8")
+    described = dict(flatten(tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.MULTILINE))))
+    actual = dict(flatten(resolve("whisper").run.dump()))
+    kinds = re.compile(r"\.(attention|positions|feed|norm)\.(?!kind$)")
+    assert described.pop("base") == "transcribe"
+    assert {key for key in actual if key.startswith("model.") and not kinds.search(key)} <= set(described)
+    whole = resources.files(recipes).joinpath("transcribe.toml").read_text(encoding="utf-8")
+    for section, keys in (("data", 4), ("decode", 10)):
+        part = (
+            whole.partition(f"\n[{section}]\n")[2]
+            .partition("# Whisper alone (whisper.toml):\n")[2]
+            .partition("\n\n")[0]
+        )
+        names = {f"{section}.{name}" for name in re.findall(r"^# (\w+) = ", part, re.MULTILINE)}
+        assert len(names) == keys and names <= set(described)
+    assert {key: actual[key] for key in described} == described
+
+
 def test_a_base_path_is_relative_to_the_recipe(tmp_path):
     write(tmp_path, "low.toml", 'base = "translate"\ntrain.seed = 3\ntrain.steps = 4\n')
     path = write(tmp_path, "high.toml", 'base = "low.toml"\ntrain.steps = 5\n')

@@ -18,6 +18,7 @@ import pytest
 import soundfile
 import torch
 from helpers import marian, reads
+from helpers.whisper import write_multilingual
 from PIL import Image
 
 import regard
@@ -605,6 +606,7 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
     )
     write_photos(tmp_path)
     write_recordings(tmp_path)
+    write_multilingual(tmp_path / "whisper-small")
     for name in ("a", "b"):
         shutil.copytree(run, tmp_path / "runs" / name)
     commands = [line for block in code_blocks() for line in block.splitlines() if line.startswith(("regard ", "echo "))]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import soundfile
 
 import regard
-from regard.cli import main
+from regard.cli import main, recording_progress
 from regard.cli.subtitles import FORMATS
 from regard.cli.transcript_files import NAMES, needs_words
 from regard.config.run import change_settings
@@ -232,3 +233,24 @@ def test_options_of_settings_that_a_run_lacks(place: Path, capsys: Capture) -> N
     Path("a.txt").write_text("a\n")
     refused(capsys, "predict", CLASSIFIER, "a.txt", "--language", "de", words="decode.language is not a key")
     refused(capsys, "predict", CLASSIFIER, "a.txt", "--task", "translate", words="decode.task is not a key")
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_the_position_in_a_recording(
+    run: Path, place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one line, which is erased at the end; elsewhere nothing is shown."""
+    lines(capsys, "predict", run, "talk.wav")
+    assert main(["predict", str(run), "talk.wav"]) == 0 and capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(recording_progress, "PAUSE", 0.0)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["predict", str(run), "talk.wav"]) == 0
+    shown = capsys.readouterr().err.split(recording_progress.CLEAR)
+    length = soundfile.info("talk.wav").duration
+    assert shown[0] == shown[-1] == "" and len(shown) > 3
+    assert shown[1:-1] == sorted(shown[1:-1]) and shown[1] == f"talk.wav  0:00:01 of 0:00:{round(length):02}"
+    recording_progress.RecordingProgress(sys.stderr).show("n" * 60, 1.0, 3723.0)
+    assert capsys.readouterr().err == f"{recording_progress.CLEAR}{'n' * 19}  0:00:01 of 1:02:03"

@@ -218,21 +218,21 @@ def tokenizer(path: Path, generation: JsonMapping, c: whisper.Config) -> Whisper
     own = causal.tokenizer(path, generation)
     check_vocabulary(path, own.backend.get_vocab().values(), c.vocab)
     start = parse_config(path, generation, lambda theirs: present(theirs, "decoder_start_token_id"), GENERATION_FILE)
-    control = parse_config(path, generation, lambda theirs: control_tokens(theirs, own, c.vocab), GENERATION_FILE)
+    control = parse_config(path, generation, lambda theirs: control_tokens(theirs, own, c), GENERATION_FILE)
     numbers = [control.no_timestamps, control.previous, control.no_speech]
     ids = [each for each in (*numbers, *control.languages.values(), *control.tasks.values()) if each is not None]
     check_vocabulary(path, ids, c.vocab)
     return WhisperTokenizer(own.backend, own.pad, start, own.end, own.unk, control)
 
 
-def control_tokens(generation: JsonMapping, own: FolderTokenizer, vocab: int) -> ControlTokens:
+def control_tokens(generation: JsonMapping, own: FolderTokenizer, c: whisper.Config) -> ControlTokens:
     """The control tokens that generation_config.json tells; what it lacks, by name."""
     names = own.backend.get_vocab()
     no_timestamps = generation.get("no_timestamps_token_id", names.get("<|notimestamps|>"))
     if no_timestamps is None:
         raise ValueError("there is no no_timestamps_token_id, and no token <|notimestamps|>; fetch the folder again")
     languages: dict[str, int] = {}
-    if generation.get("is_multilingual", vocab != ENGLISH_VOCAB):
+    if generation.get("is_multilingual", c.vocab != ENGLISH_VOCAB):
         given: JsonMapping = generation.get("lang_to_id") or {
             name: number for name, number in names.items() if LANGUAGE.fullmatch(name)
         }
@@ -244,7 +244,7 @@ def control_tokens(generation: JsonMapping, own: FolderTokenizer, vocab: int) ->
     return ControlTokens(
         no_timestamps, languages, dict(tasks) if languages else {},
         generation.get("prev_sot_token_id", names.get("<|startofprev|>")), silence,
-        generation.get("max_initial_timestamp_index"),
+        generation.get("max_initial_timestamp_index"), min(c.source_positions + 1, c.vocab - no_timestamps - 1),
     )  # fmt: skip
 
 
