@@ -21,12 +21,12 @@ from ..processors.read_sound import RawSound
 from ..processors.whisper_tokens import WhisperTokenizer, WhisperTranscripts, text_language
 from .requests import Transcript
 from .transcribe import TranscribePredictor
-from .whisper_generation import WhisperGeneration
+from .whisper_texts import KnownTranscripts
 
 PROMPT = 4  # the most tokens before a transcript: START, language, task, no timestamps
 
 
-class WhisperPredictor(WhisperGeneration, TranscribePredictor):
+class WhisperPredictor(KnownTranscripts, TranscribePredictor):
     """The text of every recording: a path, bytes, samples, or (samples, rate), in the language that is spoken or in
     English. Memory does not grow with the length of a recording.
     """

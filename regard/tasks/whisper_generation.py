@@ -7,8 +7,8 @@ pauses, so that the windows of one recording are decoded together too.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,15 +23,20 @@ from ..decode.strategies import DecodeStrategy
 from ..decode.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import as_module
-from ..look import CrossAttentionView, record_attention
+from ..look import record_attention
 from ..parts import Encoded, Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array
-from ..processors.frame_windows import FilledWindow, FrameWindows
-from ..processors.read_sound import RawSound, stream_sound
-from ..processors.segments import segments
-from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer, text_language
+from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
 from .finite import require_finite
+from .recordings import (
+    Recording,
+    SoundWindow,
+    WindowSequence,
+    next_window,
+    sequential_windows,
+    windows_at_pauses,
+)
 from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
 from .sound_generation import SoundGeneration
 from .transcripts import join_segments, timed_words
@@ -41,38 +46,21 @@ from .word_times import align_tokens, alignment_weights
 CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not read by the next window
 
 
-class Window(NamedTuple):
-    """A part of a recording that is encoded at once."""
-
-    recording: "Recording"
-    start: float  # in seconds
-    seconds: float  # without the silence that fills it up
-    frames: Array  # (frames, bins), filled up
-
-
-@dataclass(eq=False)
-class Recording:
-    """A recording under way."""
-
-    number: int
-    request: TranscribeRequest
-    language: str  # the code; "": not detected yet, or the model knows one
-    task: str = "transcribe"
-    seconds: float = 0.0  # as far as it is read
-    whole: float = 0.0  # all its seconds; 0: not known yet
-    found: list[TranscriptSegment] = field(default_factory=list)
-    previous: list[int] = field(default_factory=list)  # tokens of the text so far
-    conditioned: bool = True  # the next window reads them
-
-    @property
-    def text_language(self) -> str:
-        return text_language(self.language, self.task)
-
-
 class DecodedText(NamedTuple):
     hypothesis: Hypothesis
     prompt: tuple[int, ...]
     about: DecodedWindow
+
+
+class Traced(NamedTuple):
+    logprobs: list[float]  # of every token of a window, END included
+    times: dict[int, tuple[float, float]]  # of tokens of text, in seconds from the beginning of the window
+
+
+class WindowResult(NamedTuple):
+    decoded: DecodedText | None  # None: nobody speaks
+    split: WindowText
+    traced: Traced | None
 
 
 class WhisperGeneration(SoundGeneration):
@@ -83,6 +71,22 @@ class WhisperGeneration(SoundGeneration):
     encoded_model: EncodedSources
     timestamp_rules: TimestampRules
 
+    @property
+    def positions(self) -> int:
+        """The most tokens of prompt and text."""
+        most: int = self.run.model.positions.tokens
+        return most
+
+    @property
+    def max_previous(self) -> int:
+        """The most tokens of the text before a window."""
+        return self.positions // 2 - 1
+
+    @property
+    def vocab(self) -> int:
+        size: int = self.run.model.vocab or self.target.size
+        return size
+
     def transcribe(self, requests: Sequence[TranscribeRequest], settings: TranscribeDecode) -> list[TranscribeResult]:
         self.refuse_unsuitable(requests, settings)
         language = self.target.language(settings.language) if settings.language else ""
@@ -92,7 +96,7 @@ class WhisperGeneration(SoundGeneration):
         else:
             # a window reads no text of others: which ones are decoded before it depends on the batch
             settings = settings.model_copy(update={"condition_on_previous": False})
-            windows = (window for each in recordings for window in self._cut(each))
+            windows = (window for each in recordings for window in windows_at_pauses(each, self.sound))
             while batch := list(islice(windows, settings.batch)):
                 for window, text in zip(batch, self._decode_windows(batch, settings), strict=True):
                     self._add_all(window, text)
@@ -117,7 +121,8 @@ class WhisperGeneration(SoundGeneration):
 
     def _walk(self, recordings: Sequence[Recording], settings: TranscribeDecode) -> None:
         """Sequential windows: of every recording in turn one, of as many recordings as a batch has."""
-        waiting, running = (self._sequence(each) for each in recordings), list[tuple[WindowSequence, Window]]()
+        waiting = (sequential_windows(each, self.sound, self._report) for each in recordings)
+        running: list[tuple[WindowSequence, SoundWindow]] = []
         while True:
             while len(running) < settings.batch and (new := next(waiting, None)) is not None:
                 if (first := next(new, None)) is not None:
@@ -126,50 +131,10 @@ class WhisperGeneration(SoundGeneration):
                 return
             texts = self._decode_windows([window for _, window in running], settings)
             used = [self._add_complete(window, text) for (_, window), text in zip(running, texts, strict=True)]
-            following = [(sequence, _send(sequence, each)) for (sequence, _), each in zip(running, used, strict=True)]
-            running = [(sequence, window) for sequence, window in following if window is not None]
-
-    def _sequence(self, recording: Recording) -> "WindowSequence":
-        """The windows of a recording. The caller sends for each how many of its seconds were used."""
-        rate, raw = self.sound.rate / self.sound.hop, recording.request.sound
-        samples = self._read_short(raw)
-        windows = FrameWindows(raw, self.sound) if samples is None else FilledWindow(samples, self.sound)
-        recording.seconds = windows.samples / self.sound.rate
-        if windows.silent:  # digital silence has no transcript
-            return
-        first = 0
-        while first < windows.total:
-            frames, seconds = windows(first), min(windows.total - first, windows.size) / rate
-            filled = np.pad(frames, ((0, windows.size - len(frames)), (0, 0)))
-            used = yield Window(recording, first / rate, seconds, filled)
-            first += max(round(used * rate), 1)
-            recording.whole = recording.seconds
-            self._report(recording, first / rate)
-
-    def _read_short(self, raw: RawSound) -> Array | None:
-        """The samples of a recording that one window holds; None: it is longer."""
-        most, parts, size = self.sound.seconds * self.sound.rate, [np.zeros(0, np.float32)], 0
-        for block in stream_sound(raw, self.sound.rate):
-            parts.append(block)
-            size += len(block)
-            if size >= most + self.sound.hop:
-                return None
-        return np.concatenate(parts)
-
-    def _cut(self, recording: Recording) -> Iterator[Window]:
-        """The parts of a recording between pauses."""
-        rate = self.sound.rate
-
-        def counted() -> Iterator[Array]:
-            samples = 0
-            for block in stream_sound(recording.request.sound, rate):
-                samples += len(block)
-                recording.seconds = samples / rate
-                yield block
-
-        for start, samples in segments(counted(), rate, float(self.sound.seconds)):
-            if samples.min() < samples.max():
-                yield Window(recording, start, len(samples) / rate, self.sound.encode(samples))
+            sequences = [sequence for sequence, _ in running]
+            following = map(next_window, sequences, used)
+            pairs = zip(sequences, following, strict=True)
+            running = [(sequence, window) for sequence, window in pairs if window is not None]
 
     def _report(self, recording: Recording, position: float) -> None:
         recording.whole = self.report_progress(recording.request.sound, position, recording.whole)
@@ -177,7 +142,7 @@ class WhisperGeneration(SoundGeneration):
     # --- decoding ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _decode_windows(self, windows: Sequence[Window], settings: TranscribeDecode) -> list["WindowResult"]:
+    def _decode_windows(self, windows: Sequence[SoundWindow], settings: TranscribeDecode) -> list[WindowResult]:
         source = Inputs("frames", torch.from_numpy(np.stack([each.frames for each in windows]))).to(self.device)
         encoded = self.model.encode(source)
         self._detect_languages(windows, encoded)
@@ -211,7 +176,7 @@ class WhisperGeneration(SoundGeneration):
         kept = previous[-self.max_previous :]
         return self.target.prompt(recording.language, settings.task, settings.timestamps, kept)
 
-    def _detect_languages(self, windows: Sequence[Window], encoded: Encoded) -> None:
+    def _detect_languages(self, windows: Sequence[SoundWindow], encoded: Encoded) -> None:
         """The language of every recording, by its first window."""
         languages = self.target.control.languages
         new = [i for i, each in enumerate(windows) if languages and not each.recording.language]
@@ -240,7 +205,7 @@ class WhisperGeneration(SoundGeneration):
 
     def _decode_until_good(
         self,
-        windows: Sequence[Window],
+        windows: Sequence[SoundWindow],
         sources: Sequence[Inputs],
         prompts: Sequence[tuple[int, ...]],
         silence: Sequence[float | None],
@@ -316,7 +281,7 @@ class WhisperGeneration(SoundGeneration):
     # --- times of words ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float, count: int) -> "Traced":
+    def _trace(self, encoded: Encoded, text: DecodedText, seconds: float, count: int) -> Traced:
         """Log-probabilities of the tokens of a window, by one more pass, and the times of the first `count` ones, which
         lie in its first `seconds`.
         """
@@ -348,7 +313,7 @@ class WhisperGeneration(SoundGeneration):
 
     # --- results -----------------------------------------------------------------------------------------------
 
-    def _add_complete(self, window: Window, text: "WindowResult") -> float:
+    def _add_complete(self, window: SoundWindow, text: WindowResult) -> float:
         """Add the segments of a window that are complete; return how many of its seconds they take."""
         begun = 0
         for segment in text.split.segments:
@@ -356,14 +321,14 @@ class WhisperGeneration(SoundGeneration):
             begun += len(segment.tokens)
         return text.split.used
 
-    def _add_all(self, window: Window, text: "WindowResult") -> None:
+    def _add_all(self, window: SoundWindow, text: WindowResult) -> None:
         """Add all segments of a window, also the one that its end cuts."""
         self._add_complete(window, text)
         if text.decoded is not None and self.target.text_tokens(rest := text.split.rest):
             segment = TokenSegment(rest, self.target.seconds(rest[0]), window.seconds)
             self._add(window, segment, text, len(text.decoded.hypothesis.tokens) - len(rest))
 
-    def _add(self, window: Window, segment: TokenSegment, text: "WindowResult", begun: int) -> None:
+    def _add(self, window: SoundWindow, segment: TokenSegment, text: WindowResult, begun: int) -> None:
         assert text.decoded is not None
         recording, about = window.recording, text.decoded.about
         chosen = [i for i, token in enumerate(segment.tokens) if self.target.is_text(token)]
@@ -387,8 +352,8 @@ class WhisperGeneration(SoundGeneration):
         text: str,
         ids: list[int],
         places: Sequence[int],
-        traced: "Traced",
-        window: Window,
+        traced: Traced,
+        window: SoundWindow,
         end: float,
     ) -> Transcript:
         spans = [traced.times[i] for i in places]
@@ -408,128 +373,6 @@ class WhisperGeneration(SoundGeneration):
         if recording.text_language in UNSPACED:
             joined = replace(joined, text="".join(each.nbest[0].text for each in recording.found))
         return replace(joined, language=recording.language)
-
-    # --- known transcripts -------------------------------------------------------------------------------------
-
-    @property
-    def positions(self) -> int:
-        """The most tokens of prompt and text."""
-        most: int = self.run.model.positions.tokens
-        return most
-
-    @property
-    def max_previous(self) -> int:
-        """The most tokens of the text before a window."""
-        return self.positions // 2 - 1
-
-    @property
-    def vocab(self) -> int:
-        size: int = self.run.model.vocab or self.target.size
-        return size
-
-    def known_prompt(self, encoded: Encoded) -> list[tuple[int, ...]]:
-        """The prompts of recordings whose transcripts are known, without timestamps."""
-        decode: TranscribeDecode = self.run.decode
-        return [self.target.prompt(code, decode.task, False) for code in self._known_languages(encoded)]
-
-    def _known_languages(self, encoded: Encoded) -> list[str]:
-        """The languages of recordings: that of decode.language, else the detected ones."""
-        decode: TranscribeDecode = self.run.decode
-        rows = len(encoded.states)
-        codes = [self.target.language(decode.language) if decode.language else ""] * rows
-        if self.target.multilingual and not decode.language:
-            scores = self._start_logits(encoded, [(self.target.start,)] * rows)
-            languages = self.target.control.languages
-            best = scores[:, torch.tensor(list(languages.values()), device=self.device)].argmax(1).tolist()
-            codes = [list(languages)[each] for each in best]
-        return codes
-
-    def _refuse_beyond_context(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        if (length := len(prompt) + len(tokens)) > self.positions:
-            raise UserError(
-                f"a text has {length:,} tokens with its prompt and the model reads {self.positions:,}; shorten it"
-            )
-
-    @torch.no_grad()
-    def target_logprobs(self, frames: Any, targets: Sequence[list[int]]) -> list[list[float]]:
-        """The log-probability of every token of known texts and of END, after a prompt without timestamps."""
-        found, rest, frames = list[list[float]](), iter(targets), iter(frames)
-        while rows := list(islice(frames, self.run.decode.batch)):
-            encoded = self.model.encode(self.sound.collate(rows).to(self.device))
-            for row, prompt in enumerate(self.known_prompt(encoded)):
-                own = Encoded(encoded.states[row : row + 1])
-                tokens = next(rest)
-                self._refuse_beyond_context(prompt, tokens)
-                inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-                states = self.model.decode(inputs, own)[0, len(prompt) - 1 :]
-                labels = torch.tensor([*tokens, self.target.end], device=self.device)
-                scores = self.model.logits(states).float().log_softmax(1)
-                found.append(scores.gather(1, labels[:, None])[:, 0].tolist())
-        return found
-
-    def refuse_long_recording(self, seconds: float) -> None:
-        """Refuse a recording with a known text that one window does not hold."""
-        if seconds > self.sound.seconds + self.sound.hop / self.sound.rate:
-            raise UserError(
-                f"the recording has {seconds:.1f} seconds and the model reads {self.sound.seconds}; give its parts"
-            )
-
-    @torch.no_grad()
-    def align_tokens(self, samples: Array, tokens: list[int], text: str) -> Transcript:
-        """The times of the tokens of a known text."""
-        seconds = len(samples) / self.sound.rate
-        self.refuse_long_recording(seconds)
-        encoded = self.model.encode(self.sound.collate([self.sound.encode(samples)]).to(self.device))
-        (prompt,), (language,) = self.known_prompt(encoded), self._known_languages(encoded)
-        self._refuse_beyond_context(prompt, tokens)
-        about = DecodedText(Hypothesis(tokens, 0.0, 0.0, True), prompt, DecodedWindow(0.0, 0.0, 0.0))
-        traced = self._trace(encoded, about, seconds, len(tokens))
-        total = sum(traced.logprobs)
-        plain = Transcript(text, total / len(traced.logprobs), total, True, length=len(tokens) + 1)
-        recording = Recording(0, TranscribeRequest(samples), language, self.run.decode.task, seconds)
-        window = Window(recording, 0.0, seconds, samples)
-        (spoken,) = self.target.decode([tokens])
-        return self._timed(plain, spoken, tokens, range(len(tokens)), traced, window, seconds)
-
-    @torch.no_grad()
-    def look_at(self, frames: Array, tokens: Sequence[int] | None) -> CrossAttentionView:
-        """The attention weights while the model writes these tokens, or its own transcript."""
-        encoded = self.model.encode(self.sound.collate([frames]).to(self.device))
-        (prompt,) = self.known_prompt(encoded)
-        if tokens is None:
-            settings = self.decode_settings({"timestamps": False})
-            (best,) = self._generate(source_rows(encoded), [prompt], [""], Greedy(), settings)
-            tokens = best.tokens
-        self._refuse_beyond_context(prompt, tokens)
-        _, maps = self._decode_recorded(encoded, prompt, tokens)
-        step = self.model.stride * self.sound.hop / self.sound.rate
-        times = [f"{place * step:.2f}" for place in range(encoded.states.size(1))]
-        pieces = [*self.target.pieces(tokens), "■"]
-        names = [f"decoder.layers.{layer}.cross" for layer in range(len(maps))]
-        rows = {name: each[:, len(prompt) - 1 :] for name, each in zip(names, maps, strict=True)}
-        return CrossAttentionView(times, pieces, rows)
-
-
-class Traced(NamedTuple):
-    logprobs: list[float]  # of every token of a window, END included
-    times: dict[int, tuple[float, float]]  # of tokens of text, in seconds from the beginning of the window
-
-
-class WindowResult(NamedTuple):
-    decoded: DecodedText | None  # None: nobody speaks
-    split: WindowText
-    traced: Traced | None
-
-
-WindowSequence = Any  # a generator of windows, to which seconds are sent
-
-
-def _send(sequence: WindowSequence, used: float) -> Window | None:
-    try:
-        window: Window = sequence.send(used)
-    except StopIteration:
-        return None
-    return window
 
 
 def _key(frames: Array, temperature: float) -> str:

@@ -29,10 +29,11 @@ from regard.processors.filterbank import FilterbankProcessor
 from regard.processors.frame_windows import FrameWindows
 from regard.processors.tokenizers import TrainedTokenizer, train_tokenizer
 from regard.processors.whisper_tokens import ControlTokens, with_control_tokens
+from regard.tasks.recordings import SoundWindow
 from regard.tasks.requests import TranscribeRequest
 from regard.tasks.transcribe import new_predictor, window_frames
 from regard.tasks.whisper import WhisperPredictor
-from regard.tasks.whisper_generation import Window, WindowResult
+from regard.tasks.whisper_generation import WindowResult
 from regard.tasks.windows import WindowText, split_window, without_loop
 
 RATE, SECONDS = 16000, 2
@@ -253,7 +254,7 @@ def write_long(path: Path, seconds: int) -> str:
     return str(path)
 
 
-def unheard(self: Any, windows: list[Window], settings: Any) -> list[WindowResult]:
+def unheard(self: Any, windows: list[SoundWindow], settings: Any) -> list[WindowResult]:
     """In place of decoding: nobody speaks."""
     return [WindowResult(None, WindowText([], [], each.seconds), None) for each in windows]
 
