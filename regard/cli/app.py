@@ -314,6 +314,29 @@ def look(
     print("picture", out)
 
 
+@app.command()
+def align(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="SOURCE and TARGET; default: stdin with source, tab, target."),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Use the attention of a translation run, not an IBM model.")
+    ] = None,
+    symmetrize: Annotated[
+        str, typer.Option(metavar="KIND", help="grow-diag-final-and, intersect, union, forward or reverse.")
+    ] = "grow-diag-final-and",
+    iterations: Annotated[int, typer.Option(help="Of EM, for the IBM model.")] = 5,
+    gold: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Links of annotators; report the error rate to stderr.")
+    ] = None,
+) -> None:
+    """Print which words of sentence pairs are translations of each other, in Pharaoh format (0-0 1-2)."""
+    from .word_alignments import print_word_alignments
+
+    print_word_alignments(files or [], run, symmetrize, iterations, gold)
+
+
 @app.command("align-audio")
 def align_audio(
     run: RunFolder,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
@@ -16,13 +15,11 @@ from ..data.dataset import PairDataset
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.pairs import open_pairs, split_references
-from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
-from ..look import CrossAttentionView, record_attention
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
@@ -47,18 +44,15 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices
-from .finite import require_finite
+from .known_targets import KnownTargets
 from .objectives import Seq2SeqObjective
-from .predictor import Answer, Predictor
+from .predictor import Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
-from .seq2seq_scoring import decoder_states, logits
-from .source_generation import TextSourceGeneration
 from .task import TEXT, Task
-from .texts import as_pairs, as_text, as_texts
+from .texts import as_texts
 from .translations import (
     OWN_SETTINGS,
-    Trace,
     changed_settings,
     constraints_of,
     join_sentences,
@@ -68,11 +62,9 @@ from .translations import (
 
 TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult)
 HEAD = "target"  # the head of a family with several heads
-END = "■"  # how details and pictures show END
-TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
-class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
@@ -123,39 +115,6 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
     def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
         return translation_record(result)
 
-    def score(
-        self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
-    ) -> Answer:
-        """ln P(target | source), END included; with details also per token."""
-        if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], details)[0]
-        sources, targets = as_pairs(sources, targets, ("source", "target"))
-        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
-        totals = [sum(each) for each in logprobs]
-        require_finite(totals)
-        if not details:
-            return totals
-        return [
-            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
-            for total, ids, each in zip(totals, wanted, logprobs, strict=True)
-        ]
-
-    def look(self, text: str, target: str | None = None) -> CrossAttentionView:
-        """The attention weights while the model reads `text` and generates `target`, or its own translation."""
-        if not as_text(text).strip():
-            raise UserError("the text is empty and has no attention to show; give a sentence")
-        if target is not None:
-            target_ids = self.target.encode([as_text(target, "target")])[0]
-        else:
-            requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
-            (found,) = self.generate([text], settings, self.constraints(requests, settings))
-            target_ids = found[0].tokens if found else []
-        source_ids = self.source.encode([text])[0]
-        model = self._first_member
-        with record_attention(as_module(model)) as maps, torch.no_grad():
-            decoder_states(model, self.pair([source_ids], [target_ids]))
-        return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
-
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.evaluate_texts(sides)
 
@@ -205,64 +164,19 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
         found = iter(self._predict_texts(sentences, settings))
         return [join_sentences(part, [next(found) for _ in part], settings.length_penalty) for part in parts]
 
-    @torch.no_grad()
-    def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """The log-probability of every token of known targets and of END, in one forward pass."""
-        found: list[list[float]] = [[] for _ in sources]
-        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
-        for indices in sorted_batches(lengths, rows=self.run.decode.batch):
-            own = [targets[i] for i in indices]
-            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
-                found[i] = row
-        return found
-
-    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        batch = self.pair(sources, targets)
-        scores = logits(self.model, batch).float().log_softmax(-1)
-        chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
-        return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
-
-    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
-        """Nats per target token, END included, without label smoothing."""
-        logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
-        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
-
     def _results(
         self, requests: Sequence[TranslateRequest], found: list[list[Hypothesis]], constraints: list[Constraints]
     ) -> list[TranslateResult]:
         detailed = [(each.source, best) for each, best in zip(requests, found, strict=True) if each.details]
         sources = self.source.encode([source for source, _ in detailed]) if detailed else []
         repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
-        traces = iter(self._traces(repeated, [each.tokens for _, best in detailed for each in best]))
+        traces = iter(self.traces(repeated, [each.tokens for _, best in detailed for each in best]))
         results = []
         for request, best, own in zip(requests, found, constraints, strict=True):
             texts = self.target_texts(best)
             kept = [next(traces) for _ in best] if request.details else []
             results.append(translate_result(texts, best, kept, own, request.details))
         return results
-
-    @torch.no_grad()
-    def _traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
-        """Log-probabilities and alignments of finished targets, from one more forward pass."""
-        found: dict[int, Trace] = {}
-        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
-        for indices in sorted_batches(lengths, rows=TRACE_BATCH):
-            with record_attention(as_module(self._first_member)) as maps:
-                logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
-            cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
-            for row, i in enumerate(indices):
-                view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
-                found[i] = Trace(logprobs[row], view.source[:-1], view.target[:-1], view.alignment())
-        return [found[i] for i in range(len(sources))]
-
-    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
-        return CrossAttentionView([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
-
-    @property
-    def _first_member(self) -> Seq2SeqModel:
-        """The model whose attention is recorded: the first of an ensemble."""
-        first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
-        return first
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":

@@ -43,6 +43,7 @@ SURFACE = {
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
     "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
+    "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
     "list": [],
@@ -176,7 +177,7 @@ def test_no_verb_prints_plain_help(capsys):
         (["trian"], "regard: there is no verb 'trian'; did you mean train?"),
         (
             ["xyzzy"],
-            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align-audio, "
+            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align, align-audio, "
             "convert, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
