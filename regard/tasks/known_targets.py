@@ -16,7 +16,7 @@ from ..look import CrossAttentionView, record_attention
 from .attention_alignment import attention_links
 from .finite import require_finite
 from .predictor import Answer
-from .seq2seq_scoring import decoder_states, logits
+from .seq2seq_scoring import logits
 from .source_generation import TextSourceGeneration
 from .texts import as_pairs, as_text
 from .translations import Trace
@@ -57,9 +57,8 @@ class KnownTargets(TextSourceGeneration):
             (found,) = self.generate([text], settings, self.constraints(requests, settings))
             target_ids = found[0].tokens if found else []
         source_ids = self.source.encode([text])[0]
-        model = self._first_member
-        with record_attention(as_module(model)) as maps, torch.no_grad():
-            decoder_states(model, self.pair([source_ids], [target_ids]))
+        with record_attention(as_module(self._first_member)) as maps, torch.no_grad():
+            self._target_logprobs([source_ids], [target_ids])
         return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
 
     def align(

@@ -17,6 +17,7 @@ from ..data.loader import Loader
 from ..data.pairs import open_pairs, split_references
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
@@ -28,6 +29,7 @@ from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
+from ..training.objective import Objective
 from .base import (
     Metrics,
     Processors,
@@ -49,7 +51,7 @@ from .objectives import Seq2SeqObjective
 from .predictor import Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
-from .task import TEXT, Task
+from .task import TEXT, Task, spec_of
 from .texts import as_texts
 from .translations import (
     OWN_SETTINGS,
@@ -60,7 +62,7 @@ from .translations import (
     translate_result,
 )
 
-TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult)
+TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "infilled"}))
 HEAD = "target"  # the head of a family with several heads
 
 
@@ -72,6 +74,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
 
     sides = 2
     roles: tuple[Role, ...] = (SOURCE, TARGET)
+    validation_decode: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 
     def __init__(
         self,
@@ -100,7 +103,11 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
         if not decode:
             return [TranslateRequest(text, details=details) for text in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        return make_requests(items, settings, constraints, details)
+        return make_requests(items, settings, self.request_strategy(settings), constraints, details)
+
+    def request_strategy(self, settings: Seq2SeqDecode) -> DecodeStrategy | ParallelStrategy:
+        """The strategy of requests with these settings."""
+        return self.strategy(settings)
 
     def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
         self.refuse_adapters(requests)
@@ -194,7 +201,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
 
 
 # Validation decodes greedily, whatever decode.* the run has.
-VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
 TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
@@ -205,14 +212,17 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Examples]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
+    reads_links = False  # its objective needs word alignments
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
-        self.static_shapes = self.run.data.packed
         source, target, run = predictor.source, predictor.target, self.run
-        dataset = PairDataset(splits["train"], source, target, run.data, run.train, predictor.context)
-        self.loader = Loader.of(dataset)
+        if getattr(run.data, "links", "") and not self.reads_links:
+            name = run.model.family
+            raise UserError(f"data.links is {run.data.links}, but model.family={name} needs none; leave it out")
+        self.objective = self.make_objective()
+        self.static_shapes = run.data.packed
+        self.loader = Loader.of(self.make_dataset())
         if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
             sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):
@@ -221,6 +231,13 @@ class TranslateJob(TrainingJob):
             references = [split_references(each[1]) for each in splits["valid"]]
             self.tokenization = choose_tokenization(references, run.eval)
             self.bleu_signature = signature("bleu", references, self.tokenization)
+
+    def make_objective(self) -> Objective:
+        return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
+
+    def make_dataset(self) -> PairDataset:
+        own, run = self.predictor, self.run
+        return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
 
     def describe_data(self) -> list[str]:
         return super().describe_data() + (
@@ -236,7 +253,7 @@ class TranslateJob(TrainingJob):
         metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in metrics:
             return metrics
-        found = self.predictor.predict(sources, **VALIDATION_DECODE)
+        found = self.predictor.predict(sources, **self.predictor.validation_decode)
         return metrics | text_metrics(found, references, TEXT_METRICS, self.tokenization)
 
 
@@ -248,24 +265,34 @@ def prepare(
     kept: Processors,
     device: torch.device,
     folder: Path | None = None,
-    kind: type[TranslatePredictor] = TranslatePredictor,
+    kind: type[TranslatePredictor] | None = None,
 ) -> TranslateJob:
     """Open the data and train the tokenizers that are not kept; writes no file."""
+    kind, job = (kind, TranslateJob) if kind else classes_of(run)
     splits = open_splits(run, kind.data_split)
     source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
     if source is None or target is None:
         source, target = _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
-    return TranslateJob(kind(run, build_model(run), source, target, device), splits)
+    return job(kind(run, build_model(run), source, target, device), splits)
 
 
 def restore(
-    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
+    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] | None = None
 ) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
+    kind = kind or classes_of(run)[0]
     kept = load_processors(folder)
     source, target = (restored_tokenizer(kept, side) for side in ("source", "target"))
     return kind(run, build_model(run), source, target, device)
+
+
+def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
+    """The predictor and the job for what the family of a run writes."""
+    from .parallel_translate import PARALLEL
+
+    writes = spec_of(run.model.family).writes
+    return next((PARALLEL[output] for output in PARALLEL if output in writes), (TranslatePredictor, TranslateJob))
 
 
 def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
@@ -286,7 +313,8 @@ def with_max_vocab(run: Run) -> Run:
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
-    read = lambda files: open_pairs(files, data, references=split != "train")  # noqa: E731
+    links = data.links if split == "train" else ""
+    read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, sides, read, embedded, "test.en,test.de")
 
