@@ -218,6 +218,29 @@ def align(
     return [sorted(links) for links in aligner(zip(found, wanted, strict=True))]
 
 
+def distill(
+    path: str | PathLike[str],
+    overrides: Settings | None = None,
+    *,
+    out: str | PathLike[str],
+    data: Any = None,
+    report: Callable[[str], None] = lambda line: None,
+    **sections: Any,
+) -> int:
+    """Write the translations of a run to `out`, in order: lines, or pairs in a .tsv file. Return their number.
+
+    `data` names the files of the sources; by default those that the run was trained on. A call that was killed is
+    continued by the same call.
+    """
+    from .tasks.distillation import distill as write
+    from .tasks.translate import TranslatePredictor
+
+    predictor = load(path, overrides, **sections)
+    if not isinstance(predictor, TranslatePredictor):
+        raise UserError(f"{path} is a run of the task {predictor.run.task}; distill takes one that writes texts")
+    return write(predictor, evaluation_sides(data), Path(path_name(out, "out")), report)
+
+
 def open_aligner(
     run: str | None, symmetrize: str, iterations: int, report: Callable[[str], None] = lambda line: None
 ) -> Callable[[Iterable[tuple[str, str]]], Iterator[Links]]:

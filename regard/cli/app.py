@@ -373,6 +373,25 @@ def convert(
         print(name, value)
 
 
+@app.command()
+def distill(
+    run: RunFolder,
+    settings: Settings = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="The texts to translate; default: data.train of the run.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to create; .tsv: sources with their targets.")] = ...,  # type: ignore[assignment]
+) -> None:
+    """Write the translations of training data, to train another model on them; run it again to continue."""
+    from .. import api
+    from ..config.run import parse_sides
+
+    chosen = None if data is None else parse_sides(data)
+    report = lambda line: print(f"regard: {line}", file=sys.stderr)  # noqa: E731
+    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, report=report)
+    print(f"lines {count}")
+
+
 @app.command("list")
 def list_all() -> None:
     """List the recipes, and the families with their sizes."""

@@ -46,6 +46,7 @@ SURFACE = {
     "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
+    "distill": ["RUN", "[KEY=VALUE]", "--data", "--out"],
     "list": [],
 }
 
@@ -178,7 +179,7 @@ def test_no_verb_prints_plain_help(capsys):
         (
             ["xyzzy"],
             "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align, align-audio, "
-            "convert, list",
+            "convert, distill, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),
