@@ -75,9 +75,15 @@ class PairData(PackedData):
     locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
     links: str = ""  # word alignments of data.train, a file in Pharaoh format; families with fertilities read it
+    teacher: str = ""  # a run whose tokenizers are used, and which fine-tunes families with fertilities
+    teacher_weight: Share = 0.0  # of the fine-tuning losses; the paper's is 0.25
 
     @model_validator(mode="after")
     def _check_links(self) -> "PairData":
+        if self.teacher_weight and not self.teacher:
+            raise ValueError(
+                f"data.teacher_weight is {self.teacher_weight:g}, but no run teaches; give one with data.teacher=RUN"
+            )
         if self.links and not self.train:
             raise ValueError(f"data.links is {self.links}, but the embedded data need none; name data.train, too")
         return self

@@ -2,13 +2,16 @@
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from ..data.batch import Batch
 from ..data.collate import IGNORED
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel
+from ..decode import parallel
+from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel
 from ..parts import Encoded, Inputs
+from ..parts.fertility import copy_tokens
 from ..parts.losses import smoothed_cross_entropy
 from ..training.objective import LossSum, Objective
 
@@ -21,12 +24,57 @@ class FertilityObjective(Objective):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> LossSum:
+        return self.plain_losses(batch, cast(FertilityModel, self.model).encode(batch["source"]))
+
+    def plain_losses(self, batch: Batch, encoded: Encoded) -> LossSum:
         model = cast(FertilityModel, self.model)
-        encoded = model.encode(batch["source"])
         loss = token_loss(model, batch["copies"], encoded, batch["labels"], self.smoothing)
         wanted = batch["fertility"].values.flatten()
         found = model.fertility_logits(encoded).float().flatten(0, 1)
         return LossSum(loss, {"fertility": cross_entropy(found, wanted, reduction="sum", ignore_index=IGNORED)})
+
+
+class TaughtFertilityObjective(FertilityObjective):
+    """Fine-tuning by a teacher that writes token by token (1711.02281, section 4.2), with weight λ.
+
+    (1 - λ) · the plain losses + λ · (the divergence for sampled fertilities + its policy gradient). The divergence is
+    the teacher's cross-entropy under the probabilities of the model, after the model's own likeliest tokens. It reaches
+    the decoder through these probabilities, and the fertility predictor by REINFORCE, with the mean fertilities as the
+    baseline.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float, teacher: nn.Module, weight: float, start: int) -> None:
+        super().__init__(model, smoothing)
+        self.frozen = (teacher.eval().requires_grad_(False),)  # a tuple: not a part of what is trained and saved
+        self.weight, self.start = weight, start  # `start` is the token with which the teacher begins
+
+    def forward(self, batch: Batch) -> LossSum:
+        model, source = cast(FertilityModel, self.model), batch["source"]
+        encoded = model.encode(source)
+        plain = self.plain_losses(batch, encoded)
+        logprobs = parallel.fertility_logprobs(model, encoded)
+        with torch.no_grad():
+            taught = cast(Seq2SeqModel, self.frozen[0]).encode(source)
+            sampled = parallel.limited_sample(logprobs)
+            mean = parallel.limit_fertilities(parallel.mean_fertilities(logprobs), parallel.copy_limits(logprobs))
+            baseline = self.divergence(source, mean, encoded, taught)
+        divergence = self.divergence(source, sampled, encoded, taught)
+        chosen = logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)
+        tuned = divergence.sum() + ((divergence.detach() - baseline) * chosen).sum()
+        terms = {name: (1 - self.weight) * term for name, term in plain.terms.items()}
+        return LossSum((1 - self.weight) * plain.sum + self.weight * tuned, terms)
+
+    def divergence(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
+        """(rows,): the teacher's cross-entropy, summed over the tokens that the copies become."""
+        model, teacher = cast(FertilityModel, self.model), cast(Seq2SeqModel, self.frozen[0])
+        values, valid = copy_tokens(source.values, fertilities)
+        if not values.size(1):
+            return encoded.states.new_zeros(len(values))
+        logits = model.logits(model.decode(Inputs("tokens", values, valid), encoded)).float()
+        with torch.no_grad():
+            written = pad(logits.argmax(-1)[:, :-1], (1, 0), value=self.start)
+            wanted = teacher.logits(teacher.decode(Inputs("tokens", written), taught)).float().log_softmax(-1)
+        return -(logits.softmax(-1) * wanted).sum(-1).masked_fill(~valid, 0.0).sum(1)
 
 
 class InfillObjective(Objective):

@@ -20,17 +20,18 @@ from ..decode.sample import sample_keys
 from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
 from ..decode.token_rules import TokenRules
 from ..errors import UserError
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel
+from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
 from ..families.spec import Output
 from ..look import CrossAttentionView
 from ..parts import Encoded
 from ..parts.fertility import best_fertilities, copy_tokens
 from ..parts.inputs import Inputs
 from ..training.objective import Objective
+from .base import vocabulary
 from .finite import require_finite
 from .known_targets import KnownTargets
 from .parallel_data import FertilityDataset, InfillDataset, pad_target
-from .parallel_objectives import FertilityObjective, InfillObjective
+from .parallel_objectives import FertilityObjective, InfillObjective, TaughtFertilityObjective
 from .source_generation import SourceInputs
 from .teacher import open_teacher
 from .translate import TranslateJob, TranslatePredictor
@@ -266,10 +267,22 @@ class InfillPredictor(ParallelPredictor):
 class FertilityJob(TranslateJob):
     """Pairs with the fertilities of their source tokens."""
 
-    reads_links = True
+    for_fertilities = True
 
     def make_objective(self) -> Objective:
-        return FertilityObjective(self.predictor.module, self.run.train.smoothing)
+        own, run = self.predictor, self.run
+        weight = run.data.teacher_weight
+        if not weight:
+            return FertilityObjective(own.module, run.train.smoothing)
+        teacher = open_teacher(run.data.teacher, own.device, "data.teacher")
+        for side, mine, theirs in (("source", own.source, teacher.source), ("target", own.target, teacher.target)):
+            if vocabulary(mine) != vocabulary(theirs):
+                raise UserError(
+                    f"{run.data.teacher} has another {side} vocabulary than this run and cannot fine-tune it; train "
+                    "the run that it starts from with data.teacher, too"
+                )
+        judge, start = as_module(teacher.model), own.target.start
+        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run

@@ -52,6 +52,7 @@ from .predictor import Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .task import TEXT, Task, spec_of
+from .teacher import teacher_config
 from .texts import as_texts
 from .translations import (
     OWN_SETTINGS,
@@ -212,14 +213,12 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Examples]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
-    reads_links = False  # its objective needs word alignments
+    for_fertilities = False  # its objective needs word alignments, and a teacher may fine-tune it
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
         source, target, run = predictor.source, predictor.target, self.run
-        if getattr(run.data, "links", "") and not self.reads_links:
-            name = run.model.family
-            raise UserError(f"data.links is {run.data.links}, but model.family={name} needs none; leave it out")
+        self._refuse_unused_settings()
         self.objective = self.make_objective()
         self.static_shapes = run.data.packed
         self.loader = Loader.of(self.make_dataset())
@@ -231,6 +230,12 @@ class TranslateJob(TrainingJob):
             references = [split_references(each[1]) for each in splits["valid"]]
             self.tokenization = choose_tokenization(references, run.eval)
             self.bleu_signature = signature("bleu", references, self.tokenization)
+
+    def _refuse_unused_settings(self) -> None:
+        for name in () if self.for_fertilities else ("links", "teacher_weight"):
+            if value := getattr(self.run.data, name, None):
+                family = self.run.model.family
+                raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
 
     def make_objective(self) -> Objective:
         return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
@@ -272,7 +277,7 @@ def prepare(
     splits = open_splits(run, kind.data_split)
     source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
     if source is None or target is None:
-        source, target = _train_tokenizers(run, splits["train"])
+        source, target = _taught_tokenizers(run) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
     return job(kind(run, build_model(run), source, target, device), splits)
 
@@ -317,6 +322,15 @@ def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, sides, read, embedded, "test.en,test.de")
+
+
+def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
+    """Those of the teacher, if there is one."""
+    if not (name := getattr(run.data, "teacher", "")):
+        return None
+    teacher_config(name, "data.teacher")
+    kept = load_processors(Path(name))
+    return restored_tokenizer(kept, "source"), restored_tokenizer(kept, "target")
 
 
 def _train_tokenizers(run: Run, train: Examples) -> tuple[Tokenizer, Tokenizer]:

@@ -11,12 +11,14 @@ from helpers import small
 
 import regard
 from regard.alignment.fertility import choose_by_links, fertilities
+from regard.data.collate import pad_tokens
 from regard.decode import parallel
 from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
 from regard.errors import UserError
 from regard.parts import Inputs
 from regard.parts.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel_data import FertilityDataset, InfillDataset
+from regard.tasks.parallel_objectives import FertilityObjective, TaughtFertilityObjective
 from regard.tasks.requests import TranslateRequest
 
 TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
@@ -337,7 +339,10 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
             {**sides, "model.family": "cmlm", "data.packed": True, "decode.kind": "mask-predict"},
             "trains on padded rows",
         ),
-        ({**sides, "model.family": "transformer", "decode.kind": "beam", "data.links": f"{data}/links"}, "needs none"),
+        (
+            {**sides, "model.family": "transformer", "decode.kind": "beam", "data.links": f"{data}/links"},
+            "has no fertilities",
+        ),
         ({**sides, "data.train": f"{data}/a.tsv", "data.links": f"{data}/links"}, "links go with two files of lines"),
         (
             {"data.links": f"{data}/links", "model.family": "nat"},
@@ -348,3 +353,125 @@ def test_mistakes_of_training(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             job_of(settings)
         assert words in str(error.value), (settings, str(error.value))
+
+
+# --- teachers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taught(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the tokenizers of the teacher."""
+    return train(tmp_path_factory.mktemp("taught"), "nat", "argmax", data__teacher=str(teacher), tokenizer__vocab=100)
+
+
+def test_a_teacher_gives_its_tokenizers(teacher: Path, taught: Path) -> None:
+    ours, theirs = regard.load(taught), regard.load(teacher)
+    assert ours.source is ours.target and ours.target.size == theirs.target.size
+    assert ours.target.encode(TEXTS) == theirs.target.encode(TEXTS)
+
+
+def test_fine_tuning_continues_a_run(teacher: Path, taught: Path, tmp_path: Path) -> None:
+    tuned = {"start": str(taught), "data__teacher": str(teacher), "data__teacher_weight": 0.25}
+    settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
+    data = small.write_files(tmp_path / "files", train=60)
+    sides = {f"data.{name}": f"{data}/{name}.low,{data}/{name}.up" for name in ("train", "valid")}
+    own = {key.replace("__", "."): value for key, value in tuned.items()}
+    regard.train(
+        "translate",
+        {**settings, **sides, **own, "model.family": "nat", "decode.kind": "argmax", "train.steps": 2},
+        out=tmp_path / "run",
+    )
+    before, after = regard.load(taught).model.state_dict(), regard.load(tmp_path / "run").model.state_dict()
+    assert before.keys() == after.keys()  # the teacher is not saved
+    assert any(not before[name].equal(after[name]) for name in before)
+
+
+def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
+    judge, student = regard.load(teacher), regard.load(taught)
+    objective = TaughtFertilityObjective(student.model, 0.0, judge.model, weight, judge.target.start)
+    return objective, student
+
+
+def test_the_divergence_equals_its_formula(teacher: Path, taught: Path) -> None:
+    """Σ over positions and words of p(word) · -log p_teacher(word | the likeliest words before), row by row."""
+    objective, student = taught_objective(teacher, taught, 0.25)
+    judge = objective.frozen[0]
+    rows = [[*ids, student.source.end] for ids in student.source.encode(TEXTS[:2])]
+    source = pad_tokens([np.array(row) for row in rows], student.source.pad)
+    fertility = torch.tensor([[1, 0, 2] + [0] * (source.values.size(1) - 3), [0] * source.values.size(1)])
+    with torch.no_grad():
+        found = objective.divergence(source, fertility, student.model.encode(source), judge.encode(source))
+        alone = Inputs("tokens", torch.tensor([rows[0]]))
+        copies = Inputs("tokens", torch.tensor([[rows[0][0], rows[0][2], rows[0][2]]]))
+        probabilities = student.model.logits(student.model.decode(copies, student.model.encode(alone)))[0].softmax(-1)
+        words, total = [student.target.start], 0.0
+        for place in range(3):
+            states = judge.decode(Inputs("tokens", torch.tensor([words])), judge.encode(alone))
+            total -= float((probabilities[place] * judge.logits(states)[0, -1].log_softmax(-1)).sum())
+            words.append(int(probabilities[place].argmax()))
+    assert found.tolist() == pytest.approx([total, 0.0], rel=1e-4)
+
+
+def test_fine_tuning_reaches_decoder_and_fertilities(teacher: Path, taught: Path) -> None:
+    """With all weight on the teacher, both learn; the teacher does not."""
+    objective, student = taught_objective(teacher, taught, 1.0)
+    batch = next(job_batches(student))
+    torch.manual_seed(1)
+    found = objective(batch)
+    (found.sum + sum(found.terms.values())).backward()
+    assert student.model.fertility.weight.grad.abs().max() > 0
+    assert student.model.decoder.layers[0].cross.query.weight.grad.abs().max() > 0
+    assert all(each.grad is None for each in objective.frozen[0].parameters())
+    assert list(objective.state_dict()) == [f"model.{name}" for name in student.model.state_dict()]
+    plain = FertilityObjective(student.model, 0.0)(batch)
+    none = taught_objective(teacher, taught, 0.0)[0](batch)
+    assert none.sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
+
+
+def test_the_policy_gradient_prefers_better_fertilities() -> None:
+    """A model whose divergence grows with the number of copies learns to make fewer."""
+    logits = torch.zeros(1, 3, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([logits], 0.05)
+    torch.manual_seed(1)
+    for _ in range(200):
+        logprobs = logits.log_softmax(-1)
+        sampled = parallel.limited_sample(logprobs)
+        divergence, baseline = sampled.sum(1).float(), parallel.mean_fertilities(logprobs).sum(1).float()
+        loss = ((divergence - baseline) * logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert parallel.mean_fertilities(logits.log_softmax(-1)).sum() <= 1
+
+
+def job_batches(student: Any) -> Any:
+    run = student.run
+    dataset = FertilityDataset(
+        student.data_split(run, "train"), student.source, student.target, run.data, run.train, None, 50
+    )
+    yield dataset.batch(np.arange(6), 0)
+
+
+def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=10)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
+    plain = {**sides, "model.family": "transformer", "decode.kind": "beam"}
+    for settings, words in [
+        ({**sides, "data.teacher": "gone"}, "data.teacher is gone, which is not a run folder"),
+        (
+            {**sides, "data.teacher": str(cmlm)},
+            "which writes all tokens at once; give a run that writes token by token",
+        ),
+        ({**sides, "data.teacher_weight": 0.5}, "data.teacher_weight is 0.5, but no run teaches"),
+        ({**plain, "data.teacher": str(teacher), "data.teacher_weight": 0.5}, "has no fertilities; leave it out"),
+    ]:
+        with pytest.raises(UserError) as error:
+            job_of(settings)
+        assert words in str(error.value), (settings, str(error.value))
+    settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
+    other = small.train_translator(tmp_path / "other", 1, pairs=30, tokenizer__kind="char")
+    own = {"start": str(nat), "model.family": "nat", "data.teacher": str(other), "data.teacher_weight": 0.5}
+    with pytest.raises(UserError, match="has another source vocabulary than this run and cannot fine-tune it"):
+        regard.train(
+            "translate", {**settings, "data.train": sides["data.train"], **own, "train.steps": 1}, out=tmp_path / "r"
+        )
