@@ -73,15 +73,9 @@ def limit_fertilities(fertilities: Tensor, limits: Tensor) -> Tensor:
     return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
 
 
-def copy_limits(logprobs: Tensor) -> Tensor:
-    """(rows,): the most copies of a source in training, as in decoding: twice its length and 16."""
-    return 2 * (logprobs > -torch.inf).any(-1).sum(1) + 16
-
-
-def limited_sample(logprobs: Tensor) -> Tensor:
-    """Random fertilities (rows, source), by torch's generator."""
-    found = torch.multinomial(logprobs.exp().flatten(0, 1), 1).view(logprobs.shape[:2])
-    return limit_fertilities(found, copy_limits(logprobs))
+def random_fertilities(logprobs: Tensor) -> Tensor:
+    """(rows, source), by torch's generator."""
+    return torch.multinomial(logprobs.exp().flatten(0, 1), 1).view(logprobs.shape[:2])
 
 
 def write_copies(

@@ -43,10 +43,19 @@ class TaughtFertilityObjective(FertilityObjective):
     baseline.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float, teacher: nn.Module, weight: float, start: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        smoothing: float,
+        teacher: nn.Module,
+        weight: float,
+        start: int,
+        longest: int | None = None,
+    ) -> None:
+        """The teacher begins with the token `start`; `longest` is the most tokens that both models can read."""
         super().__init__(model, smoothing)
         self.frozen = (teacher.eval().requires_grad_(False),)  # a tuple: not a part of what is trained and saved
-        self.weight, self.start = weight, start  # `start` is the token with which the teacher begins
+        self.weight, self.start, self.longest = weight, start, longest
 
     def forward(self, batch: Batch) -> LossSum:
         model, source = cast(FertilityModel, self.model), batch["source"]
@@ -55,14 +64,21 @@ class TaughtFertilityObjective(FertilityObjective):
         logprobs = parallel.fertility_logprobs(model, encoded)
         with torch.no_grad():
             taught = cast(Seq2SeqModel, self.frozen[0]).encode(source)
-            sampled = parallel.limited_sample(logprobs)
-            mean = parallel.limit_fertilities(parallel.mean_fertilities(logprobs), parallel.copy_limits(logprobs))
+            limits = self.copy_limits(source)
+            sampled = parallel.limit_fertilities(parallel.random_fertilities(logprobs), limits)
+            mean = parallel.limit_fertilities(parallel.mean_fertilities(logprobs), limits)
             baseline = self.divergence(source, mean, encoded, taught)
         divergence = self.divergence(source, sampled, encoded, taught)
         chosen = logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)
         tuned = divergence.sum() + ((divergence.detach() - baseline) * chosen).sum()
         terms = {name: (1 - self.weight) * term for name, term in plain.terms.items()}
         return LossSum((1 - self.weight) * plain.sum + self.weight * tuned, terms)
+
+    def copy_limits(self, source: Inputs) -> Tensor:
+        """(rows,): the most copies of a source, as in decoding: twice its length and 16, within the positions."""
+        assert source.valid is not None
+        limits: Tensor = 2 * source.valid.sum(1) + 16
+        return limits if self.longest is None else limits.clamp(max=self.longest)
 
     def divergence(self, source: Inputs, fertilities: Tensor, encoded: Encoded, taught: Encoded) -> Tensor:
         """(rows,): the teacher's cross-entropy, summed over the tokens that the copies become."""

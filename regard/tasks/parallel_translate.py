@@ -282,7 +282,9 @@ class FertilityJob(TranslateJob):
                     "the run that it starts from with data.teacher, too"
                 )
         judge, start = as_module(teacher.model), own.target.start
-        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start)
+        contexts = [each for each in (own.context, teacher.context) if each is not None]
+        longest = min(contexts) if contexts else None
+        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start, longest)
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run

@@ -428,6 +428,14 @@ def test_fine_tuning_reaches_decoder_and_fertilities(teacher: Path, taught: Path
     assert none.sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
 
 
+def test_copies_stay_within_the_positions(teacher: Path, taught: Path) -> None:
+    objective, student = taught_objective(teacher, taught, 1.0)
+    source = next(job_batches(student))["source"]
+    assert objective.copy_limits(source).tolist() == (2 * source.valid.sum(1) + 16).tolist()
+    objective.longest = 20
+    assert objective.copy_limits(source).max() == 20
+
+
 def test_the_policy_gradient_prefers_better_fertilities() -> None:
     """A model whose divergence grows with the number of copies learns to make fewer."""
     logits = torch.zeros(1, 3, 4, requires_grad=True)
@@ -435,7 +443,7 @@ def test_the_policy_gradient_prefers_better_fertilities() -> None:
     torch.manual_seed(1)
     for _ in range(200):
         logprobs = logits.log_softmax(-1)
-        sampled = parallel.limited_sample(logprobs)
+        sampled = parallel.random_fertilities(logprobs)
         divergence, baseline = sampled.sum(1).float(), parallel.mean_fertilities(logprobs).sum(1).float()
         loss = ((divergence - baseline) * logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)).sum()
         optimizer.zero_grad()
