@@ -30,8 +30,9 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
     """The predictor of the run that the setting `key` names."""
     from . import restore
 
-    run, folder = teacher_config(name, key), Path(name)
-    predictor = restore(run, folder, device)
-    load_model(predictor.model, folder / "model.safetensors")
+    run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
+    with cpu:  # also in a context of tensors without storage
+        predictor = restore(run, folder, cpu if device.type == "meta" else device)
+        load_model(predictor.model, folder / "model.safetensors")
     assert isinstance(predictor, KnownTargets)
     return predictor

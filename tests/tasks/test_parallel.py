@@ -10,6 +10,7 @@ import torch
 from helpers import small
 
 import regard
+from regard import api
 from regard.alignment.fertility import choose_by_links, fertilities
 from regard.data.collate import pad_tokens
 from regard.decode import parallel
@@ -368,6 +369,13 @@ def test_a_teacher_gives_its_tokenizers(teacher: Path, taught: Path) -> None:
     ours, theirs = regard.load(taught), regard.load(teacher)
     assert ours.source is ours.target and ours.target.size == theirs.target.size
     assert ours.target.encode(TEXTS) == theirs.target.encode(TEXTS)
+
+
+def test_a_dry_run_opens_the_teacher(teacher: Path, tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=10)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
+    taught = {"data.teacher": str(teacher), "data.teacher_weight": 0.5}
+    assert "fertility.weight" in api.dry("translate", {**small.TINY, **sides, **taught, "train.steps": 1})
 
 
 def test_fine_tuning_continues_a_run(teacher: Path, taught: Path, tmp_path: Path) -> None:
