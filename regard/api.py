@@ -1,12 +1,14 @@
-"""The Python interface: train, load, build, convert, compare. The command line calls these functions."""
+"""The Python interface: train, load, build, convert, compare, align. The command line calls these functions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import run_folder
+from .alignment.ibm import align_words
+from .alignment.links import Link, Links, Symmetrization, check_symmetrization
 from .config import run as config
 from .config.merge import flatten, split_commas
 from .config.run import ResolvedRun, Run, change_settings, family_of, load_config
@@ -195,6 +197,65 @@ def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = N
     for name in (name for run in runs for name in _split_paths(run)):
         find_model(name)  # report a wrong path before any work
     return compare_predictors(((run, load(run, overrides)) for run in runs), evaluation_sides(data))
+
+
+def align(
+    sources: Iterable[str],
+    targets: Iterable[str],
+    *,
+    run: str | PathLike[str] | None = None,
+    symmetrize: Symmetrization = "grow-diag-final-and",
+    iterations: int = 5,
+) -> list[list[Link]]:
+    """Links between the words of texts and their translations, as (source word, target word), both from 0.
+
+    They come from an IBM model of both directions that is fitted to these texts, or from the attention of a run.
+    """
+    from .tasks.texts import as_pairs
+
+    found, wanted = as_pairs(sources, targets, ("source", "target"))
+    aligner = open_aligner(None if run is None else path_name(run, "run"), symmetrize, iterations)
+    return [sorted(links) for links in aligner(zip(found, wanted, strict=True))]
+
+
+def distill(
+    path: str | PathLike[str],
+    overrides: Settings | None = None,
+    *,
+    out: str | PathLike[str],
+    data: Any = None,
+    report: Callable[[str], None] = lambda line: None,
+    **sections: Any,
+) -> int:
+    """Write the translations of a run to `out`, in order: lines, or pairs in a .tsv file. Return their number.
+
+    `data` names the files of the sources; by default those that the run was trained on. A call that was killed is
+    continued by the same call.
+    """
+    from .tasks.distillation import distill as write
+    from .tasks.translate import TranslatePredictor
+
+    predictor = load(path, overrides, **sections)
+    if not isinstance(predictor, TranslatePredictor):
+        raise UserError(f"{path} is a run of the task {predictor.run.task}; distill takes one that writes texts")
+    return write(predictor, evaluation_sides(data), Path(path_name(out, "out")), report)
+
+
+def open_aligner(
+    run: str | None, symmetrize: str, iterations: int, report: Callable[[str], None] = lambda line: None
+) -> Callable[[Iterable[tuple[str, str]]], Iterator[Links]]:
+    """A function from sentence pairs to their links, in order. That of a run reads the pairs in chunks."""
+    kind = check_symmetrization(symmetrize)
+    if run is None:
+        if iterations < 1:
+            raise UserError(f"--iterations is {iterations}; expected 1 or more")
+        return lambda pairs: align_words(pairs, kind, iterations, report)
+    from .tasks.known_targets import KnownTargets
+
+    predictor = load(run)
+    if not isinstance(predictor, KnownTargets):
+        raise UserError(f"{run} is a run of the task {predictor.run.task} and aligns no words; give one of translate")
+    return lambda pairs: predictor.align_chunks(pairs, kind)
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

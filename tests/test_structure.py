@@ -17,6 +17,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 LEVELS = [
     ["errors"],
     ["files"],
+    ["alignment"],
     ["config.renamed", "config.registry"],
     ["run_folder"],
     ["config.merge"],

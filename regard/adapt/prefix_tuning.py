@@ -16,6 +16,7 @@ from .virtual_tokens import (
     Method,
     VirtualTokens,
     check_keeps_prefix,
+    check_reads_forward,
     initial_tokens,
     noise_for,
     shift_positions,
@@ -52,10 +53,11 @@ class PrefixTuning(VirtualTokens):
 def install(model: nn.Module, settings: Prefix, init_tokens: Sequence[int]) -> Injection:
     """Give every self-attention a prefix. It starts as the keys and values that `init_tokens` or noise have."""
     check_keeps_prefix(model, "prefix")
+    noise = noise_for(model, "prefix")
+    check_reads_forward(model, "prefix")
     injection = PrefixTuning("prefix", model, settings.length)
     for path, stack in injection.stacks.items():
         injection.add_handles(stack.register_forward_pre_hook(partial(injection.supply_cache, path), with_kwargs=True))
-    noise = noise_for(model, "prefix")
     tokens = noise or [Inputs("tokens", initial_tokens(model, settings.length, init_tokens))]
     with injection.capture() as captures, torch.no_grad(), _eval_mode(model):
         model(*tokens * (injection.has_encoder + injection.has_decoder))

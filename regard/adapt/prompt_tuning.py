@@ -20,6 +20,7 @@ from .virtual_tokens import (
     VirtualTokens,
     check_has_stack,
     check_keeps_prefix,
+    check_reads_forward,
     initial_tokens,
     noise_for,
     shift_positions,
@@ -129,6 +130,7 @@ def install(model: nn.Module, settings: Prompt, init_tokens: Sequence[int]) -> I
     check_has_stack(model, "prompt")
     if noise_for(model, "prompt"):
         return install_for_images(model, settings)
+    check_reads_forward(model, "prompt")
     if all(each.causal for each in model.modules() if isinstance(each, Stack)):
         check_keeps_prefix(model, "prompt")
     if any(isinstance(each, GlobalAttention) and each.leading_globals for each in model.modules()):

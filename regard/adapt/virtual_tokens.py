@@ -174,6 +174,13 @@ def check_has_stack(model: nn.Module, kind: str) -> None:
         raise unsupported(kind, "it has no attention layers")
 
 
+def check_reads_forward(model: nn.Module, kind: str) -> None:
+    """Check that a decoder, which attends to a source, reads from left to right: only so does a prefix come first."""
+    for stack in model.modules():
+        if isinstance(stack, Stack) and not stack.causal and any(layer.cross is not None for layer in stack.layers):
+            raise unsupported(kind, "its decoder writes all tokens at once, so nothing comes before them")
+
+
 def check_keeps_prefix(model: nn.Module, kind: str) -> None:
     """Check that all attention is dense: only that can take keys before the text, and keep them."""
     check_has_stack(model, kind)

@@ -24,6 +24,24 @@ from .io import (
     print_records,
     printed_facts,
 )
+from .options import (
+    CocoFile,
+    Details,
+    Drawings,
+    Force,
+    Language,
+    Plugins,
+    Prompt,
+    RunFolder,
+    Settings,
+    Similar,
+    SpokenTask,
+    Top,
+    TranscriptFiles,
+    TranscriptFormats,
+    TuneFolder,
+    Version,
+)
 from .runner import run_app
 from .transcript_files import parse_outputs, save_transcripts
 
@@ -35,57 +53,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-RunFolder = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.")
-]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
-Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
-TuneFolder = Annotated[
-    list[str] | None,
-    typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
-Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", metavar="FILE", help="Load a .py file or module that registers a family or a task."),
-]
-Prompt = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
-]
-Top = Annotated[
-    int | None, typer.Option(metavar="K", help="Print the K most likely labels or words with probabilities.")
-]
-Similar = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
-]
-CocoFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
-]
-Drawings = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Draw the images with their detected objects into a folder.")
-]
-TranscriptFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE|DIR",
-        help="Write the transcript of a recording to a file: .srt or .vtt (subtitles), .tsv (start, end, text of the "
-        "segments), .txt (a line per segment) or .json (what --json prints). Several recordings need a folder and "
-        "--format.",
-    ),
-]
-TranscriptFormats = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="The files in the folder --out: srt, vtt, tsv, txt or json; srt,txt for two."),
-]
-Language = Annotated[
-    str | None, typer.Option(metavar="CODE", help="The language of recordings, such as de (decode.language).")
-]
-SpokenTask = Annotated[
-    str | None,
-    typer.Option("--task", metavar="NAME", help="What to do with recordings: transcribe or translate (decode.task)."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -314,6 +281,29 @@ def look(
     print("picture", out)
 
 
+@app.command()
+def align(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="SOURCE and TARGET; default: stdin with source, tab, target."),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Use the attention of a translation run, not an IBM model.")
+    ] = None,
+    symmetrize: Annotated[
+        str, typer.Option(metavar="KIND", help="grow-diag-final-and, intersect, union, forward or reverse.")
+    ] = "grow-diag-final-and",
+    iterations: Annotated[int, typer.Option(help="Of EM, for the IBM model.")] = 5,
+    gold: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Links of annotators; report the error rate to stderr.")
+    ] = None,
+) -> None:
+    """Print which words of sentence pairs are translations of each other, in Pharaoh format (0-0 1-2)."""
+    from .word_alignments import print_word_alignments
+
+    print_word_alignments(files or [], run, symmetrize, iterations, gold)
+
+
 @app.command("align-audio")
 def align_audio(
     run: RunFolder,
@@ -348,6 +338,25 @@ def convert(
     report = api.convert(run, out=out, to=to, average=average, precision=precision, data=chosen, merge=merge)
     for name, value in report.items():
         print(name, value)
+
+
+@app.command()
+def distill(
+    run: RunFolder,
+    settings: Settings = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="The texts to translate; default: data.train of the run.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to create; .tsv: sources with their targets.")] = ...,  # type: ignore[assignment]
+) -> None:
+    """Write the translations of training data, to train another model on them; run it again to continue."""
+    from .. import api
+    from ..config.run import parse_sides
+
+    chosen = None if data is None else parse_sides(data)
+    report = lambda line: print(f"regard: {line}", file=sys.stderr)  # noqa: E731
+    count = api.distill(run, parse_settings(settings or []), out=out, data=chosen, report=report)
+    print(f"lines {count}")
 
 
 @app.command("list")

@@ -10,6 +10,7 @@ from .decode import DecodeBase as DecodeBase
 from .decode import EncoderDecode as EncoderDecode
 from .decode import LanguageDecode as LanguageDecode
 from .decode import Seq2SeqDecode as Seq2SeqDecode
+from .decode import TranslateDecode as TranslateDecode
 from .merge import split_commas
 from .types import Base as Base
 from .types import Count as Count
@@ -73,6 +74,19 @@ class PairData(PackedData):
 
     locales: Annotated[tuple[str, str], BeforeValidator(as_strings)] = ("en", "de")  # of the embedded data
     examples: Positive = 20000  # embedded training pairs
+    links: str = ""  # word alignments of data.train, a file in Pharaoh format; families with fertilities read it
+    teacher: str = ""  # a run whose tokenizers are used, and which fine-tunes families with fertilities
+    teacher_weight: Share = 0.0  # of the fine-tuning losses; the paper's is 0.25
+
+    @model_validator(mode="after")
+    def _check_links(self) -> "PairData":
+        if self.teacher_weight and not self.teacher:
+            raise ValueError(
+                f"data.teacher_weight is {self.teacher_weight:g}, but no run teaches; give one with data.teacher=RUN"
+            )
+        if self.links and not self.train:
+            raise ValueError(f"data.links is {self.links}, but the embedded data need none; name data.train, too")
+        return self
 
 
 class MixData(PackedData):

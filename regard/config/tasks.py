@@ -19,6 +19,7 @@ from .schema import (
     TagData,
     TextData,
     TextEval,
+    TranslateDecode,
 )
 from .vision import DetectData, DetectDecode, ImageData, ImageDecode
 
@@ -61,7 +62,7 @@ class TaskSettings:
 
 BUILTIN = {
     "language": TaskSettings(TextData, LanguageDecode, (LOSS, PERPLEXITY, BITS_PER_BYTE, WORD_PERPLEXITY)),
-    "translate": TaskSettings(PairData, Seq2SeqDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
+    "translate": TaskSettings(PairData, TranslateDecode, (LOSS, PERPLEXITY, BLEU, CHRF, EXACT), TextEval),
     "classify": TaskSettings(LabelData, EncoderDecode, (LOSS, ACCURACY, F1), head="class"),
     "tag": TaskSettings(TagData, EncoderDecode, (LOSS, ACCURACY, F1, SPANS), head="tag"),
     "masked": TaskSettings(MaskData, EncoderDecode, (LOSS, PERPLEXITY, ACCURACY), head="words"),

@@ -12,11 +12,11 @@ from .text_lines import TextLines
 
 
 def open_pairs(
-    sides: Sequence[Sequence[str]], data: PackedData, references: bool = False, default: str = "text"
+    sides: Sequence[Sequence[str]], data: PackedData, references: bool = False, default: str = "text", links: str = ""
 ) -> TableExamples:
     """The examples in these files. With `references`, `data.columns` after the second hold further references.
 
-    `default` is the format of files with an unknown suffix.
+    `default` is the format of files with an unknown suffix. The lines of the file `links` become a third side.
     """
     if not sides or not all(sides):
         raise UserError("no data file is named; give two sides such as data.train=train.en,train.de")
@@ -27,7 +27,10 @@ def open_pairs(
                 f"text data need two sides, source and target, not {len(sides)} ({sides[0][0]} …); separate them by "
                 "a comma, as in data.train=a,b, or give one table, such as .tsv or .jsonl (data.format)"
             )
+        sides = [*sides, [links]] if links else sides
         return TableExamples(ParallelLines([TextLines(side, data.invalid) for side in sides]))
+    if links:
+        raise UserError(f"data.links is {links}, and data.train is a table; links go with two files of lines")
     if len(sides) != 1:
         raise UserError(
             f"{format} data hold both sides in one file, and {len(sides)} sides were given; join several files by a "

@@ -50,7 +50,56 @@ class BestPath:
     kind: Literal["ctc"] = "ctc"
 
 
+@dataclass(frozen=True)
+class Argmax:
+    """All tokens at once, for the likeliest fertility of every source token."""
+
+    merge_repeats: bool = False  # of all strategies of this kind: a token that follows itself is left out
+    length_penalty: float = 1.0
+    kind: Literal["argmax"] = "argmax"
+
+
+@dataclass(frozen=True)
+class Average:
+    """All tokens at once, for the mean fertility of every source token, rounded."""
+
+    merge_repeats: bool = False
+    length_penalty: float = 1.0
+    kind: Literal["average"] = "average"
+
+
+@dataclass(frozen=True)
+class NoisyParallel:
+    """The best of several translations, all tokens at once, by the score of a run that writes token by token.
+
+    The first has the likeliest fertilities; the others are samples, which depend on the input, the seed and their
+    number, and on nothing else.
+    """
+
+    teacher: str
+    samples: int = 10
+    seed: int = 1
+    merge_repeats: bool = False
+    length_penalty: float = 1.0
+    kind: Literal["npd"] = "npd"
+
+
+@dataclass(frozen=True)
+class MaskPredict:
+    """All tokens at once, `iterations` times: the least likely ones are masked and predicted again (1904.09324).
+
+    The best of the `length_beam` likeliest lengths is kept.
+    """
+
+    iterations: int = 10
+    length_beam: int = 5
+    merge_repeats: bool = False
+    length_penalty: float = 1.0
+    kind: Literal["mask-predict"] = "mask-predict"
+
+
 DecodeStrategy: TypeAlias = Greedy | Sample | Beam
+ParallelStrategy: TypeAlias = Argmax | Average | NoisyParallel | MaskPredict
 
 
 class StrategySettings(Protocol):
@@ -86,3 +135,38 @@ def strategy_from(decode: StrategySettings) -> DecodeStrategy:
         return Beam(decode.beam, decode.nbest, decode.length_penalty, decode.early_stopping)
     shape = decode.temperature, decode.top_k, decode.top_p, decode.min_p
     return Sample(*shape, decode.nbest, decode.seed, decode.length_penalty)
+
+
+class ParallelSettings(Protocol):
+    """The settings decode.* that choose a strategy of a family that writes all tokens at once."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def teacher(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def length_beam(self) -> int: ...
+    @property
+    def merge_repeats(self) -> bool: ...
+    @property
+    def length_penalty(self) -> float: ...
+
+
+def parallel_strategy_from(decode: ParallelSettings) -> ParallelStrategy:
+    """The strategy that the flat settings decode.* describe."""
+    shared = decode.merge_repeats, decode.length_penalty
+    match decode.kind:
+        case "argmax":
+            return Argmax(*shared)
+        case "average":
+            return Average(*shared)
+        case "npd":
+            return NoisyParallel(decode.teacher, decode.samples, decode.seed, *shared)
+        case _:
+            return MaskPredict(decode.iterations, decode.length_beam, *shared)

@@ -24,6 +24,8 @@ BUILTIN: dict[str, str | ModuleType] = {
     "detr": "regard.families.detr",
     "speech": "regard.families.speech",
     "whisper": "regard.families.whisper",
+    "nat": "regard.families.nat",
+    "cmlm": "regard.families.cmlm",
 }
 FAMILIES = Registry("family", BUILTIN)  # a module, or its import name
 

@@ -69,6 +69,31 @@ class Seq2SeqModel(ModelBase, TokenModel[Cache], Protocol):
     def logits(self, states: Tensor) -> Tensor: ...
 
 
+class ParallelModel(ModelBase, Protocol):
+    """A model that writes all target tokens at once. PAD stands for a masked token; END is not written."""
+
+    def encode(self, source: Inputs) -> Encoded: ...
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        """States (batch, target, width) for the input of the decoder: copies of source tokens, or masked tokens."""
+
+    def logits(self, states: Tensor) -> Tensor: ...
+
+
+class FertilityModel(ParallelModel, Protocol):
+    """A parallel model whose decoder reads each source token as often as its fertility says."""
+
+    def fertility_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, source, largest fertility + 1)"""
+
+
+class InfillModel(ParallelModel, Protocol):
+    """A parallel model whose decoder fills in masked tokens of a target of known length."""
+
+    def length_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, largest length + 1), without END"""
+
+
 class SpeechModel(Seq2SeqModel, Protocol):
     """A sequence-to-sequence model whose encoder may also predict the tokens, by CTC."""
 
@@ -150,16 +175,40 @@ def as_module(model: object) -> nn.Module:
 
 
 if TYPE_CHECKING:
-    from . import bert, bigbird, cnn, detr, generic, gpt, lm, longformer, rnn, speech, t5, transformer, vit, whisper, xl
+    from . import (
+        bert,
+        bigbird,
+        cmlm,
+        cnn,
+        detr,
+        generic,
+        gpt,
+        lm,
+        longformer,
+        nat,
+        rnn,
+        speech,
+        t5,
+        transformer,
+        vit,
+        whisper,
+        xl,
+    )  # fmt: skip
 
     _: tuple[Family, ...] = (
-        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper,
+        transformer, bert, longformer, bigbird, t5, lm, gpt, xl, rnn, cnn, vit, detr, speech, whisper, nat, cmlm,
     )  # fmt: skip
 
     def _check_seq2seq(model: transformer.Model | t5.Model | generic.Seq2Seq) -> Seq2SeqModel:
         return model
 
     def _check_speech(model: speech.Model | whisper.Model) -> SpeechModel:
+        return model
+
+    def _check_fertility(model: nat.Model) -> FertilityModel:
+        return model
+
+    def _check_infill(model: cmlm.Model) -> InfillModel:
         return model
 
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:

@@ -7,9 +7,12 @@ import datetime
 import difflib
 import hashlib
 import random
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from ..alignment.links import Links
 from ..data.examples import InMemoryExamples
 from ..errors import UserError
 
@@ -19,20 +22,62 @@ SPLITS = {0: "valid", 1: "test"}  # one of twenty dates each; the other eighteen
 OWN_DATES = ("EEEE, d MMMM y", "EEE, d MMM y", "d MMMM y", "MMM d, y", "y MMMM d")  # besides those of the locale
 PLAIN_DATE, PLAIN_TIME = "y-MM-dd", "HH:mm"  # for a locale whose own formats are all ambiguous
 
-DateFormat = Callable[[datetime.datetime], str]
+FIELDS = ("Ec", "d", "ML", "yYu", "hHKkmsabB")  # letters of patterns: weekday, day, month, year and time
+FIRST_MARK, END_MARK = 0xE000, "\uf8ff"  # private characters, which no locale uses: each field is between two
+MARKS = re.compile("[\ue000-\uf8ff]")
+
+DateFormat = Callable[[datetime.datetime], str]  # fields have marks
 Pattern = Any  # babel.dates.DateTimePattern; babel is imported on use
 Locale = Any  # babel.Locale
 
 
 def make_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str, InMemoryExamples]:
     """Pairs for train, valid and test. No date is in two splits; valid and test are the same for every seed."""
+    return {
+        split: InMemoryExamples(
+            f"embedded {locales[0]}-{locales[1]} {split} data",
+            [(MARKS.sub("", source), MARKS.sub("", target)) for source, target in pairs],
+        )
+        for split, pairs in marked_dates(locales, examples, seed).items()
+    }
+
+
+def gold_alignments(locales: tuple[str, str], examples: int, seed: int) -> dict[str, list[Links]]:
+    """For each pair of `make_dates`, the links between all words that have parts of the same field."""
+    return {
+        split: [
+            frozenset(
+                (i, j) for field, words in words_by_field(source).items() for i in words for j in others.get(field, ())
+            )
+            for source, others in ((source, words_by_field(target)) for source, target in pairs)
+        ]
+        for split, pairs in marked_dates(locales, examples, seed).items()
+    }
+
+
+def marked_dates(locales: tuple[str, str], examples: int, seed: int) -> dict[str, list[tuple[str, str]]]:
+    """The pairs of each split, with marks around their fields."""
     source, target = SourceFormats(locale(locales[0])), TargetFormat(locale(locales[1]))
     splits = {}
     for split, dates in dates_by_split(examples, seed).items():
         rng = random.Random(f"forms {split} {seed if split == 'train' else 0}")
-        name = f"embedded {locales[0]}-{locales[1]} {split} data"
-        splits[split] = InMemoryExamples(name, [date_pair(rng, day, source, target) for day in dates])
+        splits[split] = [date_pair(rng, day, source, target) for day in dates]
     return splits
+
+
+def words_by_field(marked: str) -> dict[str, set[int]]:
+    """The numbers of the white-space separated words in which each field, given by its mark, has characters."""
+    found: dict[str, set[int]] = defaultdict(set)
+    word, gap, kind = -1, True, END_MARK
+    for letter in marked:
+        if MARKS.match(letter):
+            kind = letter
+            continue
+        word += gap and not letter.isspace()
+        gap = letter.isspace()
+        if kind != END_MARK and not gap:
+            found[kind].add(word)
+    return found
 
 
 def dates_by_split(examples: int, seed: int) -> dict[str, list[datetime.date]]:
@@ -55,7 +100,7 @@ def split_of(day: datetime.date) -> str:
 def date_pair(
     rng: random.Random, day: datetime.date, source: "SourceFormats", target: "TargetFormat"
 ) -> tuple[str, str]:
-    """The target has weekday and time if the source has: it is a function of the source."""
+    """The target has weekday and time if the source has: it is a function of the source. Both have marks."""
     moment = random_time(rng, day)
     date_format, weekday = rng.choice(source.dates)
     text, timed = source.write(rng, moment, date_format)
@@ -112,8 +157,21 @@ class TargetFormat:
         return join_date_time(self.template, text, self.time(moment)) if timed else text
 
 
+class MarkedFields:
+    """The fields of a moment by their pattern, such as `MMM`, with marks."""
+
+    def __init__(self, moment: datetime.datetime, place: Locale) -> None:
+        from babel.dates import DateTimeFormat
+
+        self.fields = DateTimeFormat(moment, place)
+
+    def __getitem__(self, pattern: str) -> str:
+        kind = next((number for number, letters in enumerate(FIELDS) if pattern[0] in letters), len(FIELDS))
+        return f"{chr(FIRST_MARK + kind)}{self.fields[pattern]}{END_MARK}"
+
+
 def date_formatter(pattern: Pattern, place: Locale) -> DateFormat:
-    return lambda moment: pattern.apply(moment, place)
+    return lambda moment: str(pattern.format % MarkedFields(moment, place))
 
 
 def names_weekday(pattern: Pattern) -> bool:

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import TypeVar
 
 from ..config.schema import NEUTRAL_SAMPLING, DecodeBase
-from ..decode.strategies import Beam, BestPath, DecodeStrategy, Greedy, Sample
+from ..decode.strategies import Beam, BestPath, DecodeStrategy, Greedy, ParallelStrategy, Sample
 from ..decode.token_rules import TokenRules
 
 T = TypeVar("T")
 
 
-def strategy_settings(strategy: DecodeStrategy | BestPath | None) -> dict[str, object]:
+def strategy_settings(strategy: DecodeStrategy | BestPath | ParallelStrategy | None) -> dict[str, object]:
     """A strategy as decode.*; none: the run's own settings hold."""
     match strategy:
         case None:
@@ -22,6 +22,8 @@ def strategy_settings(strategy: DecodeStrategy | BestPath | None) -> dict[str, o
             own = {"beam": size, "nbest": n, "early_stopping": strategy.early_stopping}
         case Sample(temperature, top_k, top_p, min_p, n, seed):
             own = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "nbest": n, "seed": seed}
+        case _:
+            own = {"nbest": 1, **asdict(strategy)}
     return {**NEUTRAL_SAMPLING, "kind": strategy.kind, "length_penalty": strategy.length_penalty, **own}
 
 
@@ -31,11 +33,11 @@ def rule_settings(rules: TokenRules | None, section: type[DecodeBase]) -> dict[s
     return {name: value for name, value in asdict(rules).items() if name in known or value} if rules else {}
 
 
-def number_of_texts(strategy: DecodeStrategy | BestPath | None, settings: DecodeBase) -> int:
+def number_of_texts(strategy: DecodeStrategy | BestPath | ParallelStrategy | None, settings: DecodeBase) -> int:
     """How many texts a strategy gives; none: the one of the run's settings."""
     if strategy is None:
         return settings.nbest
-    return 1 if isinstance(strategy, Greedy | BestPath) else strategy.n
+    return strategy.n if isinstance(strategy, Beam | Sample) else 1
 
 
 def group_indices(items: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:

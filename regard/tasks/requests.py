@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from ..decode.strategies import BestPath, DecodeStrategy
+from ..decode.strategies import BestPath, DecodeStrategy, ParallelStrategy
 from ..decode.token_rules import TokenRules
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
+TranslateStrategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy, Field(discriminator="kind")]
 Ended: TypeAlias = Literal["end", "stop", "max", "context"]
 """How a continuation ends: by END, by a stop string, at max_tokens, or because the model's context is full."""
 
@@ -38,7 +39,7 @@ class TranslateRequest(Request):
     """A text to translate, for all encoder–decoder tasks."""
 
     source: str
-    strategy: Strategy | None = None
+    strategy: TranslateStrategy | None = None
     max_tokens: int | None = None  # 0: a limit from the length of the source
     prefix: str | None = None  # start of the output
     include: tuple[str, ...] | None = None  # phrases that the output must contain

@@ -19,6 +19,7 @@ class Task:
     writes: Output
     request: type  # what its predictor takes and returns
     result: type
+    alternatives: frozenset[Output] = frozenset()  # other outputs that it can use
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -26,7 +27,7 @@ class Task:
         return TASKS[self.name].metrics
 
     def fits(self, spec: ModelSpec) -> bool:
-        return self.reads <= spec.reads and self.writes in spec.writes
+        return self.reads <= spec.reads and bool({self.writes, *self.alternatives} & spec.writes)
 
     def check(self, spec: ModelSpec, name: str) -> None:
         """Refuse the family `name`, which has this spec, if it does not fit."""
@@ -47,6 +48,8 @@ OUTPUTS: dict[Output, str] = {
     "tags": "tags",
     "embedding": "an embedding",
     "boxes": "boxes",
+    "copied": "another sequence",
+    "infilled": "another sequence",
 }
 TEXT: frozenset[Modality] = frozenset({"tokens"})
 

@@ -48,11 +48,15 @@ class TextGeneration:
 
     def strategy(self, settings: DecodeBase) -> DecodeStrategy:
         """The strategy of decode.*; one that the family does not declare is refused."""
+        self.check_kind(settings)
+        return strategy_from(settings)
+
+    def check_kind(self, settings: DecodeBase) -> None:
+        """Refuse a decode.kind that the family does not declare."""
         name = self.run.model.family
         if settings.kind not in (known := family_of(name).SPEC.strategies):
             problem = f"decode.kind is {settings.kind} and model.family={name} decodes by {' or '.join(known)}"
             raise UserError(f"{problem}; use one of these")
-        return strategy_from(settings)
 
     @property
     def suppressed(self) -> list[int]:

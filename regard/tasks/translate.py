@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode, Sides
@@ -16,13 +15,12 @@ from ..data.dataset import PairDataset
 from ..data.examples import Examples
 from ..data.loader import Loader
 from ..data.pairs import open_pairs, split_references
-from ..data.sampler import sorted_batches
 from ..decode import Ensemble, Filter, Hypothesis, Suppress
 from ..decode.constraints import Constraints, ConstraintTokenizer, parse_constraints
+from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import split_sentences
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
-from ..look import CrossAttentionView, record_attention
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
@@ -31,6 +29,7 @@ from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import Tokenizer, train_tokenizer
 from ..synthetic.dates import make_dates
+from ..training.objective import Objective
 from .base import (
     Metrics,
     Processors,
@@ -47,18 +46,16 @@ from .base import (
     with_model_settings,
 )
 from .decode_settings import group_indices
-from .finite import require_finite
+from .known_targets import KnownTargets
 from .objectives import Seq2SeqObjective
-from .predictor import Answer, Predictor
+from .predictor import Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
-from .seq2seq_scoring import decoder_states, logits
-from .source_generation import TextSourceGeneration
-from .task import TEXT, Task
-from .texts import as_pairs, as_text, as_texts
+from .task import TEXT, Task, spec_of
+from .teacher import teacher_config
+from .texts import as_texts
 from .translations import (
     OWN_SETTINGS,
-    Trace,
     changed_settings,
     constraints_of,
     join_sentences,
@@ -66,13 +63,11 @@ from .translations import (
     translate_result,
 )
 
-TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult)
+TASK = Task("translate", TEXT, "target", TranslateRequest, TranslateResult, frozenset({"copied", "infilled"}))
 HEAD = "target"  # the head of a family with several heads
-END = "■"  # how details and pictures show END
-TRACE_BATCH = 16  # hypotheses of a batch whose attention weights are all kept in memory
 
 
-class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, TranslateResult]):
+class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, TranslateResult]):
     """A translation for every text; decode.nbest above 1 gives a list of them.
 
     Batch-invariant: a translation never depends on the rest of its batch.
@@ -80,6 +75,7 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
 
     sides = 2
     roles: tuple[Role, ...] = (SOURCE, TARGET)
+    validation_decode: Mapping[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
 
     def __init__(
         self,
@@ -108,7 +104,11 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
         if not decode:
             return [TranslateRequest(text, details=details) for text in items]
         constraints, settings = parse_constraints(len(items), decode, self.decode_settings)
-        return make_requests(items, settings, constraints, details)
+        return make_requests(items, settings, self.request_strategy(settings), constraints, details)
+
+    def request_strategy(self, settings: Seq2SeqDecode) -> DecodeStrategy | ParallelStrategy:
+        """The strategy of requests with these settings."""
+        return self.strategy(settings)
 
     def predict_requests(self, requests: Sequence[TranslateRequest], batch: int | None = None) -> list[TranslateResult]:
         self.refuse_adapters(requests)
@@ -122,39 +122,6 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
 
     def record(self, request: TranslateRequest, result: TranslateResult) -> Record:
         return translation_record(result)
-
-    def score(
-        self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
-    ) -> Answer:
-        """ln P(target | source), END included; with details also per token."""
-        if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], details)[0]
-        sources, targets = as_pairs(sources, targets, ("source", "target"))
-        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
-        totals = [sum(each) for each in logprobs]
-        require_finite(totals)
-        if not details:
-            return totals
-        return [
-            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
-            for total, ids, each in zip(totals, wanted, logprobs, strict=True)
-        ]
-
-    def look(self, text: str, target: str | None = None) -> CrossAttentionView:
-        """The attention weights while the model reads `text` and generates `target`, or its own translation."""
-        if not as_text(text).strip():
-            raise UserError("the text is empty and has no attention to show; give a sentence")
-        if target is not None:
-            target_ids = self.target.encode([as_text(target, "target")])[0]
-        else:
-            requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
-            (found,) = self.generate([text], settings, self.constraints(requests, settings))
-            target_ids = found[0].tokens if found else []
-        source_ids = self.source.encode([text])[0]
-        model = self._first_member
-        with record_attention(as_module(model)) as maps, torch.no_grad():
-            decoder_states(model, self.pair([source_ids], [target_ids]))
-        return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.evaluate_texts(sides)
@@ -205,64 +172,19 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
         found = iter(self._predict_texts(sentences, settings))
         return [join_sentences(part, [next(found) for _ in part], settings.length_penalty) for part in parts]
 
-    @torch.no_grad()
-    def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """The log-probability of every token of known targets and of END, in one forward pass."""
-        found: list[list[float]] = [[] for _ in sources]
-        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
-        for indices in sorted_batches(lengths, rows=self.run.decode.batch):
-            own = [targets[i] for i in indices]
-            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
-                found[i] = row
-        return found
-
-    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        batch = self.pair(sources, targets)
-        scores = logits(self.model, batch).float().log_softmax(-1)
-        chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
-        return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
-
-    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
-        """Nats per target token, END included, without label smoothing."""
-        logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
-        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
-
     def _results(
         self, requests: Sequence[TranslateRequest], found: list[list[Hypothesis]], constraints: list[Constraints]
     ) -> list[TranslateResult]:
         detailed = [(each.source, best) for each, best in zip(requests, found, strict=True) if each.details]
         sources = self.source.encode([source for source, _ in detailed]) if detailed else []
         repeated = [source for source, (_, best) in zip(sources, detailed, strict=True) for _ in best]
-        traces = iter(self._traces(repeated, [each.tokens for _, best in detailed for each in best]))
+        traces = iter(self.traces(repeated, [each.tokens for _, best in detailed for each in best]))
         results = []
         for request, best, own in zip(requests, found, constraints, strict=True):
             texts = self.target_texts(best)
             kept = [next(traces) for _ in best] if request.details else []
             results.append(translate_result(texts, best, kept, own, request.details))
         return results
-
-    @torch.no_grad()
-    def _traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
-        """Log-probabilities and alignments of finished targets, from one more forward pass."""
-        found: dict[int, Trace] = {}
-        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
-        for indices in sorted_batches(lengths, rows=TRACE_BATCH):
-            with record_attention(as_module(self._first_member)) as maps:
-                logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
-            cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
-            for row, i in enumerate(indices):
-                view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
-                found[i] = Trace(logprobs[row], view.source[:-1], view.target[:-1], view.alignment())
-        return [found[i] for i in range(len(sources))]
-
-    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
-        return CrossAttentionView([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
-
-    @property
-    def _first_member(self) -> Seq2SeqModel:
-        """The model whose attention is recorded: the first of an ensemble."""
-        first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
-        return first
 
     @staticmethod
     def ensemble(predictors: Mapping[str, "TranslatePredictor"]) -> "TranslatePredictor":
@@ -280,7 +202,7 @@ class TranslatePredictor(TextSourceGeneration, Predictor[str, TranslateRequest, 
 
 
 # Validation decodes greedily, whatever decode.* the run has.
-VALIDATION_DECODE: dict[str, Any] = {"kind": "greedy", "nbest": 1, "include": (), **NEUTRAL_SAMPLING}
+VALIDATION_DECODE = dict(TranslatePredictor.validation_decode)
 TEXT_METRICS = ("bleu", "chrf", "exact")  # of validation; TER takes longer
 
 
@@ -291,14 +213,15 @@ class TranslateJob(TrainingJob):
     splits: Mapping[str, Examples]
     tokenization: Tokenization | None = None  # of BLEU on the validation split, if train.metric needs it
     bleu_signature = ""
+    for_fertilities = False  # its objective needs word alignments, and a teacher may fine-tune it
 
     def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
         self.predictor, self.run, self.splits = predictor, predictor.run, splits
-        self.objective = Seq2SeqObjective(as_module(predictor.model), self.run.train.smoothing)
-        self.static_shapes = self.run.data.packed
         source, target, run = predictor.source, predictor.target, self.run
-        dataset = PairDataset(splits["train"], source, target, run.data, run.train, predictor.context)
-        self.loader = Loader.of(dataset)
+        self._refuse_unused_settings()
+        self.objective = self.make_objective()
+        self.static_shapes = run.data.packed
+        self.loader = Loader.of(self.make_dataset())
         if "valid" in splits and predictor.context is not None:  # fail before training, not at the first validation
             sides = [each[0] for each in splits["valid"]], [split_references(each[1])[0] for each in splits["valid"]]
             for tokenizer, texts in zip((source, target), sides, strict=True):
@@ -307,6 +230,19 @@ class TranslateJob(TrainingJob):
             references = [split_references(each[1]) for each in splits["valid"]]
             self.tokenization = choose_tokenization(references, run.eval)
             self.bleu_signature = signature("bleu", references, self.tokenization)
+
+    def _refuse_unused_settings(self) -> None:
+        for name in () if self.for_fertilities else ("links", "teacher_weight"):
+            if value := getattr(self.run.data, name, None):
+                family = self.run.model.family
+                raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
+
+    def make_objective(self) -> Objective:
+        return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
+
+    def make_dataset(self) -> PairDataset:
+        own, run = self.predictor, self.run
+        return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
 
     def describe_data(self) -> list[str]:
         return super().describe_data() + (
@@ -322,7 +258,7 @@ class TranslateJob(TrainingJob):
         metrics = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
         if self.run.train.metric in metrics:
             return metrics
-        found = self.predictor.predict(sources, **VALIDATION_DECODE)
+        found = self.predictor.predict(sources, **self.predictor.validation_decode)
         return metrics | text_metrics(found, references, TEXT_METRICS, self.tokenization)
 
 
@@ -334,24 +270,34 @@ def prepare(
     kept: Processors,
     device: torch.device,
     folder: Path | None = None,
-    kind: type[TranslatePredictor] = TranslatePredictor,
+    kind: type[TranslatePredictor] | None = None,
 ) -> TranslateJob:
     """Open the data and train the tokenizers that are not kept; writes no file."""
+    kind, job = (kind, TranslateJob) if kind else classes_of(run)
     splits = open_splits(run, kind.data_split)
     source, target = kept_tokenizer(kept, "source"), kept_tokenizer(kept, "target")
     if source is None or target is None:
-        source, target = _train_tokenizers(run, splits["train"])
+        source, target = _taught_tokenizers(run) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
-    return TranslateJob(kind(run, build_model(run), source, target, device), splits)
+    return job(kind(run, build_model(run), source, target, device), splits)
 
 
 def restore(
-    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] = TranslatePredictor
+    run: Run, folder: Path, device: torch.device, kind: type[TranslatePredictor] | None = None
 ) -> TranslatePredictor:
     """The predictor of a run folder, without the weights."""
+    kind = kind or classes_of(run)[0]
     kept = load_processors(folder)
     source, target = (restored_tokenizer(kept, side) for side in ("source", "target"))
     return kind(run, build_model(run), source, target, device)
+
+
+def classes_of(run: Run) -> tuple[type[TranslatePredictor], type[TranslateJob]]:
+    """The predictor and the job for what the family of a run writes."""
+    from .parallel_translate import PARALLEL
+
+    writes = spec_of(run.model.family).writes
+    return next((PARALLEL[output] for output in PARALLEL if output in writes), (TranslatePredictor, TranslateJob))
 
 
 def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
@@ -372,9 +318,19 @@ def with_max_vocab(run: Run) -> Run:
 def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     """A split of the data; the embedded data are dates. Test data may have several references."""
     data = run.data
-    read = lambda files: open_pairs(files, data, references=split != "train")  # noqa: E731
+    links = data.links if split == "train" else ""
+    read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, sides, read, embedded, "test.en,test.de")
+
+
+def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:
+    """Those of the teacher, if there is one."""
+    if not (name := getattr(run.data, "teacher", "")):
+        return None
+    teacher_config(name, "data.teacher")
+    kept = load_processors(Path(name))
+    return restored_tokenizer(kept, "source"), restored_tokenizer(kept, "target")
 
 
 def _train_tokenizers(run: Run, train: Examples) -> tuple[Tokenizer, Tokenizer]:

@@ -6,8 +6,9 @@ from itertools import chain
 from typing import Any
 
 from ..config.schema import Seq2SeqDecode
-from ..decode import Hypothesis, TokenRules, strategy_from
+from ..decode import Hypothesis, TokenRules
 from ..decode.constraints import ConstraintRequest, Constraints
+from ..decode.strategies import DecodeStrategy, ParallelStrategy
 from ..decode.texts import word_alignment
 from .decode_settings import rule_settings, strategy_settings
 from .notices import missing_phrase
@@ -17,11 +18,15 @@ OWN_SETTINGS = "max_tokens", "min_tokens", "repetition_penalty", "split"  # fiel
 
 
 def make_requests(
-    texts: Sequence[str], settings: Seq2SeqDecode, constraints: Sequence[ConstraintRequest], details: bool
+    texts: Sequence[str],
+    settings: Seq2SeqDecode,
+    strategy: DecodeStrategy | ParallelStrategy,
+    constraints: Sequence[ConstraintRequest],
+    details: bool,
 ) -> list[TranslateRequest]:
     """A request for every text, all with these settings."""
     shared: dict[str, Any] = {name: getattr(settings, name) for name in OWN_SETTINGS}
-    shared |= {"strategy": strategy_from(settings), "rules": TokenRules.of(settings), "details": details}
+    shared |= {"strategy": strategy, "rules": TokenRules.of(settings), "details": details}
     return [TranslateRequest(text, **shared, **each._asdict()) for text, each in zip(texts, constraints, strict=True)]
 
 

@@ -14,6 +14,7 @@ from ..families.protocols import (
     Family,
     LabelModel,
     MaskedModel,
+    ParallelModel,
     Seq2SeqModel,
     TokenModel,
 )
@@ -224,6 +225,24 @@ class TargetTokens(Writer):
         return self.model.start(self.probe.batch(self.sources[:rows]), rows, capacity)
 
 
+class ParallelTokens(EncoderSubject):
+    """Examples are sources, and the decoder reads the same tokens: one copy of each."""
+
+    @property
+    def size(self) -> int:
+        return getattr(self.config, "target_vocab", 0) or self.probe.vocab
+
+    def logits(self, inputs: Inputs) -> Tensor:
+        model = cast(ParallelModel, self.module)
+        return model.logits(model.decode(inputs, model.encode(inputs)))
+
+    def read(self, inputs: Inputs) -> Rows:
+        return split_rows(self.logits(inputs), inputs)
+
+    def packed(self, examples: Sequence[Array]) -> Rows:
+        return list(torch.split(self.logits(self.probe.pack(examples))[0], [len(each) for each in examples]))
+
+
 SUBJECTS: dict[Output, type[Subject]] = {
     "next": NextToken,
     "target": TargetTokens,
@@ -231,6 +250,8 @@ SUBJECTS: dict[Output, type[Subject]] = {
     "tags": TokenOutputs,
     "label": LabelOutput,
     "boxes": BoxOutput,
+    "copied": ParallelTokens,
+    "infilled": ParallelTokens,
 }
 
 

@@ -22,13 +22,14 @@ class RunLock:
     the message to others; one that a killed process left behind is not locked and is used again.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder.resolve() / FILE
+    def __init__(self, folder: Path, verb: str = "trained") -> None:
+        """`verb` says what the holder does, for the message to others."""
+        self.folder, self.path, self.verb = folder, folder.resolve() / FILE, verb
         self.handle = -1
 
     def __enter__(self) -> "RunLock":
         if self.path in _held:
-            raise UserError(f"{self.folder} is being trained by this process already; choose another --out")
+            raise UserError(f"{self.folder} is being {self.verb} by this process already; choose another --out")
         try:
             while not self._lock():  # the file was removed by its holder between opening and locking
                 pass
@@ -43,9 +44,8 @@ class RunLock:
         try:
             if not _try_lock(self.handle):
                 holder = os.read(self.handle, 200).decode(errors="replace") or "another process"
-                raise UserError(
-                    f"{self.folder} is being trained by {holder}; wait until it ends, stop it, or choose another --out"
-                )
+                problem = f"{self.folder} is being {self.verb} by {holder}"
+                raise UserError(f"{problem}; wait until it ends, stop it, or choose another --out")
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self.handle), os.stat(self.path)):
                     os.truncate(self.handle, 0)

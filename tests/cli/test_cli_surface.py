@@ -43,8 +43,10 @@ SURFACE = {
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
     "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
+    "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
+    "distill": ["RUN", "[KEY=VALUE]", "--data", "--out"],
     "list": [],
 }
 
@@ -176,8 +178,8 @@ def test_no_verb_prints_plain_help(capsys):
         (["trian"], "regard: there is no verb 'trian'; did you mean train?"),
         (
             ["xyzzy"],
-            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align-audio, "
-            "convert, list",
+            "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align, align-audio, "
+            "convert, distill, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),

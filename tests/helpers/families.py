@@ -104,6 +104,18 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tags": {"head": "tag", "kernel_size": 5},
         "class": {"head": "class", "pooling": "mean"},
     },
+    "nat": {
+        "paper": {},
+        "additive": {"attention": {"kind": "additive"}, "prenorm": True, "norm": {"kind": "rms"}},
+        "learned": {"positions": {"kind": "learned", "tokens": 64}, "positional": False, "feed": {"kind": "gated"}},
+        "untied": {"tied": False, "target_vocab": 61, "decoder_layers": 1, "max_fertility": 3},
+    },
+    "cmlm": {
+        "paper": {},
+        "prenorm": {"prenorm": True, "positions": {"kind": "rotary"}, "feed": {"kind": "gated"}},
+        "buckets": {"positions": {"kind": "buckets"}, "norm": {"kind": "rms"}},
+        "untied": {"tied": False, "target_vocab": 61, "decoder_layers": 1, "max_length": 9},
+    },
 }
 MEDIA_VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {

@@ -9,11 +9,10 @@ import transformers as hf
 from helpers.inputs import inputs
 from prototypes import bert
 from prototypes.checks import close, loud, ragged, stepped
-from prototypes.nat import NATDecoder
 from torch import Tensor, nn
 
 from regard.formats.huggingface.weight_names import load_weights
-from regard.parts import Cross, Inputs, Mask, slots
+from regard.parts import Inputs, Mask, slots
 
 # --- Parity with transformers: the same weights give the same numbers ------------------------------------------------
 
@@ -85,21 +84,6 @@ def test_packed_source_and_target_equal_separate() -> None:
     a, b, c, d = (torch.randint(50, (1, tokens)) for tokens in (9, 6, 5, 4))
     separate = [model(inputs(source), inputs(target)) for source, target in ((a, c), (b, d))]
     close(model(packed(a, b), packed(c, d)), torch.cat(separate, 1))
-
-
-# --- The non-autoregressive layer ------------------------------------------------------------------------------------
-
-
-def test_nat_excludes_own_position() -> None:
-    model, x, memory = NATDecoder(50, 32, 1, 4, 64).eval(), torch.randn(1, 6, 32), torch.randn(1, 5, 32)
-    attention, values = model.stack.layers[0].attention, torch.randn(1, 6, 32)
-    other = values.clone()
-    other[0, 2] += 1
-    change = attention(x, x, values, Mask(exclude_self=True)) - attention(x, x, other, Mask(exclude_self=True))
-    assert change[0, 2].abs().max() == 0
-    assert change[0, 3].abs().max() > 0
-    whole = model(x, Mask(key_valid=ragged([4], 6)), Cross(memory, Mask()))
-    close(whole[:, :4], model(x[:, :4], Mask(), Cross(memory, Mask())))
 
 
 # --- Compiled whole, and checkpointed --------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ def test_only_injected_parameters_are_trained(pair):
     loss.backward()
     zeros = ("tune.decoder.layers.0.attention.",) if pair[0][0] == "detr" else ()  # its input is zeros, as in the paper
     zeros += ("tune.ctc.",) if pair[0][0] == "speech" else ()  # the decoder does without
+    zeros += ("tune.fertility.", "tune.length.") if pair[0][0] in ("nat", "cmlm") else ()  # so does theirs
     zeros += ("tune.anchors.",) if pair[0] == ("detr", "proposed") else ()  # the choice of boxes has no gradient
     for name, each in model.named_parameters():
         trained = name.startswith("tune.")
@@ -298,7 +299,7 @@ def test_unsupported_methods_are_refused(case, method):
     model = plain_model(case)
     with pytest.raises(
         UserError,
-        match=f"tune.kind={method} does not work with this model: (its attention|its first token|it has no linear)",
+        match=f"tune.kind={method} does not work with this model: (its attention|its first token|its decoder|it has no linear)",
     ):
         tune.attach(model, METHODS[method])
 

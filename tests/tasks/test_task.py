@@ -13,7 +13,7 @@ from regard.tasks import task_module
 from regard.tasks.task import spec_of
 
 FITTING = {
-    "translate": "transformer t5 rnn cnn",
+    "translate": "transformer t5 rnn cnn nat cmlm",
     "text2text": "transformer t5 rnn cnn",
     "spans": "transformer t5 rnn cnn",
     "language": "lm gpt xl rnn cnn",

@@ -1,0 +1,1 @@
+"""Word alignment of sentence pairs: the IBM model, symmetrization, and the Pharaoh format."""

@@ -1,0 +1,57 @@
+"""Arguments and options that verbs share, or that would hide the verb."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunFolder = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run folder, a Hugging Face folder, a GGUF file, or org/name of the hub.")
+]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")]
+Version = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
+TuneFolder = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
+Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE", help="Load a .py file or module that registers a family or a task."),
+]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Continue this text and stream the output (language models).")
+]
+Top = Annotated[
+    int | None, typer.Option(metavar="K", help="Print the K most likely labels or words with probabilities.")
+]
+Similar = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Rank the lines of FILE by similarity to every input line.")
+]
+CocoFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the detected objects as a COCO result array (.json).")
+]
+Drawings = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Draw the images with their detected objects into a folder.")
+]
+TranscriptFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE|DIR",
+        help="Write the transcript of a recording to a file: .srt or .vtt (subtitles), .tsv (start, end, text of the "
+        "segments), .txt (a line per segment) or .json (what --json prints). Several recordings need a folder and "
+        "--format.",
+    ),
+]
+TranscriptFormats = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="The files in the folder --out: srt, vtt, tsv, txt or json; srt,txt for two."),
+]
+Language = Annotated[
+    str | None, typer.Option(metavar="CODE", help="The language of recordings, such as de (decode.language).")
+]
+SpokenTask = Annotated[
+    str | None,
+    typer.Option("--task", metavar="NAME", help="What to do with recordings: transcribe or translate (decode.task)."),
+]

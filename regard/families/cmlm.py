@@ -1,0 +1,113 @@
+"""The conditional masked language model of Mask-Predict (1904.09324): it fills in all masked target tokens at once.
+
+The encoder predicts the length of the target. The decoder reads a target in both directions, with some or all of its
+tokens masked.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Count, Positive, Share
+from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
+from ..parts.init import glorot, initialize, normal, ones, zeros
+from ..parts.pooling import pool
+from .spec import TOKENS, ModelSpec
+
+Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
+Positions = Annotated[slots.Sinusoid | slots.Learned | slots.Rotary | slots.Buckets, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["cmlm"] = "cmlm"
+    size: str = "small"
+    vocab: Count = 0  # of the source; 0: the tokenizer's size
+    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
+    width: Positive = 512
+    heads: Positive = 8
+    layers: Positive = 6
+    decoder_layers: Count = 0  # 0: equal to `layers`
+    inner: Positive = 2048
+    dropout: Share = 0.1
+    prenorm: bool = False  # the norm comes first; in the paper last
+    tied: bool = True  # the head shares the target embeddings
+    scaled: bool = True  # embeddings × √width
+    max_length: Positive = 256  # tokens of a target, without END
+    attention: Attention = slots.Dense()
+    positions: Positions = slots.Sinusoid()
+    feed: Feed = slots.Feed()
+    norm: Norm = slots.LayerNorm()
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "Config":
+        slots.check_widths(self.width, self.heads, self.positions)
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
+    "small": {"width": 256, "heads": 4, "layers": 3, "inner": 1024},
+    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
+    "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
+}
+SPEC = ModelSpec(TOKENS, frozenset({"infilled"}), ("mask-predict",))
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.scale = c.width**0.5 if c.scaled else 1.0
+        self.source = nn.Embedding(c.vocab, c.width)
+        self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
+        self.dropout = Dropout(c.dropout)
+        norm = partial(c.norm.build, c.width)
+        residual = lambda: Residual(norm(), c.prenorm, c.dropout)  # noqa: E731
+        attend, feed = partial(c.attention.build, c.width, c.heads), partial(c.feed.build, c.width, c.inner)
+        self.encoder = Stack(
+            [Layer(attend(), feed(), residual) for _ in range(c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        self.decoder = Stack(
+            [Layer(attend(), feed(), residual, cross=attend()) for _ in range(c.decoder_layers or c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        self.length = nn.Linear(c.width, c.max_length + 1)
+        self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
+        initialize(self, INITIAL | {r"(source|target|head|length|.*table)\.weight": normal(c.width**-0.5)})
+        if c.tied:
+            self.head.weight = self.target.weight
+
+    def encode(self, source: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
+        states: Tensor = self.encoder(self.dropout(x), source.mask())
+        return Encoded(states, source.valid, source.segments)
+
+    def length_logits(self, encoded: Encoded) -> Tensor:
+        """From the mean of the states; the paper has a token LENGTH before the source instead."""
+        logits: Tensor = self.length(pool(encoded.states, encoded.valid, "mean"))
+        return logits  # (batch, max_length + 1)
+
+    def decode(self, target: Inputs, encoded: Encoded) -> Tensor:
+        x = self.decoder.add_positions(self.target(target.values) * self.scale, target.positions)
+        states: Tensor = self.decoder(self.dropout(x), target.mask(), encoded.cross(target))
+        return states  # (batch, target, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
+
+    def forward(self, source: Inputs, target: Inputs) -> Tensor:
+        return self.logits(self.decode(target, self.encode(source)))
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r".*(query|key|value|out|into|gate|score)\.weight": glorot,
+}

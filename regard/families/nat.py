@@ -1,0 +1,166 @@
+"""The non-autoregressive Transformer (1711.02281): it writes all target tokens at once.
+
+The encoder predicts the fertility of every source token: how many target tokens it gives. The decoder reads each source
+token that many times, and replaces all copies together.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..config.schema import Base, Count, Positive, Share
+from ..parts import (
+    Attention,
+    Cross,
+    Dropout,
+    Encoded,
+    FeedForward,
+    Inputs,
+    Layer,
+    LayerCache,
+    Mask,
+    PositionTerms,
+    Residual,
+    SinusoidPositions,
+    Stack,
+    slots,
+)
+from ..parts.init import glorot, initialize, normal, ones, zeros
+from .spec import TOKENS, ModelSpec
+
+AttentionSlot = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
+Positions = Annotated[slots.Sinusoid | slots.Learned, Field(discriminator="kind")]
+Feed = Annotated[slots.Feed | slots.Gated, Field(discriminator="kind")]
+Norm = Annotated[slots.LayerNorm | slots.RMSNorm, Field(discriminator="kind")]
+
+
+class Config(Base):
+    family: Literal["nat"] = "nat"
+    size: str = "small"
+    vocab: Count = 0  # of the source; 0: the tokenizer's size
+    target_vocab: Count = 0  # 0: source and target share one vocabulary and one embedding table
+    width: Positive = 512
+    heads: Positive = 8
+    layers: Positive = 6
+    decoder_layers: Count = 0  # 0: equal to `layers`
+    inner: Positive = 2048
+    dropout: Share = 0.1
+    prenorm: bool = False  # the norm comes first; in the paper last
+    tied: bool = True  # the head shares the target embeddings
+    scaled: bool = True  # embeddings × √width
+    max_fertility: Positive = 50  # copies of a source token
+    positional: bool = True  # decoder layers have positional attention
+    attention: AttentionSlot = slots.Dense()
+    positions: Positions = slots.Sinusoid()
+    feed: Feed = slots.Feed()
+    norm: Norm = slots.LayerNorm()
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "Config":
+        slots.check_widths(self.width, self.heads, self.positions)
+        return self
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "layers": 2, "inner": 256},
+    "small": {"width": 256, "heads": 4, "layers": 3, "inner": 1024},
+    "base": {"width": 512, "heads": 8, "layers": 6, "inner": 2048},
+    "big": {"width": 1024, "heads": 16, "layers": 6, "inner": 4096, "dropout": 0.3},
+}
+SPEC = ModelSpec(TOKENS, frozenset({"copied"}), ("argmax", "average", "npd"))
+
+
+class PositionalLayer(Layer):
+    """A decoder layer with positional attention: queries and keys are position vectors, values are hidden states."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        feed: FeedForward,
+        residual: Callable[[], Residual],
+        cross: Attention,
+        order: Attention,
+        width: int,
+    ) -> None:
+        super().__init__(attention, feed, residual, cross)
+        self.order, self.order_residual, self.vectors = order, residual(), SinusoidPositions(width)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        position_terms: PositionTerms,
+        layer_cache: LayerCache | None = None,
+        cross: Cross | None = None,
+        index: int = 0,
+    ) -> Tensor:
+        assert cross is not None and self.cross_residual is not None and self.feed_residual is not None
+        x = self.attention_residual(x, lambda y: self.attention(y, y, y, mask, position_terms))
+        places = mask.query_key_positions(x.size(1), x.size(1), x.device)[0]
+        vectors = mask.cached("order vectors", lambda: self.vectors.vectors(places).expand(x.shape).to(x.dtype))
+        whole = mask.cached("order mask", lambda: mask.replace(exclude_self=False).memoized())
+        x = self.order_residual(x, lambda y: self.order(vectors, vectors, y, whole))
+        x = self.cross_residual(x, lambda y: self.cross_attend(y, cross, index))
+        x = self.feed_residual(x, lambda y: self.feed_forward(y, mask))
+        return x
+
+
+class Model(nn.Module):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.scale = c.width**0.5 if c.scaled else 1.0
+        self.source = nn.Embedding(c.vocab, c.width)
+        self.target = nn.Embedding(c.target_vocab, c.width) if c.target_vocab else self.source
+        self.dropout = Dropout(c.dropout)
+        norm = partial(c.norm.build, c.width)
+        residual = lambda: Residual(norm(), c.prenorm, c.dropout)  # noqa: E731
+        attend, feed = partial(c.attention.build, c.width, c.heads), partial(c.feed.build, c.width, c.inner)
+        self.encoder = Stack(
+            [Layer(attend(), feed(), residual) for _ in range(c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        layer: Callable[[], Layer] = lambda: Layer(attend(), feed(), residual, attend())  # noqa: E731
+        if c.positional:
+            layer = lambda: PositionalLayer(attend(), feed(), residual, attend(), attend(), c.width)  # noqa: E731
+        self.decoder = Stack(
+            [layer() for _ in range(c.decoder_layers or c.layers)],
+            norm() if c.prenorm else None,
+            c.positions.build(c.width, c.heads, causal=False),
+        )
+        self.fertility = nn.Linear(c.width, c.max_fertility + 1)
+        self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
+        initialize(self, INITIAL | {r"(source|target|head|fertility|.*table)\.weight": normal(c.width**-0.5)})
+        if c.tied:
+            self.head.weight = self.target.weight
+
+    def encode(self, source: Inputs) -> Encoded:
+        x = self.encoder.add_positions(self.source(source.values) * self.scale, source.positions)
+        states: Tensor = self.encoder(self.dropout(x), source.mask())
+        return Encoded(states, source.valid, source.segments)
+
+    def fertility_logits(self, encoded: Encoded) -> Tensor:
+        logits: Tensor = self.fertility(encoded.states)
+        return logits  # (batch, source, max_fertility + 1)
+
+    def decode(self, copies: Inputs, encoded: Encoded) -> Tensor:
+        x = self.decoder.add_positions(self.source(copies.values) * self.scale, copies.positions)
+        states: Tensor = self.decoder(self.dropout(x), copies.mask().replace(exclude_self=True), encoded.cross(copies))
+        return states  # (batch, copies, width)
+
+    def logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
+        return logits  # (…, vocab)
+
+    def forward(self, source: Inputs, copies: Inputs) -> Tensor:
+        return self.logits(self.decode(copies, self.encode(source)))
+
+
+INITIAL = {
+    r".*norm\.weight": ones,
+    r".*bias": zeros,
+    r".*(query|key|value|out|into|gate|score)\.weight": glorot,
+}

@@ -1,0 +1,39 @@
+"""Fertilities of source tokens: copies of a source, and the likeliest fertilities for a target of known length."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def copy_tokens(tokens: Tensor, fertilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat each of tokens (rows, source) as often as its fertility says; with what is valid, both (rows, copies)."""
+    ends = fertilities.cumsum(1)
+    totals = ends[:, -1:]
+    places = torch.arange(int(totals.max()), device=tokens.device).expand(len(tokens), -1)
+    index = torch.searchsorted(ends, places.contiguous(), right=True).clamp(max=tokens.size(1) - 1)
+    return tokens.gather(1, index), places < totals
+
+
+def best_fertilities(logprobs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest fertilities (rows, source) that add up to the lengths (rows,), and their log-probability (rows,).
+
+    `logprobs` (rows, source, classes) is 0 for fertility 0 of padding and minus infinity for all others. If a target is
+    longer than the classes allow, the first token takes the rest.
+    """
+    rows, size, classes = logprobs.shape
+    room = ((logprobs > -torch.inf).sum(2) - 1).sum(1)
+    wanted = torch.minimum(lengths, room)
+    longest = int(wanted.max()) if rows else 0
+    best = logprobs.new_full((rows, longest + 1), -torch.inf)  # of the tokens so far, by their sum
+    best[:, 0] = 0.0
+    choices = []
+    for token in range(size):
+        before = F.pad(best, (classes - 1, 0), value=-torch.inf).unfold(1, classes, 1).flip(2)  # [:, sum, fertility]
+        best, choice = (before + logprobs[:, token, None]).max(2)
+        choices.append(choice)
+    left, found = wanted.clone(), torch.zeros(rows, size, dtype=torch.long, device=logprobs.device)
+    for token in reversed(range(size)):
+        found[:, token] = choices[token].gather(1, left[:, None])[:, 0]
+        left -= found[:, token]
+    found[:, 0] += lengths - wanted
+    return found, best.gather(1, wanted[:, None])[:, 0]

@@ -1,0 +1,129 @@
+"""What a translation model says about given targets: probabilities, attention weights and word alignments."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from ..alignment.links import Links, Symmetrization
+from ..data.sampler import sorted_batches
+from ..decode import Ensemble
+from ..decode.constraints import parse_constraints
+from ..errors import UserError
+from ..families.protocols import Seq2SeqModel, as_module
+from ..look import CrossAttentionView, record_attention
+from .attention_alignment import attention_links
+from .finite import require_finite
+from .predictor import Answer
+from .seq2seq_scoring import logits
+from .source_generation import TextSourceGeneration
+from .texts import as_pairs, as_text
+from .translations import Trace
+
+END = "■"  # how details and pictures show END
+ALIGN_CHUNK = 256  # pairs that are aligned together
+TRACE_BATCH = 16  # targets of a batch whose attention weights are all kept in memory
+
+
+class KnownTargets(TextSourceGeneration):
+    """Score, look at and align pairs of a source and its target."""
+
+    def score(
+        self, sources: str | Iterable[str], targets: str | Iterable[str] | None = None, details: bool = False
+    ) -> Answer:
+        """ln P(target | source), END included; with details also per token."""
+        if isinstance(sources, str) and isinstance(targets, str):
+            return self.score([sources], [targets], details)[0]
+        sources, targets = as_pairs(sources, targets, ("source", "target"))
+        logprobs = self.logprobs(self.source.encode(sources), wanted := self.target.encode(targets))
+        totals = [sum(each) for each in logprobs]
+        require_finite(totals)
+        if not details:
+            return totals
+        return [
+            {"score": total, "pieces": [*self.target.pieces(ids), END], "logprobs": each}
+            for total, ids, each in zip(totals, wanted, logprobs, strict=True)
+        ]
+
+    def look(self, text: str, target: str | None = None) -> CrossAttentionView:
+        """The attention weights while the model reads `text` and generates `target`, or its own translation."""
+        if not as_text(text).strip():
+            raise UserError("the text is empty and has no attention to show; give a sentence")
+        if target is not None:
+            target_ids = self.target.encode([as_text(target, "target")])[0]
+        else:
+            requests, settings = parse_constraints(1, {"nbest": 1}, self.decode_settings)
+            (found,) = self.generate([text], settings, self.constraints(requests, settings))
+            target_ids = found[0].tokens if found else []
+        source_ids = self.source.encode([text])[0]
+        with record_attention(as_module(self._first_member)) as maps, torch.no_grad():
+            self._target_logprobs([source_ids], [target_ids])
+        return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], kind: Symmetrization = "grow-diag-final-and"
+    ) -> list[Links]:
+        """Links between the white-space separated words of texts and their translations, by cross-attention."""
+        sources, targets = as_pairs(sources, targets, ("source", "target"))
+        encoded = self.source.encode(sources), self.target.encode(targets)
+        return [attention_links(view, kind) for _, view in self._views(*encoded)]
+
+    def align_chunks(self, pairs: Iterable[tuple[str, str]], kind: Symmetrization) -> Iterator[Links]:
+        """`align` for any number of pairs, of which few are in memory."""
+        while chunk := list(islice(pairs := iter(pairs), ALIGN_CHUNK)):
+            yield from self.align([source for source, _ in chunk], [target for _, target in chunk], kind)
+
+    @torch.no_grad()
+    def logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """The log-probability of every token of known targets and of END, in one forward pass."""
+        found: list[list[float]] = [[] for _ in sources]
+        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
+        for indices in sorted_batches(lengths, rows=self.run.decode.batch):
+            own = [targets[i] for i in indices]
+            for i, row in zip(indices, self._target_logprobs([sources[i] for i in indices], own), strict=True):
+                found[i] = row
+        return found
+
+    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        batch = self.pair(sources, targets)
+        scores = logits(self.model, batch).float().log_softmax(-1)
+        chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
+        return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
+
+    def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
+        """Nats per target token, END included, without label smoothing."""
+        logprobs = self.logprobs(self.source.encode(list(sources)), self.target.encode(list(targets)))
+        return -sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+
+    def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
+        """Log-probabilities and alignments of finished targets, from one more forward pass."""
+        return [
+            Trace(logprobs, view.source[:-1], view.target[:-1], view.alignment())
+            for logprobs, view in self._views(sources, targets)
+        ]
+
+    @torch.no_grad()
+    def _views(
+        self, sources: list[list[int]], targets: list[list[int]]
+    ) -> Iterator[tuple[list[float], CrossAttentionView]]:
+        """The log-probabilities of known targets, and their cross-attention, in order."""
+        found: dict[int, tuple[list[float], CrossAttentionView]] = {}
+        lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
+        for indices in sorted_batches(lengths, rows=TRACE_BATCH):
+            with record_attention(as_module(self._first_member)) as maps:
+                logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
+            cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
+            for row, i in enumerate(indices):
+                view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
+                found[i] = logprobs[row], view
+        return (found[i] for i in range(len(sources)))
+
+    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
+        return CrossAttentionView([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
+
+    @property
+    def _first_member(self) -> Seq2SeqModel:
+        """The model whose attention is recorded: the first of an ensemble."""
+        first: Seq2SeqModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
+        return first

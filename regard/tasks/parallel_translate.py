@@ -1,0 +1,318 @@
+"""Translation by families that write all tokens at once."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..config.decode import TranslateDecode
+from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
+from ..data.collate import pad_tokens
+from ..data.dataset import PairDataset
+from ..data.sampler import sorted_batches
+from ..decode import Hypothesis, parallel
+from ..decode.constraints import ConstraintRequest, Constraints
+from ..decode.sample import sample_keys
+from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
+from ..decode.token_rules import TokenRules
+from ..errors import UserError
+from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
+from ..families.spec import Output
+from ..look import CrossAttentionView
+from ..parts import Encoded
+from ..parts.fertility import best_fertilities, copy_tokens
+from ..parts.inputs import Inputs
+from ..training.objective import Objective
+from .base import vocabulary
+from .finite import require_finite
+from .known_targets import KnownTargets
+from .parallel_data import FertilityDataset, InfillDataset, pad_target
+from .parallel_objectives import FertilityObjective, InfillObjective, TaughtFertilityObjective
+from .source_generation import SourceInputs
+from .teacher import open_teacher
+from .translate import TranslateJob, TranslatePredictor
+
+
+class ParallelPredictor(TranslatePredictor):
+    """A translation for every text, all tokens at once.
+
+    In scores of known targets, END has the log-probability of what decides the length.
+    """
+
+    @property
+    def parallel_model(self) -> ParallelModel:
+        return cast(ParallelModel, self.model)
+
+    @property
+    def hidden(self) -> Tensor:
+        """Tokens that are never written."""
+        return torch.tensor([*self.suppressed, self.target.end], device=self.device)
+
+    def request_strategy(self, settings: Seq2SeqDecode) -> ParallelStrategy:
+        self.check_kind(settings)
+        assert isinstance(settings, TranslateDecode)
+        return parallel_strategy_from(settings)
+
+    def search(
+        self, items: Sequence[str], settings: Seq2SeqDecode, constraints: list[Constraints] | None = None
+    ) -> list[list[Hypothesis]]:
+        strategy = self.request_strategy(settings)
+        self._refuse_token_settings(settings)
+        filled = [i for i, item in enumerate(items) if not self.is_empty(item)]
+        sources = self.sources([items[i] for i in filled])
+        found: list[list[Hypothesis]] = [[] for _ in items]
+        lengths = [each.inputs.values.size(1) for each in sources]
+        for indices in sorted_batches(lengths, rows=max(settings.batch // self.candidates(strategy), 1)):
+            some = [sources[i] for i in indices]
+            limits = [self._limit(each.max_tokens, settings, Constraints()) for each in some]
+            for i, best in zip(indices, self._search_batch(some, limits, strategy), strict=True):
+                found[filled[i]] = [best]
+        return found
+
+    @torch.no_grad()
+    def _search_batch(
+        self, sources: Sequence[SourceInputs], limits: Sequence[int], strategy: ParallelStrategy
+    ) -> list[Hypothesis]:
+        rows = [each.inputs.values[0].numpy() for each in sources]
+        source = pad_tokens(rows, self.source.pad).to(self.device)
+        encoded = self.parallel_model.encode(source)
+        texts = [each.key or "" for each in sources]
+        found = self.write(source, encoded, texts, torch.tensor(limits, device=self.device), strategy)
+        require_finite([each.logprob for each in found])
+        return found
+
+    @abstractmethod
+    def write(
+        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+    ) -> list[Hypothesis]:
+        """The translation of every row, of at most `limits` (rows,) tokens."""
+
+    @abstractmethod
+    def candidates(self, strategy: ParallelStrategy) -> int:
+        """How many translations of a text are written together."""
+
+    def constraints(self, requests: list[ConstraintRequest], settings: Seq2SeqDecode) -> None:
+        for request in requests:
+            self._refuse(request._asdict(), ConstraintRequest()._asdict())
+
+    def _refuse_token_settings(self, settings: Seq2SeqDecode) -> None:
+        """Refuse settings that need the tokens before a token."""
+        rules = {field.name: field.default for field in fields(TokenRules)}
+        plain = {"min_tokens": 0, "repetition_penalty": 1.0, **rules}
+        self._refuse({name: getattr(settings, name, none) for name, none in plain.items()}, plain)
+
+    def _refuse(self, given: Mapping[str, object], plain: Mapping[str, object]) -> None:
+        for name, value in given.items():
+            if value != plain[name]:
+                raise UserError(
+                    f"decode.{name} is {value!r}, but model.family={self.run.model.family} writes all tokens at once; "
+                    "leave it out, or use a family that writes token by token"
+                )
+
+    def _stream_one(self, text: str, settings: Seq2SeqDecode, constraints: Constraints) -> Iterator[str]:
+        (found,) = self.generate([text], settings, None)
+        yield from filter(None, self.target_texts(found))
+
+    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
+        """END, which is not written, has no weights."""
+        ended = {path: F.pad(each, (0, 0, 0, len(target) + 1 - each.size(-2))) for path, each in maps.items()}
+        return super()._view(source, target, ended)
+
+    def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        self.refuse_long(sources + targets)
+        rows = [torch.tensor([*each, self.source.end]).numpy() for each in sources]
+        source = pad_tokens(rows, self.source.pad).to(self.device)
+        encoded = self.parallel_model.encode(source)
+        lengths = torch.tensor(list(map(len, targets)), device=self.device)
+        inputs, ends = self.known_inputs(source, encoded, lengths)
+        labels = pad_target([torch.tensor(each, dtype=torch.long).numpy() for each in targets], 0).to(self.device)
+        logits = self.parallel_model.logits(self.parallel_model.decode(inputs, encoded)).float()
+        chosen = logits.log_softmax(-1).gather(-1, labels.values[..., None])[..., 0].tolist()
+        return [[*row[: len(y)], end] for row, y, end in zip(chosen, targets, ends.tolist(), strict=True)]
+
+    @abstractmethod
+    def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
+        """What the decoder reads for targets of these lengths, and the log-probability (rows,) of each length."""
+
+    @staticmethod
+    def ensemble(predictors: Mapping[str, TranslatePredictor]) -> TranslatePredictor:
+        raise UserError(
+            f"{' and '.join(predictors)} write all tokens at once and cannot form an ensemble; use one of them"
+        )
+
+
+class FertilityPredictor(ParallelPredictor):
+    """Copies of the source, as many as the predicted fertilities, become the translation."""
+
+    validation_decode: Mapping[str, Any] = {"kind": "argmax", "nbest": 1, **NEUTRAL_SAMPLING}
+
+    @property
+    def fertility_model(self) -> FertilityModel:
+        return cast(FertilityModel, self.model)
+
+    def candidates(self, strategy: ParallelStrategy) -> int:
+        return strategy.samples if isinstance(strategy, NoisyParallel) else 1
+
+    def write(
+        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+    ) -> list[Hypothesis]:
+        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
+        if isinstance(strategy, NoisyParallel):
+            return self._write_samples(source, encoded, texts, limits, strategy, logprobs)
+        assert isinstance(strategy, Argmax | Average)
+        choose = parallel.mean_fertilities if isinstance(strategy, Average) else parallel.likeliest_fertilities
+        fertilities = parallel.limit_fertilities(choose(logprobs), limits)
+        found = parallel.write_copies(self.fertility_model, source, encoded, fertilities, self.hidden)
+        return [parallel.hypothesis(*each, strategy.length_penalty, strategy.merge_repeats) for each in found]
+
+    def _write_samples(
+        self,
+        source: Inputs,
+        encoded: Encoded,
+        texts: list[str],
+        limits: Tensor,
+        strategy: NoisyParallel,
+        logprobs: Tensor,
+    ) -> list[Hypothesis]:
+        """The sample that the teacher finds likeliest, with the teacher's score."""
+        count = strategy.samples
+        keys = sample_keys(texts, count, strategy.seed, self.device)
+        fertilities = parallel.sampled_fertilities(logprobs, keys).flatten(0, 1)
+        fertilities = parallel.limit_fertilities(fertilities, limits.repeat_interleave(count))
+        copies = Inputs("tokens", source.values.repeat_interleave(count, 0))
+        repeated = parallel.repeat_rows(encoded, count)
+        found = parallel.write_copies(self.fertility_model, copies, repeated, fertilities, self.hidden)
+        tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in found]
+        scores = self._teacher_scores([text for text in texts for _ in range(count)], tokens, strategy)
+        best = parallel.likeliest(torch.tensor(scores).view(-1, count)).tolist()
+        chosen = [number * count + own for number, own in enumerate(best)]
+        return [Hypothesis(tokens[i], scores[i], found[i][1], True) for i in chosen]
+
+    def _teacher_scores(self, texts: list[str], tokens: list[list[int]], strategy: NoisyParallel) -> list[float]:
+        """Σ log p / length^length_penalty of every translation; equal ones of a text are scored once."""
+        pairs = list(zip(texts, self.target.decode(tokens), strict=True))
+        different = list(dict.fromkeys(pairs))
+        teacher = self.teacher(strategy.teacher)
+        encoded = (
+            tokenizer.encode(list(side))
+            for tokenizer, side in zip((teacher.source, teacher.target), zip(*different, strict=True), strict=True)
+        )
+        logprobs = teacher.logprobs(*encoded)
+        scores = [sum(each) / len(each) ** strategy.length_penalty for each in logprobs]
+        known = dict(zip(different, scores, strict=True))
+        return [known[pair] for pair in pairs]
+
+    def teacher(self, name: str) -> KnownTargets:
+        """The run that scores samples; it stays in memory."""
+        known: dict[str, KnownTargets] = self.__dict__.setdefault("_teachers", {})
+        if name not in known:
+            known[name] = open_teacher(name, self.device)
+        return known[name]
+
+    def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
+        """Copies by the likeliest fertilities that add up to the length."""
+        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
+        fertilities, ends = best_fertilities(logprobs, lengths)
+        values, valid = copy_tokens(source.values, fertilities)
+        if not values.size(1):
+            values, valid = source.values[:, :1], torch.zeros_like(source.values[:, :1], dtype=torch.bool)
+        return Inputs("tokens", values, valid), ends
+
+
+class InfillPredictor(ParallelPredictor):
+    """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
+
+    validation_decode: Mapping[str, Any] = {"kind": "mask-predict", "nbest": 1, **NEUTRAL_SAMPLING}
+
+    @property
+    def infill_model(self) -> InfillModel:
+        return cast(InfillModel, self.model)
+
+    def candidates(self, strategy: ParallelStrategy) -> int:
+        assert isinstance(strategy, MaskPredict)
+        return strategy.length_beam
+
+    def write(
+        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+    ) -> list[Hypothesis]:
+        assert isinstance(strategy, MaskPredict)
+        model = self.infill_model
+        lengths = parallel.likeliest_lengths(model.length_logits(encoded), limits, strategy.length_beam)
+        rows, beam = lengths.shape
+        repeated, pad = parallel.repeat_rows(encoded, beam), self.target.pad
+        tokens, logprobs = parallel.mask_predict(
+            model, repeated, lengths.flatten(), strategy.iterations, pad, self.hidden
+        )
+        totals = logprobs.double().sum(1).view(rows, beam)
+        best = parallel.likeliest(totals / lengths**strategy.length_penalty)
+        found = zip(best.tolist(), lengths.tolist(), totals.tolist(), tokens.view(rows, beam, -1).tolist(), strict=True)
+        return [
+            parallel.hypothesis(own[i][: length[i]], total[i], strategy.length_penalty, strategy.merge_repeats)
+            for i, length, total, own in found
+        ]
+
+    def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
+        """All tokens masked."""
+        places = torch.arange(max(int(lengths.max()), 1), device=lengths.device)
+        valid = places < lengths[:, None]
+        logprobs = self.infill_model.length_logits(encoded).float().log_softmax(-1)
+        ends = logprobs.gather(1, lengths.clamp(max=logprobs.size(1) - 1)[:, None])[:, 0]
+        return Inputs("tokens", torch.full_like(valid, self.target.pad, dtype=torch.long), valid), ends
+
+
+class FertilityJob(TranslateJob):
+    """Pairs with the fertilities of their source tokens."""
+
+    for_fertilities = True
+
+    def make_objective(self) -> Objective:
+        own, run = self.predictor, self.run
+        weight = run.data.teacher_weight
+        if not weight:
+            return FertilityObjective(own.module, run.train.smoothing)
+        teacher = open_teacher(run.data.teacher, own.device, "data.teacher")
+        for side, mine, theirs in (("source", own.source, teacher.source), ("target", own.target, teacher.target)):
+            if vocabulary(mine) != vocabulary(theirs):
+                raise UserError(
+                    f"{run.data.teacher} has another {side} vocabulary than this run and cannot fine-tune it; train "
+                    "the run that it starts from with data.teacher, too"
+                )
+        judge, start = as_module(teacher.model), own.target.start
+        contexts = [each for each in (own.context, teacher.context) if each is not None]
+        longest = min(contexts) if contexts else None
+        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start, longest)
+
+    def make_dataset(self) -> PairDataset:
+        own, run = self.predictor, self.run
+        refuse_packed(run.data.packed, run.model.family)
+        sides = own.source, own.target, run.data, run.train, own.context
+        return FertilityDataset(self.splits["train"], *sides, run.model.max_fertility)
+
+
+class InfillJob(TranslateJob):
+    """Pairs with masked target tokens."""
+
+    def make_objective(self) -> Objective:
+        return InfillObjective(self.predictor.module, self.run.train.smoothing)
+
+    def make_dataset(self) -> PairDataset:
+        own, run = self.predictor, self.run
+        refuse_packed(run.data.packed, run.model.family)
+        longest = run.model.max_length + 1  # with END
+        context = longest if own.context is None else min(longest, own.context)
+        return InfillDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
+
+
+def refuse_packed(packed: bool, name: str) -> None:
+    if packed:
+        raise UserError(f"data.packed is true, but model.family={name} trains on padded rows; set it to false")
+
+
+PARALLEL: dict[Output, tuple[type[TranslatePredictor], type[TranslateJob]]] = {
+    "copied": (FertilityPredictor, FertilityJob),
+    "infilled": (InfillPredictor, InfillJob),
+}

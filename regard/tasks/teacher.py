@@ -1,0 +1,38 @@
+"""Runs that write token by token: they score the translations of others, and teach them."""
+
+from pathlib import Path
+
+import torch
+
+from .. import run_folder
+from ..config.run import Run, load_config
+from ..errors import UserError
+from ..training.checkpoint import load_model
+from .known_targets import KnownTargets
+from .task import spec_of
+
+
+def teacher_config(name: str, key: str) -> Run:
+    """The settings of the run that the setting `key` names."""
+    folder = Path(name)
+    if not run_folder.is_run(folder):
+        raise UserError(f"{key} is {name}, which is not a run folder; give one of the task translate")
+    run = load_config(run_folder.read_run(folder)["config"], str(folder / run_folder.FILE))
+    if run.task != "translate" or run.tune.kind != "none":
+        what = f"of the task {run.task}" if run.task != "translate" else "tuned over a base, which must be merged first"
+        raise UserError(f"{key} is {name}, a run {what}; give a whole run of the task translate")
+    if "target" not in spec_of(run.model.family).writes:
+        raise UserError(f"{key} is {name}, which writes all tokens at once; give a run that writes token by token")
+    return run
+
+
+def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -> KnownTargets:
+    """The predictor of the run that the setting `key` names."""
+    from . import restore
+
+    run, folder, cpu = teacher_config(name, key), Path(name), torch.device("cpu")
+    with cpu:  # also in a context of tensors without storage
+        predictor = restore(run, folder, cpu if device.type == "meta" else device)
+        load_model(predictor.model, folder / "model.safetensors")
+    assert isinstance(predictor, KnownTargets)
+    return predictor

@@ -1,0 +1,493 @@
+"""Translation by families that write all tokens at once: fertilities, Mask-Predict, their strategies and mistakes."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import small
+
+import regard
+from regard import api
+from regard.alignment.fertility import choose_by_links, fertilities
+from regard.data.collate import pad_tokens
+from regard.decode import parallel
+from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
+from regard.errors import UserError
+from regard.parts import Inputs
+from regard.parts.fertility import best_fertilities, copy_tokens
+from regard.tasks.parallel_data import FertilityDataset, InfillDataset
+from regard.tasks.parallel_objectives import FertilityObjective, TaughtFertilityObjective
+from regard.tasks.requests import TranslateRequest
+
+TEXTS = ["the cat sleeps.", "a dog", "one two three four five six seven", "x"]
+
+
+def train(folder: Path, family: str, kind: str, steps: int = 3, **settings: Any) -> Path:
+    own = {"model__family": family, "decode__kind": kind, **settings}
+    return small.train_translator(folder, steps, pairs=60, **own)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.train_translator(tmp_path_factory.mktemp("teacher"), 3, pairs=60)
+
+
+@pytest.fixture(scope="module")
+def nat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("nat"), "nat", "argmax")
+
+
+@pytest.fixture(scope="module")
+def cmlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("cmlm"), "cmlm", "mask-predict")
+
+
+# --- fertilities -----------------------------------------------------------------------------------------------------
+
+
+def test_best_fertilities_equal_a_search_of_all() -> None:
+    logprobs = torch.randn(3, 4, 4).log_softmax(-1)
+    logprobs[1, 3] = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])  # padding
+    for length in (0, 1, 5, 9):
+        found, score = best_fertilities(logprobs, torch.full((3,), length))
+        for row in range(3):
+            possible = (each for each in itertools.product(range(4), repeat=4) if sum(each) == length)
+            totals = {each: float(sum(logprobs[row, i, f] for i, f in enumerate(each))) for each in possible}
+            best = max(totals, key=totals.__getitem__)
+            assert tuple(found[row].tolist()) == best and score[row] == pytest.approx(totals[best], abs=1e-5)
+    assert best_fertilities(logprobs, torch.tensor([20, 3, 2]))[0].sum(1).tolist() == [20, 3, 2]
+
+
+def test_copies_follow_fertilities() -> None:
+    values, valid = copy_tokens(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[2, 0, 1], [0, 1, 0]]))
+    assert [row[keep].tolist() for row, keep in zip(values, valid, strict=True)] == [[5, 5, 7], [9]]
+    assert copy_tokens(torch.tensor([[5, 6]]), torch.tensor([[0, 0]]))[0].shape == (1, 0)
+    limited = parallel.limit_fertilities(torch.tensor([[2, 0, 3], [1, 1, 1]]), torch.tensor([3, 9]))
+    assert limited.tolist() == [[2, 0, 1], [1, 1, 1]]
+
+
+def test_fertilities_sum_to_the_target_length() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        size, length, limit = rng.integers(1, 7), rng.integers(0, 20), rng.integers(1, 6)
+        found = fertilities(rng.integers(-1, size, length), size, int(limit))
+        assert found.sum() == min(length, size * limit) and found.max(initial=0) <= limit and len(found) == size
+    assert fertilities(np.array([-1, 0, 0, -1, 2]), 4, 50).tolist() == [4, 0, 1, 0]
+    assert fertilities(np.array([3] * 9), 4, 3).tolist() == [0, 3, 3, 3]
+    assert fertilities(np.array([-1, -1]), 2, 50).tolist() == [1, 1]
+
+
+def test_links_of_words_become_choices_of_tokens() -> None:
+    """The three tokens of the second target word share the two tokens of the source word that it is linked to."""
+    chosen = choose_by_links(frozenset({(1, 1), (0, 9)}), [0, 1, 1, None], [0, 1, 1, 1])
+    assert chosen.tolist() == [-1, 1, 1, 2]
+
+
+def test_mean_and_sampled_fertilities() -> None:
+    logprobs = torch.tensor([[[0.5, 0.0, 0.5], [0.05, 0.05, 0.9]]]).log()
+    assert parallel.mean_fertilities(logprobs).tolist() == [[1, 2]]
+    assert parallel.likeliest_fertilities(logprobs).tolist() == [[0, 2]]
+    keys = torch.arange(4000)[None]
+    drawn = parallel.sampled_fertilities(logprobs, keys)[0]
+    assert drawn[0].tolist() == [0, 2] and drawn[1:, 0].float().mean() == pytest.approx(1.0, abs=0.06)
+    assert (drawn[1:, 1] == 2).float().mean() == pytest.approx(0.9, abs=0.03)
+    assert torch.equal(parallel.sampled_fertilities(logprobs, keys[:, :7])[0], drawn[:7])
+
+
+# --- training data ---------------------------------------------------------------------------------------------------
+
+
+def job_of(settings: dict[str, Any]) -> Any:
+    from regard.config.run import resolve
+    from regard.tasks import prepare
+
+    return prepare(resolve("translate", {**small.TINY, "train.steps": 1, **settings}).run, {}, torch.device("cpu"))
+
+
+def test_batches_of_fertilities(tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=40)
+    job = job_of({"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"})
+    (batch, *_) = next(job.steps(0, 0)).micro_batches
+    own, source, copies = batch["fertility"].values, batch["source"], batch["copies"]
+    fertility = own.masked_fill(~source.valid, 0)
+    values, valid = copy_tokens(source.values, fertility)
+    assert torch.equal(valid, copies.valid) and torch.equal(values[valid], copies.values[valid])
+    assert fertility.sum() == len(batch["labels"].values) == batch.count
+    assert batch.counts == {"fertility": int(source.valid.sum())}
+    ends = source.valid.sum(1) - 1
+    assert fertility.gather(1, ends[:, None]).max() == 0  # END gives no token
+
+
+def test_links_are_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("red house\nold book\n\nbig tree\n")
+    (tmp_path / "a.de").write_text("rotes haus\naltes buch\nleer\ngroßer baum\n")
+    (tmp_path / "links").write_text("0-0 1-1\n0-1 1-0\n\n1-0 1-1\n")
+    settings = {
+        "data.train": f"{tmp_path}/a.en,{tmp_path}/a.de",
+        "data.links": str(tmp_path / "links"),
+        "model.family": "nat",
+        "decode.kind": "argmax",
+        "tokenizer.kind": "space",
+    }
+    job = job_of(settings)
+    dataset = FertilityDataset(
+        job.splits["train"], job.predictor.source, job.predictor.target, job.run.data, job.run.train, None, 50
+    )
+    rows = [own.tolist() for _, _, own in dataset.encode([0, 1, 2])]
+    assert rows[0] == rows[1] and sum(rows[2][:-1]) == sum(rows[0][:-1]) and rows[2][0] == 0
+    (tmp_path / "links").write_text("0-0 1-1\nx\n\n0-0\n")
+    with pytest.raises(UserError, match="has 'x'; expected links such as 0-0 1-2"):
+        list(job_of(settings).steps(0, 0))
+    (tmp_path / "links").write_text("0-0\n")
+    with pytest.raises(UserError, match="the sides of the data differ in length"):
+        job_of(settings)
+
+
+def test_long_targets_are_cut_and_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("a\nb c\n")
+    (tmp_path / "a.de").write_text("one two three four five\nsix seven\n")
+    settings = {"data.train": f"{tmp_path}/a.en,{tmp_path}/a.de", "model.family": "nat", "decode.kind": "argmax"}
+    job = job_of({**settings, "model.max_fertility": 2, "tokenizer.kind": "word"})
+    (step,) = job.steps(0, 0)
+    assert "targets have over 2 tokens for a source token and were cut" in " ".join(job.describe_data())
+    assert step.micro_batches[0]["fertility"].values.max() == 2
+
+
+def test_masks_of_mask_predict_depend_on_the_epoch(tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=40)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "cmlm", "decode.kind": "mask-predict"}
+    job = job_of(sides)
+    dataset = InfillDataset(
+        job.splits["train"], job.predictor.source, job.predictor.target, job.run.data, job.run.train
+    )
+    one, two = (dataset.batch(np.arange(8), epoch) for epoch in (0, 1))
+    assert one["target"].values.ne(two["target"].values).any()
+    again = dataset.batch(np.arange(8), 0)
+    assert torch.equal(one["target"].values, again["target"].values)
+    pad, flat = job.predictor.target.pad, one["target"].values.flatten()
+    assert (flat[one["labels"].positions] == pad).all() and one.count == len(one["labels"].values)
+    masked = (one["target"].values == pad) & one["target"].valid
+    assert masked.sum() == one.count and masked.any(1).all() and one.counts == {"length": 8}
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+STRATEGIES = [Argmax(), Average(), Argmax(merge_repeats=True)]
+
+
+def alone_equals_together(run: Path, **decode: Any) -> list[str]:
+    predictor = regard.load(run)
+    together: list[str] = predictor.predict(TEXTS, **decode)
+    assert together == [predictor.predict(text, **decode) for text in TEXTS]
+    assert together == predictor.predict(TEXTS, batch=2, **decode)
+    return together
+
+
+@pytest.mark.parametrize("decode", [{}, {"kind": "average"}, {"merge_repeats": True}, {"max_tokens": 3}], ids=str)
+def test_fertility_decoding_is_batch_invariant(nat: Path, decode: dict[str, Any]) -> None:
+    assert len(alone_equals_together(nat, **decode)) == 4
+
+
+@pytest.mark.parametrize("decode", [{}, {"iterations": 1}, {"length_beam": 1, "iterations": 4}], ids=str)
+def test_mask_predict_is_batch_invariant(cmlm: Path, decode: dict[str, Any]) -> None:
+    assert all(alone_equals_together(cmlm, **decode))
+
+
+def test_noisy_parallel_decoding_asks_the_teacher(nat: Path, teacher: Path) -> None:
+    decode = {"kind": "npd", "samples": 6, "teacher": str(teacher)}
+    found = alone_equals_together(nat, **decode)
+    predictor, judge = regard.load(nat), regard.load(teacher)
+    records = predictor.predict(TEXTS, details=True, **decode)
+    first = predictor.predict(TEXTS)
+
+    def score(text: str, target: str) -> float:
+        return float(judge.score(text, target)) / (len(judge.target.encode([target])[0]) + 1)
+
+    for text, target, plain, record in zip(TEXTS, found, first, records, strict=True):
+        assert record["score"] == pytest.approx(score(text, target), abs=1e-4)
+        assert record["score"] >= score(text, plain) - 1e-4  # the likeliest fertilities are among the samples
+    assert predictor.predict(TEXTS, **{**decode, "samples": 1}) == first
+    assert predictor.predict(TEXTS, **{**decode, "seed": 5, "samples": 30})
+
+
+def test_a_teacher_of_another_vocabulary_scores_texts(nat: Path, tmp_path: Path) -> None:
+    other = small.train_translator(tmp_path, 2, pairs=60, tokenizer__kind="char")
+    assert len(alone_equals_together(nat, kind="npd", samples=3, teacher=str(other))) == 4
+
+
+def test_requests_carry_strategies(nat: Path, cmlm: Path, teacher: Path) -> None:
+    strategies = [*STRATEGIES, NoisyParallel(str(teacher), 3)]
+    predictor = regard.load(nat)
+    results = predictor.predict_requests([TranslateRequest(TEXTS[0], strategy=each) for each in strategies])
+    assert [each.text for each in results[:2]] == [
+        predictor.predict(TEXTS[0]),
+        predictor.predict(TEXTS[0], kind="average"),
+    ]
+    assert all(each.ended and each.score is not None for each in results)
+    (found,) = regard.load(cmlm).predict_requests([TranslateRequest(TEXTS[0], strategy=MaskPredict(4, 2))])
+    assert found.text == regard.load(cmlm).predict(TEXTS[0], iterations=4, length_beam=2)
+
+
+@torch.no_grad()
+def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
+    """Of one row and one length at a time."""
+    predictor = regard.load(cmlm)
+    model, pad, iterations = predictor.model, predictor.target.pad, 5
+    ids = [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
+    encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
+    lengths = torch.tensor([3, 7])
+    tokens, logprobs = parallel.mask_predict(
+        model, parallel.repeat_rows(encoded, 2), lengths, iterations, pad, predictor.hidden
+    )
+    for row, length in enumerate(lengths.tolist()):
+        own, scores = [pad] * length, [0.0] * length
+        for iteration in range(iterations):
+            count = length if not iteration else length * (iterations - iteration) // iterations
+            places = sorted(range(length), key=lambda i: scores[i])[:count] if iteration else list(range(length))
+            for place in places:
+                own[place] = pad
+            found = model.logits(model.decode(Inputs("tokens", torch.tensor([own])), encoded))[0].log_softmax(-1)
+            found[:, predictor.hidden] = -torch.inf
+            for place in places:
+                own[place] = int(found[place].argmax())
+                scores[place] = float(found[place].max())
+        assert tokens[row, :length].tolist() == own
+        assert logprobs[row, :length].tolist() == pytest.approx(scores, abs=1e-4)
+
+
+def test_lengths_are_within_their_limit() -> None:
+    logits = torch.tensor([[9.0, 1.0, 3.0, 2.0, 8.0], [0.0, 1.0, 2.0, 3.0, 4.0]])
+    assert parallel.likeliest_lengths(logits, torch.tensor([3, 1]), 3).tolist() == [[2, 3, 1], [1, 1, 1]]
+
+
+def test_repeated_tokens_are_merged() -> None:
+    assert parallel.merge_repeats([1, 1, 2, 1, 1, 1, 3]) == [1, 2, 1, 3] and parallel.merge_repeats([]) == []
+
+
+@pytest.mark.parametrize("family", ["nat", "cmlm"])
+def test_what_predictors_offer(family: str, nat: Path, cmlm: Path, tmp_path: Path) -> None:
+    """Scores of known targets, attention, alignment, streams, sentences, details and evaluation."""
+    predictor = regard.load({"nat": nat, "cmlm": cmlm}[family])
+    found = predictor.predict(TEXTS[0])
+    alone, several = predictor.score(TEXTS[0], "THE CAT"), predictor.score(TEXTS, ["THE CAT", "A", "B C D", ""])
+    assert alone == pytest.approx(several[0], abs=1e-4) and alone < 0
+    (record,) = predictor.score([TEXTS[0]], ["THE CAT"], details=True)
+    assert sum(record["logprobs"]) == pytest.approx(alone, abs=1e-4) and len(record["pieces"]) == len(
+        record["logprobs"]
+    )
+    assert "".join(predictor.stream(TEXTS[0])) == found
+    (record,) = predictor.predict(TEXTS[:1], details=True)
+    assert len(record["alignment"]) == len(record["pieces"]) and record["text"] == found
+    predictor.look(TEXTS[0]).save(tmp_path / "a.png")
+    assert all(i < 3 and j < 2 for i, j in predictor.align([TEXTS[0]], ["THE CAT"])[0])
+    assert predictor.predict("One two. Three.", split=True)
+    assert predictor.predict(["", " "]) == ["", ""]
+    metrics = predictor.evaluate()
+    assert metrics["examples"] == 60 and metrics["loss"] > 0
+
+
+def test_fertility_zero_everywhere_is_an_empty_translation(nat: Path, teacher: Path) -> None:
+    predictor = regard.load(nat)
+    predictor.model.fertility.weight.data.zero_()
+    predictor.model.fertility.bias.data.fill_(-100.0)
+    predictor.model.fertility.bias.data[0] = 100.0
+    for decode in ({}, {"kind": "average"}, {"kind": "npd", "teacher": str(teacher), "samples": 2}):
+        assert predictor.predict(TEXTS, **decode) == [""] * 4
+    assert predictor.score(TEXTS[0], "A B") < -50
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_of_decoding(nat: Path, cmlm: Path, teacher: Path, tmp_path: Path) -> None:
+    regard.train(
+        "classify", {"model.size": "tiny", "train.steps": 1, "data.examples": 20, "device": "cpu"}, out=tmp_path / "c"
+    )
+    predictor = regard.load(nat)
+    for decode, words in [
+        ({"kind": "beam"}, "decode.kind is beam and model.family=nat decodes by argmax or average or npd"),
+        ({"kind": "npd"}, "decode.kind=npd needs a run that scores its samples; give one with decode.teacher=RUN"),
+        ({"kind": "npd", "teacher": "gone"}, "decode.teacher is gone, which is not a run folder"),
+        ({"kind": "npd", "teacher": str(tmp_path / "c")}, "a run of the task classify; give a whole run of"),
+        ({"kind": "npd", "teacher": str(cmlm)}, "which writes all tokens at once; give a run that writes token by"),
+        ({"nbest": 2}, "decode.nbest is 2 but argmax finds one"),
+        ({"prefix": "Das"}, "decode.prefix is 'Das', but model.family=nat writes all tokens at once"),
+        ({"exclude": "Das"}, "decode.exclude is"),
+        ({"min_tokens": 3}, "decode.min_tokens is 3"),
+        ({"repetition_penalty": 1.5}, "decode.repetition_penalty is 1.5"),
+        ({"suppress_tokens": [4]}, "decode.suppress_tokens is"),
+    ]:
+        with pytest.raises(UserError) as error:
+            predictor.predict(TEXTS[0], **decode)
+        assert words in str(error.value), (decode, str(error.value))
+    with pytest.raises(UserError, match="decode.kind is argmax and model.family=transformer decodes by"):
+        regard.load(teacher).predict(TEXTS[0], kind="argmax")
+    with pytest.raises(UserError, match="write all tokens at once and cannot form an ensemble"):
+        regard.load(f"{nat},{nat}")
+
+
+def test_mistakes_of_training(tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=10)
+    (tmp_path / "links").write_text("0-0\n" * 10)
+    (tmp_path / "a.tsv").write_text("a\tb\n" * 10)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
+    for settings, words in [
+        ({**sides, "data.packed": True}, "data.packed is true, but model.family=nat trains on padded rows"),
+        (
+            {**sides, "model.family": "cmlm", "data.packed": True, "decode.kind": "mask-predict"},
+            "trains on padded rows",
+        ),
+        (
+            {**sides, "model.family": "transformer", "decode.kind": "beam", "data.links": f"{data}/links"},
+            "has no fertilities",
+        ),
+        ({**sides, "data.train": f"{data}/a.tsv", "data.links": f"{data}/links"}, "links go with two files of lines"),
+        (
+            {"data.links": f"{data}/links", "model.family": "nat"},
+            "but the embedded data need none; name data.train, too",
+        ),
+        ({**sides, "model.width": 30}, "width 30 does not divide into 4 heads"),
+    ]:
+        with pytest.raises(UserError) as error:
+            job_of(settings)
+        assert words in str(error.value), (settings, str(error.value))
+
+
+# --- teachers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taught(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the tokenizers of the teacher."""
+    return train(tmp_path_factory.mktemp("taught"), "nat", "argmax", data__teacher=str(teacher), tokenizer__vocab=100)
+
+
+def test_a_teacher_gives_its_tokenizers(teacher: Path, taught: Path) -> None:
+    ours, theirs = regard.load(taught), regard.load(teacher)
+    assert ours.source is ours.target and ours.target.size == theirs.target.size
+    assert ours.target.encode(TEXTS) == theirs.target.encode(TEXTS)
+
+
+def test_a_dry_run_opens_the_teacher(teacher: Path, tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=10)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
+    taught = {"data.teacher": str(teacher), "data.teacher_weight": 0.5}
+    assert "fertility.weight" in api.dry("translate", {**small.TINY, **sides, **taught, "train.steps": 1})
+
+
+def test_fine_tuning_continues_a_run(teacher: Path, taught: Path, tmp_path: Path) -> None:
+    tuned = {"start": str(taught), "data__teacher": str(teacher), "data__teacher_weight": 0.25}
+    settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
+    data = small.write_files(tmp_path / "files", train=60)
+    sides = {f"data.{name}": f"{data}/{name}.low,{data}/{name}.up" for name in ("train", "valid")}
+    own = {key.replace("__", "."): value for key, value in tuned.items()}
+    regard.train(
+        "translate",
+        {**settings, **sides, **own, "model.family": "nat", "decode.kind": "argmax", "train.steps": 2},
+        out=tmp_path / "run",
+    )
+    before, after = regard.load(taught).model.state_dict(), regard.load(tmp_path / "run").model.state_dict()
+    assert before.keys() == after.keys()  # the teacher is not saved
+    assert any(not before[name].equal(after[name]) for name in before)
+
+
+def taught_objective(teacher: Path, taught: Path, weight: float) -> tuple[Any, Any]:
+    judge, student = regard.load(teacher), regard.load(taught)
+    objective = TaughtFertilityObjective(student.model, 0.0, judge.model, weight, judge.target.start)
+    return objective, student
+
+
+def test_the_divergence_equals_its_formula(teacher: Path, taught: Path) -> None:
+    """Σ over positions and words of p(word) · -log p_teacher(word | the likeliest words before), row by row."""
+    objective, student = taught_objective(teacher, taught, 0.25)
+    judge = objective.frozen[0]
+    rows = [[*ids, student.source.end] for ids in student.source.encode(TEXTS[:2])]
+    source = pad_tokens([np.array(row) for row in rows], student.source.pad)
+    fertility = torch.tensor([[1, 0, 2] + [0] * (source.values.size(1) - 3), [0] * source.values.size(1)])
+    with torch.no_grad():
+        found = objective.divergence(source, fertility, student.model.encode(source), judge.encode(source))
+        alone = Inputs("tokens", torch.tensor([rows[0]]))
+        copies = Inputs("tokens", torch.tensor([[rows[0][0], rows[0][2], rows[0][2]]]))
+        probabilities = student.model.logits(student.model.decode(copies, student.model.encode(alone)))[0].softmax(-1)
+        words, total = [student.target.start], 0.0
+        for place in range(3):
+            states = judge.decode(Inputs("tokens", torch.tensor([words])), judge.encode(alone))
+            total -= float((probabilities[place] * judge.logits(states)[0, -1].log_softmax(-1)).sum())
+            words.append(int(probabilities[place].argmax()))
+    assert found.tolist() == pytest.approx([total, 0.0], rel=1e-4)
+
+
+def test_fine_tuning_reaches_decoder_and_fertilities(teacher: Path, taught: Path) -> None:
+    """With all weight on the teacher, both learn; the teacher does not."""
+    objective, student = taught_objective(teacher, taught, 1.0)
+    batch = next(job_batches(student))
+    torch.manual_seed(1)
+    found = objective(batch)
+    (found.sum + sum(found.terms.values())).backward()
+    assert student.model.fertility.weight.grad.abs().max() > 0
+    assert student.model.decoder.layers[0].cross.query.weight.grad.abs().max() > 0
+    assert all(each.grad is None for each in objective.frozen[0].parameters())
+    assert list(objective.state_dict()) == [f"model.{name}" for name in student.model.state_dict()]
+    plain = FertilityObjective(student.model, 0.0)(batch)
+    none = taught_objective(teacher, taught, 0.0)[0](batch)
+    assert none.sum.item() == pytest.approx(plain.sum.item(), rel=1e-4)
+
+
+def test_copies_stay_within_the_positions(teacher: Path, taught: Path) -> None:
+    objective, student = taught_objective(teacher, taught, 1.0)
+    source = next(job_batches(student))["source"]
+    assert objective.copy_limits(source).tolist() == (2 * source.valid.sum(1) + 16).tolist()
+    objective.longest = 20
+    assert objective.copy_limits(source).max() == 20
+
+
+def test_the_policy_gradient_prefers_better_fertilities() -> None:
+    """A model whose divergence grows with the number of copies learns to make fewer."""
+    logits = torch.zeros(1, 3, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([logits], 0.05)
+    torch.manual_seed(1)
+    for _ in range(200):
+        logprobs = logits.log_softmax(-1)
+        sampled = parallel.random_fertilities(logprobs)
+        divergence, baseline = sampled.sum(1).float(), parallel.mean_fertilities(logprobs).sum(1).float()
+        loss = ((divergence - baseline) * logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert parallel.mean_fertilities(logits.log_softmax(-1)).sum() <= 1
+
+
+def job_batches(student: Any) -> Any:
+    run = student.run
+    dataset = FertilityDataset(
+        student.data_split(run, "train"), student.source, student.target, run.data, run.train, None, 50
+    )
+    yield dataset.batch(np.arange(6), 0)
+
+
+def test_mistakes_of_teachers(nat: Path, cmlm: Path, teacher: Path, tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=10)
+    sides = {"data.train": f"{data}/train.low,{data}/train.up", "model.family": "nat", "decode.kind": "argmax"}
+    plain = {**sides, "model.family": "transformer", "decode.kind": "beam"}
+    for settings, words in [
+        ({**sides, "data.teacher": "gone"}, "data.teacher is gone, which is not a run folder"),
+        (
+            {**sides, "data.teacher": str(cmlm)},
+            "which writes all tokens at once; give a run that writes token by token",
+        ),
+        ({**sides, "data.teacher_weight": 0.5}, "data.teacher_weight is 0.5, but no run teaches"),
+        ({**plain, "data.teacher": str(teacher), "data.teacher_weight": 0.5}, "has no fertilities; leave it out"),
+    ]:
+        with pytest.raises(UserError) as error:
+            job_of(settings)
+        assert words in str(error.value), (settings, str(error.value))
+    settings = {key: value for key, value in small.TINY.items() if not key.startswith(("model.", "tokenizer."))}
+    other = small.train_translator(tmp_path / "other", 1, pairs=30, tokenizer__kind="char")
+    own = {"start": str(nat), "model.family": "nat", "data.teacher": str(other), "data.teacher_weight": 0.5}
+    with pytest.raises(UserError, match="has another source vocabulary than this run and cannot fine-tune it"):
+        regard.train(
+            "translate", {**settings, "data.train": sides["data.train"], **own, "train.steps": 1}, out=tmp_path / "r"
+        )
