@@ -95,7 +95,7 @@ class WhisperTokenizer(FolderTokenizer):
             code = language_codes().get(code, code)
         if code not in known:
             some = ", ".join(sorted(known)[:12])
-            raise UserError(f"{name!r} is no language of this model ({key}); it knows {len(known)}, such as {some}")
+            raise UserError(f"{name!r} is no language of this model; it knows {len(known)}, such as {some} ({key})")
         return code
 
     def data_language(self, name: str) -> str:
@@ -151,8 +151,8 @@ class WhisperTokenizer(FolderTokenizer):
                     tokens.append(last)
             elif MARKS.fullmatch(part):
                 raise UserError(
-                    f"{_place(text)} has the mark {part}; expected timestamps such as <|1.20|>, and <|{PREVIOUS}|> and "
-                    f"<|{START}|> before the text; data.language and data.task tell the rest"
+                    f"the transcript {_shown(text)} has the mark {part}; expected timestamps such as <|1.20|>, "
+                    f"and <|{PREVIOUS}|> and <|{START}|> before the text; data.language and data.task tell the rest"
                 )
             elif part.strip():
                 tokens += self.encode_words(part, language)
@@ -181,11 +181,14 @@ class WhisperTokenizer(FolderTokenizer):
         last_one = self.first_timestamp + self.control.timestamps - 1
         if token > last_one:
             raise UserError(
-                f"{_place(text)} has the timestamp {mark}, and the last one of the model is "
-                f"<|{self.seconds(last_one):.2f}|>; cut the recording into shorter ones"
+                f"a transcript has the timestamp {mark}, and the last one is <|{self.seconds(last_one):.2f}|>; cut the "
+                f"recording of {_shown(text)} into shorter ones"
             )
         if token < last:
-            raise UserError(f"{_place(text)} has the timestamp {mark} after <|{self.seconds(last):.2f}|>; sort them")
+            raise UserError(
+                f"a transcript has the timestamp {mark} after <|{self.seconds(last):.2f}|>; sort those of "
+                f"{_shown(text)}"
+            )
         return token
 
     # --- files -------------------------------------------------------------------------------------------------
@@ -238,8 +241,8 @@ def text_language(language: str, task: str) -> str:
     return "en" if task == "translate" else language
 
 
-def _place(text: str) -> str:
-    return f"the transcript {' '.join(text.split())!r:.60}"
+def _shown(text: str) -> str:
+    return f"{' '.join(text.split())!r:.60}"
 
 
 def new_language(name: str) -> str:
