@@ -41,7 +41,7 @@ from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeRes
 from .sound_generation import SoundGeneration
 from .transcripts import join_segments, timed_words
 from .windows import TokenSegment, WindowText, judge, split_window, without_loop, without_pair
-from .word_times import align_tokens, alignment_weights
+from .word_times import token_spans
 
 CONDITIONED_BELOW = 0.5  # text that was sampled at a higher temperature is not read by the next window
 
@@ -293,9 +293,8 @@ class WhisperGeneration(SoundGeneration):
             rows = torch.tensor([*words, words[-1] + 1]) + len(text.prompt) - 1  # a row predicts the next token
             positions = max(round(seconds * self.sound.rate / self.sound.hop) // self.model.stride, 1)
             followed = [each[:, rows, :positions] for each in maps]
-            weights = alignment_weights(followed, self.run.model.alignment_heads)
+            spans = token_spans(followed, self.run.model.alignment_heads)
             step = self.model.stride * self.sound.hop / self.sound.rate
-            spans = align_tokens(weights)
             times = {i: (first * step, (last + 1) * step) for i, (first, last) in zip(words, spans, strict=True)}
         return Traced(logprobs, times)
 

@@ -9,19 +9,37 @@ from torch import Tensor
 from ..processors.base import Array
 
 FILTER = 7  # encoder positions of the median filter
+NAMED, FOUND = 1e-6, 0.2  # the least deviation of a position, as a share of the largest: of named and found heads
+ONSET = 0.1  # share of the largest weight of the first token from which on it is heard
 
 
-def align_tokens(weights: Tensor) -> list[tuple[int, int]]:
+def token_spans(maps: Sequence[Tensor], chosen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The encoder positions of every token, first and last, from the cross-attention of every layer (heads, tokens + 1,
+    positions): of the `chosen` heads, as Whisper does; if none are known, of those that follow the recording. These
+    attend to silence at random, so positions of which all tokens take little count less.
+    """
+    return align_tokens(alignment_weights(maps, chosen), NAMED if chosen else FOUND)
+
+
+def align_tokens(weights: Tensor, least_spread: float = NAMED) -> list[tuple[int, int]]:
     """The encoder positions of every token, first and last, from attention weights (heads, tokens + 1, positions).
 
-    The last row is that of END, to which silence after the last token belongs.
+    The last row is that of END, to which silence after the last token belongs. Silence before the first token belongs
+    to none: the token begins where it gets a share of its largest weight.
     """
     weights = normalize(weights)
-    spread = weights.std(1, keepdim=True, unbiased=False).clamp(min=1e-12)
+    spread = weights.std(1, keepdim=True, unbiased=False)
+    spread = spread.clamp(min=max(least_spread * float(spread.max()), 1e-12))
     normalized = (weights - weights.mean(1, keepdim=True)) / spread
     rows, columns = warp(-median_filter(normalized).mean(0).numpy())
     starts = [int(columns[place]) for place in np.flatnonzero(np.diff(rows, prepend=-1))]
+    starts[0] = _onset(weights.mean(0)[0, : starts[1]])
     return [(start, max(end - 1, start)) for start, end in zip(starts, starts[1:], strict=False)]
+
+
+def _onset(weights: Tensor) -> int:
+    """The first position with ONSET of the largest of these weights."""
+    return int((weights >= ONSET * weights.max()).to(torch.uint8).argmax()) if len(weights) else 0
 
 
 def median_filter(values: Tensor) -> Tensor:

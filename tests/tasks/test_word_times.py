@@ -27,3 +27,9 @@ def test_heads_that_follow_the_recording_are_found() -> None:
 def test_of_an_odd_number_of_heads_the_larger_half_is_kept() -> None:
     weights = torch.stack([following(9.0), following(20.0), following(40.0)])
     assert torch.equal(alignment_weights([weights], ()), weights[:2])
+
+
+def test_silence_before_the_first_token_belongs_to_none() -> None:
+    silent = torch.cat([torch.full((TOKENS, 20), 1e-4), following(9.0)], 1)[None]
+    spans = align_tokens(silent / silent.sum(2, keepdim=True))
+    assert 20 <= spans[0][0] <= 24 and spans[0][1] >= 28
