@@ -206,7 +206,7 @@ def test_a_plugin_family_needs_a_name():
 def test_a_strategy_that_the_family_does_not_declare():
     predictor = SimpleNamespace(run=SimpleNamespace(model=SimpleNamespace(family="gpt")))
     with pytest.raises(UserError, match="decode.kind is guess and model.family=gpt decodes by .*; use one of these"):
-        TextGeneration.strategy(predictor, SimpleNamespace(kind="guess"))
+        TextGeneration.check_kind(predictor, SimpleNamespace(kind="guess"))
 
 
 def test_a_new_training_keeps_the_checkpoints_of_another(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ class Folder:
         read = generation_files.read_generation_config(self.path, self.config)
         predictor = self.predictor
         if self.sourced:
-            decode, _ = generation_files.seq2seq_decode(self.path, self.config, read, predictor.target, 10**6)
+            decode, _ = generation_files.translate_decode(self.path, self.config, read, predictor.target, 10**6)
             return [best[0].tokens for best in predictor.search(self.texts, decode)]
         values = decode_from_generation(read)
         values |= generation_files.ends_from_generation(read, predictor.tokenizer.end, 10**6)

@@ -291,6 +291,6 @@ def test_what_cannot_be_exported_is_refused(row: Row, tmp_path: Path) -> None:
 def test_every_importer_and_exporter_has_a_row() -> None:
     types = {getattr(hf, row.architecture).config_class.model_type for row in ROWS}
     assert types | MEDIA == set(IMPORTERS)
-    assert {row.family for row in ROWS if row.ours} | {"vit", "detr"} == {
+    assert {row.family for row in ROWS if row.ours} | {"vit", "detr", "whisper"} == {
         family for to, family in EXPORTERS if to == "huggingface"
     }

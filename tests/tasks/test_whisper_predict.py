@@ -482,7 +482,7 @@ def test_look(predictor: WhisperPredictor, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"language": "xx"}, r"'xx' is no language of this model \(decode.language\); it knows 3, such as de, en, ja"),
+        ({"language": "xx"}, r"'xx' is no language of this model; it knows 3, such as de, en, ja \(decode.language\)"),
         ({"language": "French"}, "'French' is no language of this model"),
         ({"nbest": 2, "kind": "beam"}, "decode.nbest is 2, and a Whisper model finds one text; use decode.nbest=1"),
         ({"prefix": "a"}, "decode.prefix has no effect on a Whisper model; decode.prompt tells it"),
@@ -592,7 +592,7 @@ def test_transcripts_with_marks() -> None:
     assert target.decode([ids]) == ["the cat"] == [target.plain(text)]
     plain = target.encode_transcript(text, "ja", "translate", timestamps=False, prompts=False)
     assert plain[0] == [] and plain[1][:3] == [*target.prompt("ja", "translate", False)[1:]]
-    with pytest.raises(UserError, match=r"has the timestamp <\|2.02\|>, and the last one of the model is <\|2.00\|>"):
+    with pytest.raises(UserError, match=r"a transcript has the timestamp <\|2.02\|>, and the last one is <\|2.00\|>"):
         target.encode_transcript("<|0.00|>a<|2.02|>", "ja", "transcribe")
 
 
@@ -645,7 +645,7 @@ def test_command_line_writes_subtitles(
     for options, words in (
         (
             ["--language", "xx"],
-            "regard: a.wav: 'xx' is no language of this model (decode.language); it knows 3, such as de, en, ja",
+            "regard: a.wav: 'xx' is no language of this model; it knows 3, such as de, en, ja (decode.language)",
         ),
         (["decode.nbest=2", "decode.kind=beam"], "decode.nbest is 2, and a Whisper model finds one text"),
     ):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode
+from ...config.decode import NEUTRAL_SAMPLING, DecodeBase, Seq2SeqDecode, TranslateDecode
 from ...config.renamed import renamed_settings
 from ...config.run import Run
 from ...decode import Filter
@@ -163,17 +163,17 @@ def split_suppressed(
     return {**generation, "suppress_tokens": [each for each in suppressed if each not in never]}, None
 
 
-def seq2seq_decode(
+def translate_decode(
     path: Path, config: JsonMapping, generation: JsonObject, target: Tokenizer, vocab: int
-) -> tuple[Seq2SeqDecode, tuple[Filter, ...] | None]:
+) -> tuple[TranslateDecode, tuple[Filter, ...] | None]:
     """The decode settings of a folder with an encoder-decoder model, and the filters for its predictor."""
     warn_of_unused(path, generation, ("stop_strings",))
     generation, filters = split_suppressed(config, generation, {target.pad, target.start})
 
-    def to_decode(generation: JsonMapping) -> Seq2SeqDecode:
+    def to_decode(generation: JsonMapping) -> TranslateDecode:
         decode = decode_from_generation(generation) | rules_from_generation(generation)
         decode |= ends_from_generation(generation, target.end, vocab)
-        return Seq2SeqDecode(**decode | saved_decode(config, generation))
+        return TranslateDecode(**decode | saved_decode(config, generation))
 
     return parse_config(path, generation, to_decode, GENERATION_FILE), filters
 

@@ -18,7 +18,7 @@ from ...processors.tokenizers import Tokenizer, TrainedTokenizer, load_tokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, choice, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
-from .generation import read_generation_config, seq2seq_decode
+from .generation import read_generation_config, translate_decode
 from .weight_names import WeightRule, as_row, load_weights, one_of, prefixed
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     check_control_ids(path, config, ours.vocab, keys=("pad_token_id", "eos_token_id"))  # of the source as well
     check_control_ids(path, config, ours.target_vocab or ours.vocab)
     source, target = tokenizers(path, config)
-    decode, filters = seq2seq_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
+    decode, filters = translate_decode(path, config, generation, target, ours.target_vocab or ours.vocab)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     for side, size in ((source, ours.vocab), (target, ours.target_vocab or ours.vocab)):
         check_vocabulary(path, [side.size - 1], size)

@@ -14,7 +14,7 @@ from ...processors.tokenizers import TrainedTokenizer
 from .config_table import ConfigTable, Field, Fixed, Joint, Limit, Only, present
 from .control_ids import check_control_ids, check_vocabulary
 from .folder import parse_config, read_weights
-from .generation import read_generation_config, seq2seq_decode
+from .generation import read_generation_config, translate_decode
 from .vocabularies import load_t5_unigram
 from .weight_names import WeightRule, load_weights, one_of, prefixed
 
@@ -153,7 +153,7 @@ def load_predictor(path: Path, config: JsonMapping, overrides: JsonMapping) -> "
     generation = read_generation_config(path, config)
     check_control_ids(path, config, ours.vocab)
     text = read_tokenizer(path, generation, ours)
-    decode, filters = seq2seq_decode(path, config, generation, text, ours.vocab)
+    decode, filters = translate_decode(path, config, generation, text, ours.vocab)
     run = change_settings(Run(task="translate", model=ours, decode=decode), overrides)
     return TranslatePredictor(run, model, text, text, resolve_device(run.device), filters)
 
