@@ -715,11 +715,16 @@ def test_a_second_interrupt_while_saving_loses_nothing(tmp_path: Path, monkeypat
 
 
 def test_the_outcome_names_the_signal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+
     def strike(record: dict[str, Any]) -> None:
         if record["event"] == "train":
             signal.raise_signal(signal.SIGHUP)
 
-    outcome = fit(Task(log_every=3).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    try:
+        outcome = fit(Task(log_every=3).of(net()), folder(tmp_path), resume=False, on_event=strike, progress=False)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert (outcome.status, outcome.signal) == ("stopped", signal.SIGHUP)
     assert trained(tmp_path, resume=True).signal == 0
 
