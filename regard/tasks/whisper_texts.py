@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..config.audio import TranscribeDecode
+from ..data.collate import prompted_targets
 from ..decode import Greedy, Hypothesis
 from ..decode.encoded import source_rows
 from ..errors import UserError
 from ..look import CrossAttentionView
-from ..parts import Encoded, Inputs
+from ..parts import Encoded
 from ..processors.base import Array
 from .recordings import Recording, SoundWindow
 from .requests import DecodedWindow, TranscribeRequest, Transcript
@@ -50,15 +52,16 @@ class KnownTranscripts(WhisperGeneration):
         found, rest, frames = list[list[float]](), iter(targets), iter(frames)
         while rows := list(islice(frames, self.run.decode.batch)):
             encoded = self.model.encode(self.sound.collate(rows).to(self.device))
-            for row, prompt in enumerate(self.known_prompt(encoded)):
-                own = Encoded(encoded.states[row : row + 1])
-                tokens = next(rest)
+            prompts, own = self.known_prompt(encoded), list(islice(rest, len(rows)))
+            for prompt, tokens in zip(prompts, own, strict=True):
                 self._refuse_beyond_context(prompt, tokens)
-                inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-                states = self.model.decode(inputs, own)[0, len(prompt) - 1 :]
-                labels = torch.tensor([*tokens, self.target.end], device=self.device)
-                scores = self.model.logits(states).float().log_softmax(1)
-                found.append(scores.gather(1, labels[:, None])[:, 0].tolist())
+            ended = [np.array([*tokens, self.target.end], np.int32) for tokens in own]
+            batch = prompted_targets([np.array(prompt) for prompt in prompts], ended, self.target.pad)
+            target, labels = (batch[name].to(self.device) for name in ("target", "labels"))
+            states = self.model.decode(target, encoded).flatten(0, 1)[labels.positions]
+            scores = self.model.logits(states).float().log_softmax(1)
+            values = iter(scores.gather(1, labels.values[:, None])[:, 0].tolist())
+            found += [[next(values) for _ in ids] for ids in ended]
         return found
 
     def refuse_long_recording(self, seconds: float) -> None:
