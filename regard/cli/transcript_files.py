@@ -48,7 +48,8 @@ def _parse_output(name: str, formats: tuple[str, ...]) -> TranscriptOutput:
     if not folder and suffix not in NAMES:
         raise UserError(f"--out {name} has no known suffix; expected that of {EXPECTED}, or a folder with --format")
     if not path.parent.is_dir() or (folder and path.is_file()):
-        what = "a folder that is no file" if path.is_file() else "a file or folder in an existing folder"
+        needed = "a folder with another name than that file"
+        what = needed if path.is_file() else "a file or folder in an existing folder"
         raise UserError(f"--out {name} cannot be written; give {what}")
     return TranscriptOutput(path, formats or (suffix,), folder)
 

@@ -77,13 +77,6 @@ def collate_encoded(
     )
 
 
-def padded_targets(targets: Sequence[Ids], tokenizer: Tokenizer) -> dict[str, Inputs]:
-    """The fields `target` and `labels` of token ids with END, one example per row."""
-    rows, starts, segments = one_per_row(len(targets))
-    layout = RowLayout(np.array([len(each) for each in targets]), rows, starts[:, 1], segments)
-    return _target_inputs(targets, layout, tokenizer, packed=False)
-
-
 def prompted_targets(prompts: Sequence[Ids], targets: Sequence[Ids], padding: int) -> dict[str, Inputs]:
     """The fields `target` and `labels` of token ids with END, after prompts that end in START and are not learned."""
     rows = [np.concatenate([prompt, ids[:-1]]) for prompt, ids in zip(prompts, targets, strict=True)]

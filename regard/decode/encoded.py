@@ -10,17 +10,15 @@ from ..parts import Encoded, Inputs
 
 
 class EncodedSources(nn.Module):
-    """A model whose sources are the outputs of its encoder, `positions` long unless they were padded."""
+    """A model whose sources are the outputs of its encoder."""
 
-    def __init__(self, model: SpeechModel, positions: int) -> None:
+    def __init__(self, model: SpeechModel) -> None:
         super().__init__()
         self.model: Any = as_module(model)
-        self.positions = positions
 
     def start(self, source: Inputs | None, rows: int, capacity: int | None = None) -> Any:
         assert source is not None and rows == len(source)
-        whole = source.values.size(1) == self.positions  # without a mask, attention is faster
-        return self.model.start_encoded(Encoded(source.values, None if whole else source.valid), rows, capacity)
+        return self.model.start_encoded(Encoded(source.values, source.valid), rows, capacity)
 
     def step(self, tokens: Tensor, cache: Any, valid: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model.step(tokens, cache, valid)

@@ -10,14 +10,13 @@ from ..parts import Encoded
 from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from .beam import Hypothesis
-from .pool import TIE
+from .pool import TIE, first_best
 from .sample import gumbel
 
 
 def likeliest(scores: Tensor) -> Tensor:
     """The index of the largest score along the last dimension; ties go to the first."""
-    best = scores.amax(-1, keepdim=True)
-    return (scores >= best - TIE).to(torch.uint8).argmax(-1)
+    return first_best(scores.flatten(0, -2))[1].view(scores.shape[:-1])
 
 
 def repeat_rows(encoded: Encoded, times: int) -> Encoded:

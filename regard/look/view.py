@@ -23,13 +23,14 @@ class CrossAttentionView:
 
     def cross(self) -> Tensor:
         """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
-        return self._layers()[self._best()].mean(0)
+        return self.cross_layers()[self._best()].mean(0)
 
-    def _layers(self) -> list[Tensor]:
+    def cross_layers(self) -> list[Tensor]:
+        """(heads, target, source) of every decoder layer."""
         return [weights for path, weights in self.maps.items() if path.endswith(".cross")]
 
     def _best(self) -> int:
-        return max(len(self._layers()) - 2, 0)
+        return max(len(self.cross_layers()) - 2, 0)
 
     def alignment(self) -> list[int]:
         """The index of the most attended source token for every target token, both without END."""
@@ -39,7 +40,7 @@ class CrossAttentionView:
 
     def save(self, path: Path, layer: Which = None, head: Which = None) -> None:
         """Draw the cross-attention to a PNG, PDF or SVG file: that of `cross`, or of these layers and heads."""
-        panels = _panels(self._layers(), self._best(), layer, head)
+        panels = _panels(self.cross_layers(), self._best(), layer, head)
         axes = Axis("target", self.target), Axis("source", self.source)
         draw(path, panels, *axes, "cross-attention", "each row: attention of the decoder for that target token")
 

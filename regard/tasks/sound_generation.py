@@ -10,12 +10,13 @@ import torch
 
 from ..config.audio import TranscribeDecode
 from ..config.schema import DecodeBase
+from ..data.collate import prompted_targets
 from ..data.sampler import sorted_batches
-from ..data.sound_dataset import collate_transcribed
 from ..decode import Hypothesis
 from ..decode.joint_ctc import JointCTC
 from ..errors import UserError
 from ..families.protocols import SpeechModel, TokenModel
+from ..parts import Encoded
 from ..parts.ctc import best_path
 from ..processors.base import Array
 from ..processors.read_sound import RawSound, sound_info, sound_name, stream_sound
@@ -41,6 +42,11 @@ class Piece(NamedTuple):
     frames: Array
 
 
+def frames_key(frames: Array) -> str:
+    """Samples depend on it."""
+    return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
+
+
 class SoundGeneration(SourceGeneration[Array]):
     """From recordings to transcripts. Memory does not grow with the length of a recording."""
 
@@ -50,10 +56,8 @@ class SoundGeneration(SourceGeneration[Array]):
     on_progress: Callable[[str, float, float], None] | None = None  # name of the recording, seconds done, all seconds
 
     def sources(self, items: Sequence[Array]) -> list[SourceInputs]:
-        keys = [hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest() for frames in items]
         return [
-            SourceInputs(self.sound.collate([frames]), len(frames) // 4 + 16, key)
-            for frames, key in zip(items, keys, strict=True)
+            SourceInputs(self.sound.collate([frames]), len(frames) // 4 + 16, frames_key(frames)) for frames in items
         ]
 
     def token_model(self, settings: DecodeBase) -> TokenModel[Any]:
@@ -168,20 +172,30 @@ class SoundGeneration(SourceGeneration[Array]):
     def times(self) -> TokenTimes:
         return TokenTimes(self.model, self.sound, self.target, self.device)
 
+    def known_prompts(self, encoded: Encoded) -> list[tuple[int, ...]]:
+        """What stands before the known targets of recordings."""
+        return [(self.target.start,)] * len(encoded.states)
+
+    def refuse_long_target(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Refuse a known target that the model cannot read."""
+
     @torch.no_grad()
     def target_logprobs(self, frames: Iterable[Array], targets: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of every token of known targets and of END."""
         found, rest, size = list[list[float]](), iter(targets), self.run.decode.batch
         frames = iter(frames)
         while rows := list(islice(frames, size)):
-            own = [np.array([*ids, self.target.end], np.int32) for ids in islice(rest, len(rows))]
-            starts = [np.array([self.target.start], np.int32)] * len(rows)
-            batch = collate_transcribed(rows, starts, own, self.sound, self.target.pad).to(self.device)
-            states = self.model.decode(batch["target"], self.model.encode(batch["source"])).flatten(0, 1)
-            labels = batch["labels"]
-            scores = self.model.logits(states[labels.positions]).float().log_softmax(-1)
+            encoded = self.model.encode(self.sound.collate(rows).to(self.device))
+            prompts, own = self.known_prompts(encoded), list(islice(rest, len(rows)))
+            for prompt, tokens in zip(prompts, own, strict=True):
+                self.refuse_long_target(prompt, tokens)
+            ended = [np.array([*tokens, self.target.end], np.int32) for tokens in own]
+            batch = prompted_targets([np.array(prompt) for prompt in prompts], ended, self.target.pad)
+            target, labels = (batch[name].to(self.device) for name in ("target", "labels"))
+            states = self.model.decode(target, encoded).flatten(0, 1)[labels.positions]
+            scores = self.model.logits(states).float().log_softmax(-1)
             values = iter(scores.gather(-1, labels.values[:, None])[:, 0].tolist())
-            found += [[next(values) for _ in ids] for ids in own]
+            found += [[next(values) for _ in ids] for ids in ended]
         return found
 
     def require_ctc(self, what: str) -> None:

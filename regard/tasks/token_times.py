@@ -37,7 +37,7 @@ class TokenTimes:
         encoded = self.encode(frames)
         found = []
         for tokens in targets:
-            logprobs, view = self._decode(encoded, tokens)
+            logprobs, view = self.decode(encoded, tokens)
             found.append(TokenTrace(tuple(logprobs), tuple(self._times(encoded, tokens, view))))
         return found
 
@@ -60,21 +60,27 @@ class TokenTimes:
         """(positions, vocab) of one recording"""
         return self.model.ctc_logits(encoded)[0].float().log_softmax(-1)
 
-    def _decode(self, encoded: Encoded, tokens: Sequence[int]) -> tuple[list[float], CrossAttentionView]:
-        """The log-probabilities of tokens and END by the decoder, and where it attends."""
-        inputs = Inputs("tokens", torch.tensor([[self.target.start, *tokens]], device=self.device))
+    def decode(
+        self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int] = ()
+    ) -> tuple[list[float], CrossAttentionView]:
+        """The log-probabilities of tokens and END by the decoder, after a prompt (START), and where it attends."""
+        prompt = prompt or (self.target.start,)
+        before = len(prompt) - 1  # rows that predict the prompt itself
+        inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
         with record_attention(as_module(self.model)) as maps:
-            logits = self.model.logits(self.model.decode(inputs, encoded))[0]
+            logits = self.model.logits(self.model.decode(inputs, encoded)[0, before:])
         labels = torch.tensor([*tokens, self.target.end], device=self.device)
         logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
         times = [f"{self.center(place):.2f}" for place in range(encoded.states.size(1))]
         pieces = [*self.target.pieces(tokens), "■"]
-        return logprobs, CrossAttentionView(times, pieces, {path: each[0].cpu() for path, each in maps.items()})
+        kept = {path: each[0, :, before:].cpu() for path, each in maps.items()}
+        own = {path: each if path.endswith(".cross") else each[:, :, before:] for path, each in kept.items()}
+        return logprobs, CrossAttentionView(times, pieces, own)
 
     def view(self, frames: Array, tokens: Sequence[int]) -> CrossAttentionView:
         """The attention weights of the decoder while it writes these tokens."""
         with torch.no_grad():
-            return self._decode(self.encode(frames), tokens)[1]
+            return self.decode(self.encode(frames), tokens)[1]
 
     def _times(self, encoded: Encoded, tokens: Sequence[int], view: CrossAttentionView) -> list[Span]:
         if self.model.ctc_weight:

@@ -36,8 +36,7 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
     ) -> None:
         super().__init__(run, model, sound, target, device)
         self.filters = ()
-        positions = sound.seconds * sound.rate // sound.hop // model.stride
-        self.encoded_model = EncodedSources(self.model, positions)
+        self.encoded_model = EncodedSources(self.model)
         control = target.control
         self.timestamp_rules = TimestampRules(
             target.first_timestamp, target.end, control.no_timestamps, control.latest_start, target.text_end

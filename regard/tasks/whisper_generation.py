@@ -6,7 +6,6 @@ recording begins where the last complete segment ended, and reads the text so fa
 pauses, so that the windows of one recording are decoded together too.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -22,11 +21,8 @@ from ..decode.encoded import EncodedSources, source_rows
 from ..decode.strategies import DecodeStrategy
 from ..decode.timestamps import TimestampRules
 from ..errors import UserError
-from ..families.protocols import as_module
-from ..look import record_attention
 from ..parts import Encoded, Inputs
 from ..processors.audio import AudioProcessor
-from ..processors.base import Array
 from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
 from .finite import require_finite
 from .recordings import (
@@ -38,7 +34,7 @@ from .recordings import (
     windows_at_pauses,
 )
 from .requests import DecodedWindow, TimedWord, TranscribeRequest, TranscribeResult, Transcript, TranscriptSegment
-from .sound_generation import SoundGeneration
+from .sound_generation import SoundGeneration, frames_key
 from .transcripts import join_segments, timed_words
 from .windows import TokenSegment, WindowText, judge, split_window, without_loop, without_pair
 from .word_times import token_spans
@@ -178,15 +174,17 @@ class WhisperGeneration(SoundGeneration):
 
     def _detect_languages(self, windows: Sequence[SoundWindow], encoded: Encoded) -> None:
         """The language of every recording, by its first window."""
-        languages = self.target.control.languages
-        new = [i for i, each in enumerate(windows) if languages and not each.recording.language]
-        if not new:
-            return
-        scores = self._start_logits(Encoded(encoded.states[new]), [(self.target.start,)] * len(new))
-        codes, ids = list(languages), torch.tensor(list(languages.values()), device=self.device)
-        for i, best in zip(new, scores[:, ids].argmax(1).tolist(), strict=True):
+        new = [i for i, each in enumerate(windows) if self.target.multilingual and not each.recording.language]
+        for i, code in zip(new, self.spoken_languages(Encoded(encoded.states[new])) if new else (), strict=True):
             recording = windows[i].recording
-            recording.language = recording.language or codes[best]  # of several windows, the first one tells
+            recording.language = recording.language or code  # of several windows, the first one tells
+
+    def spoken_languages(self, encoded: Encoded) -> list[str]:
+        """The likeliest language of every row, by code."""
+        languages = self.target.control.languages
+        codes, ids = list(languages), torch.tensor(list(languages.values()), device=self.device)
+        scores = self._start_logits(encoded, [(self.target.start,)] * len(encoded.states))
+        return [codes[best] for best in scores[:, ids].argmax(1).tolist()]
 
     def _no_speech(self, encoded: Encoded, prompts: Sequence[tuple[int, ...]]) -> list[float | None]:
         token = self.target.control.no_speech
@@ -213,11 +211,11 @@ class WhisperGeneration(SoundGeneration):
     ) -> list[DecodedText | None]:
         """The text of every window, None where nobody speaks; rising temperatures until it is good enough."""
         texts: list[DecodedText | None] = [None] * len(windows)
-        todo = list(range(len(windows)))
+        keys, todo = [frames_key(each.frames) for each in windows], list(range(len(windows)))
         for temperature in settings.temperatures:
             strategy = self.strategy_at(temperature, settings)
-            keys = [_key(windows[i].frames, temperature) for i in todo]
-            found = self._generate([sources[i] for i in todo], [prompts[i] for i in todo], keys, strategy, settings)
+            own = [f"{keys[i]} {temperature}" for i in todo]
+            found = self._generate([sources[i] for i in todo], [prompts[i] for i in todo], own, strategy, settings)
             rest, last = [], temperature == settings.temperatures[-1]
             for i, best in zip(todo, found, strict=True):
                 verdict = judge(best, silence[i], settings, self.target.end, self.vocab)
@@ -286,29 +284,17 @@ class WhisperGeneration(SoundGeneration):
         lie in its first `seconds`.
         """
         tokens = text.hypothesis.tokens
-        logprobs, maps = self._decode_recorded(encoded, text.prompt, tokens)
+        logprobs, view = self.times.decode(encoded, tokens, text.prompt)
         words = [i for i, token in enumerate(tokens[:count]) if self.target.is_text(token)]
         times: dict[int, tuple[float, float]] = {}
         if words:
-            rows = torch.tensor([*words, words[-1] + 1]) + len(text.prompt) - 1  # a row predicts the next token
+            rows = torch.tensor([*words, words[-1] + 1])  # the last one predicts what follows the text
             positions = max(round(seconds * self.sound.rate / self.sound.hop) // self.model.stride, 1)
-            followed = [each[:, rows, :positions] for each in maps]
+            followed = [each[:, rows, :positions] for each in view.cross_layers()]
             spans = token_spans(followed, self.run.model.alignment_heads)
             step = self.model.stride * self.sound.hop / self.sound.rate
             times = {i: (first * step, (last + 1) * step) for i, (first, last) in zip(words, spans, strict=True)}
         return Traced(logprobs, times)
-
-    def _decode_recorded(
-        self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int]
-    ) -> tuple[list[float], list[Tensor]]:
-        """The log-probability of every token, and the cross-attention of every layer (heads, queries, keys)."""
-        inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-        with record_attention(as_module(self.model)) as maps:
-            states = self.model.decode(inputs, encoded)[0, len(prompt) - 1 :]
-        labels = torch.tensor([*tokens, self.target.end], device=self.device)
-        scores = self.model.logits(states).float().log_softmax(1)
-        logprobs: list[float] = scores.gather(1, labels[:, None])[:, 0].tolist()
-        return logprobs, [each[0].cpu() for path, each in maps.items() if path.endswith(".cross")]
 
     # --- results -----------------------------------------------------------------------------------------------
 
@@ -372,8 +358,3 @@ class WhisperGeneration(SoundGeneration):
         if recording.text_language in UNSPACED:
             joined = replace(joined, text="".join(each.nbest[0].text for each in recording.found))
         return replace(joined, language=recording.language)
-
-
-def _key(frames: Array, temperature: float) -> str:
-    """Samples depend on it."""
-    return f"{hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()} {temperature}"

@@ -174,7 +174,7 @@ def test_outputs_are_checked_before_the_work(place: Path, capsys: Capture) -> No
         (["--out", "talk"], "--out talk has no known suffix"),
         (["--out", "gone/talk.srt"], "--out gone/talk.srt cannot be written; give a file or folder in an existing folder"),
         (["--out", "gone/subs/", "--format", "srt"], "--out gone/subs/ cannot be written; give a file or folder in an"),
-        (["--out", "file/", "--format", "srt"], "--out file/ cannot be written; give a folder that is no file"),
+        (["--out", "file/", "--format", "srt"], "--out file/ cannot be written; give a folder with another name than that file"),
         (["--out", "new"], "--out new is a folder; choose its files with --format srt, vtt, tsv, txt or json"),
         (["--out", "subs/"], "--out subs/ is a folder; choose its files with --format"),
         (["--out", "a.srt", "--format", "srt"], "--out a.srt names a file, whose suffix chooses the format; leave --for"),

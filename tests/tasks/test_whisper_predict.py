@@ -299,17 +299,17 @@ def test_frames_of_windows_are_those_of_the_recording(window: int, hop: int) -> 
 @pytest.mark.parametrize("sequential", [True, False])
 def test_progress_tells_the_position(sequential: bool, predictor: WhisperPredictor, tmp_path: Path) -> None:
     paths = [write_long(tmp_path / "a.wav", 20), write_long(tmp_path / "b.wav", 10)]
-    told: list[tuple[str, float, float]] = []
+    reports: list[tuple[str, float, float]] = []
     with mock.patch.object(WhisperPredictor, "_decode_windows", unheard):
-        predictor.on_progress = lambda *each: told.append(each)
+        predictor.on_progress = lambda *each: reports.append(each)
         try:
             transcribe(predictor, paths, sequential=sequential, language="de")
         finally:
             predictor.on_progress = None
     for path, seconds in zip(paths, (20, 10), strict=True):
-        positions = [position for name, position, _ in told if name == path]
+        positions = [position for name, position, _ in reports if name == path]
         assert positions == sorted(set(positions)) and positions[-1] == seconds and len(positions) >= seconds / SECONDS
-        assert {total for name, _, total in told if name == path} == {seconds} or not sequential
+        assert {total for name, _, total in reports if name == path} == {seconds} or not sequential
 
 
 def test_a_recording_that_ends_within_a_frame(predictor: WhisperPredictor) -> None:
