@@ -43,6 +43,8 @@ class Attention(SequenceMixer):
         self.value = nn.Linear(width, shared, bias=bias)
         self.out = nn.Linear(inner, width, bias=bias) if out else nn.Identity()
         self.kernel = kernel or SoftmaxKernel()
+        self.kept: Tensor | None
+        self.register_buffer("kept", None, persistent=False)  # the numbers of the heads that pruning has left
 
     def forward(
         self,
@@ -68,6 +70,8 @@ class Attention(SequenceMixer):
             q, k = terms.rotate(q, k)
             if layer_cache is not None:
                 k, v = layer_cache.append(k, v)  # now all keys that `mask` describes
+        if bias is not None and self.kept is not None and bias.size(1) > self.heads:  # a table for all heads
+            bias = bias[:, self.kept]
         mask = ALL_VISIBLE if terms.includes_mask else mask
         if (record := current_recorder()) is not None:
             record(self, q, k, mask, bias)

@@ -33,6 +33,8 @@ class BlockSparseKernel(Kernel):
         "causal": "attention in random blocks reads later tokens and cannot be causal; use it in an encoder",
     }
 
+    kept_heads: tuple[int, ...] | None = None  # the numbers of the heads that pruning has left; None: all
+
     def __init__(self, size: int = 64, random: int = 3, seed: int = 0, drawn: bool = True) -> None:
         super().__init__()
         self.size, self.random, self.seed, self.drawn, self.inner = size, random, seed, drawn, SoftmaxKernel()
@@ -86,6 +88,9 @@ class BlockSparseKernel(Kernel):
         The blocks that it does not attend to anyway are split into `random` runs, and one is taken from each, so none
         repeats. The choice depends only on the seed, the head, the block and the text's length.
         """
+        if self.kept_heads is not None:  # a head draws the same blocks after others are pruned
+            drawn: Tensor = draw_blocks(blocks, most, self.kept_heads[-1] + 1, self.random, self.seed)
+            return drawn[:, list(self.kept_heads)]
         chosen: Tensor = draw_blocks(blocks, most, heads, self.random, self.seed)
         return chosen
 
@@ -181,8 +186,8 @@ class BlockSparseKernel(Kernel):
             plans.append(groups)
         return plans
 
-    def _cache_key(self) -> tuple[int, int, int, bool]:
-        return self.size, self.random, self.seed, self.drawn
+    def _cache_key(self) -> tuple[object, ...]:
+        return self.size, self.random, self.seed, self.drawn, self.kept_heads
 
     # --- by FlexAttention --------------------------------------------------------------------------------------------
 

@@ -329,11 +329,12 @@ class GlobalAttention(SequenceMixer):
         mixed = self.near(query, key, value, mask, position_terms)
         index, valid = global_index(mask, key.size(1))
         target = index[..., None].expand(-1, -1, query.size(2))  # (batch, most, width)
+        spare = index.masked_fill(~valid, query.size(1))[..., None]  # invalid entries go to a spare position
         global_mask = mask.cached("global queries", lambda: global_queries_mask(mask, key.size(1)).memoized())
         terms = None if position_terms is None else position_terms.select_queries(index)
         wide = self.wide(query.gather(1, target), key, value, global_mask, terms)
-        target = target.masked_fill(~valid[..., None], query.size(1))  # invalid entries go to a spare position
-        out = self.out(F.pad(mixed, (0, 0, 0, 1)).scatter(1, target, wide.to(mixed.dtype))[:, :-1])
+        scattered = F.pad(mixed, (0, 0, 0, 1)).scatter(1, spare.expand_as(wide), wide.to(mixed.dtype))
+        out = self.out(scattered[:, :-1])
         return out
 
     def _with_globals(self, mask: Mask, key: Tensor) -> Mask:

@@ -1,0 +1,158 @@
+"""The attention heads of a finished model: where they are, and their names, such as 3.2 or encoder.3.2.
+
+A name has the kind of attention, the layer and the head, both from 1. A model with one kind needs no kind. Heads keep
+their names when others are pruned.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..config.merge import one_of
+from ..errors import UserError
+from ..parts import Attention, Layer, Positions, Stack
+from ..parts.efficient import GlobalAttention
+
+SELF = "self"  # the kind of a model with one stack
+NAME = re.compile(r"(?:([a-z_]+)\.)?(\d+)\.(\d+|\*)")
+MAX_LISTED = 12  # names in a message
+
+
+class HeadName(NamedTuple):
+    """One head of a model."""
+
+    kind: str  # encoder, decoder, cross; self in a model with one stack
+    layer: int  # from 1
+    head: int  # from 1, counted before pruning
+
+    def __str__(self) -> str:
+        prefix = "" if self.kind == SELF else f"{self.kind}."
+        return f"{prefix}{self.layer}.{self.head}"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSite:
+    """One attention sublayer of a layer. Longformer's has two sets of projections and one output map."""
+
+    kind: str
+    layer: int  # from 1
+    path: str
+    module: Attention | GlobalAttention
+    scheme: Positions | None  # of its stack; None for attention to another sequence
+
+    @property
+    def parts(self) -> dict[str, Attention]:
+        """The attention modules by path: their heads are the same."""
+        if isinstance(self.module, Attention):
+            return {self.path: self.module}
+        return {f"{self.path}.near": self.module.near, f"{self.path}.wide": self.module.wide}
+
+    @property
+    def first(self) -> Attention:
+        return next(iter(self.parts.values()))
+
+    @property
+    def out(self) -> nn.Module:
+        """The output projection, which reads the outputs of all heads side by side."""
+        return self.module.out
+
+    @property
+    def heads(self) -> list[HeadName]:
+        """The heads in the order of the tensors."""
+        kept: Tensor | None = self.first.kept
+        numbers = range(self.first.heads) if kept is None else kept.tolist()
+        return [HeadName(self.kind, self.layer, number + 1) for number in numbers]
+
+
+def attention_sites(model: nn.Module) -> list[AttentionSite]:
+    """Every attention sublayer of the stacks of a model, in the order of the model."""
+    found: list[AttentionSite] = []
+    stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}
+    kinds = _stack_kinds(list(stacks))
+    for path, stack in stacks.items():
+        for number, (layer, scheme) in enumerate(zip(stack.layers, stack.schemes, strict=True)):
+            place = f"{path}.layers.{number}".lstrip(".")
+            found += _layer_sites(layer, place, kinds[path], number + 1, scheme)
+    return found
+
+
+def _layer_sites(layer: Layer, place: str, kind: str, number: int, scheme: Positions) -> Iterator[AttentionSite]:
+    for name, part in layer.named_children():
+        if isinstance(part, Attention | GlobalAttention):
+            own = name == "attention"
+            yield AttentionSite(kind if own else name, number, f"{place}.{name}", part, scheme if own else None)
+
+
+def _stack_kinds(paths: Sequence[str]) -> dict[str, str]:
+    """The name of each stack: the last part of its path that is not `stack`; a single stack is `self`."""
+    if len(paths) == 1:
+        return {paths[0]: SELF}
+    names = {path: path.removesuffix(".stack").rpartition(".")[2] or SELF for path in paths}
+    return names if len(set(names.values())) == len(paths) else {path: path.replace(".", "_") for path in paths}
+
+
+def all_heads(sites: Iterable[AttentionSite]) -> list[HeadName]:
+    return [head for site in sites for head in site.heads]
+
+
+def parse_heads(text: str, model: nn.Module, option: str = "--mute") -> list[HeadName]:
+    """The heads that `3.2,encoder.4.*` names, each once, in the order of the model; `*` is a whole layer."""
+    sites = attention_sites(model)
+    if not sites:
+        raise UserError(f"{option} is {text!r}, but this model has no attention heads; leave it out")
+    kinds = list(dict.fromkeys(site.kind for site in sites))
+    chosen: set[HeadName] = set()
+    for each in text.split(","):
+        match = NAME.fullmatch(each.strip())
+        if match is None:
+            raise UserError(
+                f"{option} has {each.strip()!r}; expected layer.head such as {next(iter(sites)).heads[0]}, several "
+                "joined by commas, or layer.* for all heads of a layer"
+            )
+        chosen.update(_named_heads(each.strip(), match, sites, kinds, option))
+    return [head for head in all_heads(sites) if head in chosen]
+
+
+def _named_heads(
+    name: str, match: re.Match[str], sites: Sequence[AttentionSite], kinds: list[str], option: str
+) -> list[HeadName]:
+    kind, layer, head = match.groups()
+    if kind is None and len(kinds) > 1:
+        raise UserError(
+            f"{option} has {name}, but this model has several kinds of attention; write {kinds[0]}.{name}: "
+            f"{one_of(None, kinds)}"
+        )
+    if kind is not None and kind not in kinds:
+        raise UserError(f"{option} has {name}, but this model has no {kind} attention; {one_of(kind, kinds)}")
+    own = [site for site in sites if site.kind == (kind or kinds[0])]
+    site = next((site for site in own if site.layer == int(layer)), None)
+    if site is None:
+        layers = [site.layer for site in own]
+        raise UserError(f"{option} has {name}, but layer {layer} has no such attention; expected {_span(layers)}")
+    found = [each for each in site.heads if head == "*" or each.head == int(head)]
+    if not found:
+        numbers = [each.head for each in site.heads]
+        raise UserError(f"{option} has {name}, but layer {layer} has no head {head}; expected {_span(numbers)}")
+    return found
+
+
+def _span(numbers: Sequence[int]) -> str:
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+    return ", ".join(map(str, numbers))
+
+
+def join_names(heads: Sequence[HeadName]) -> str:
+    """The names for a message; many are cut."""
+    more = f" and {len(heads) - MAX_LISTED} more" if len(heads) > MAX_LISTED else ""
+    return ", ".join(map(str, heads[:MAX_LISTED])) + more
+
+
+def head_columns(site: AttentionSite, heads: Iterable[HeadName]) -> Tensor:
+    """Bool, (heads · head_width,): the inputs of the output projection that these heads write."""
+    chosen = set(heads)
+    return torch.tensor([head in chosen for head in site.heads]).repeat_interleave(site.first.head_width)
