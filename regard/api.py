@@ -73,6 +73,7 @@ def load(
     *,
     tune: "Tunes | None" = None,
     force: bool = False,
+    mute: str | None = None,
     **sections: Any,
 ) -> "AnyPredictor":
     """Load a model as a predictor: a run folder, a Hugging Face folder, a GGUF file, or `org/name` of the hub.
@@ -80,8 +81,10 @@ def load(
     `a,b` loads an ensemble.
 
     `tune` is the folder of a run that was tuned over this base, or several by name: the result is then an
-    AdapterSwitch, whose `[name]` is one of them.
+    AdapterSwitch, whose `[name]` is one of them. `mute` names attention heads whose outputs become zeros: "3.2,4.1".
     """
+    if mute is not None:
+        return load(path, overrides, tune=tune, force=force, **sections).muted(mute)
     if force and tune is None:
         raise UserError("--force applies only to --tune; give --tune, or leave --force out")
     path, changes = path_name(path, "path"), _merge(overrides, sections)
@@ -101,11 +104,11 @@ def build(recipe: str | PathLike[str], overrides: Settings | None = None, **sect
 
 
 def _build(run: Run) -> "nn.Module":
+    from .adapt.prune import prune
     from .tasks import with_max_vocab
 
     run = with_max_vocab(run)
-    model: nn.Module = family_of(run.model.family).Model(run.model)
-    return model
+    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
 
 
 def show(recipe: str, overrides: Settings) -> str:
@@ -185,6 +188,17 @@ def convert(
     path, out = path_name(path, "path"), path_name(out, "out")
     folder = Path(path) if Path(path).exists() else find_model(path).path
     return write(folder, Path(out), lambda each: load(each, CPU_FP32), to, average, precision, data, merge)
+
+
+def prune(
+    path: str | PathLike[str], *, heads: str, out: str | PathLike[str], effect: str | PathLike[str] | None = None
+) -> dict[str, str]:
+    """Write a run without some attention heads to `out`: "3.2,4.1", or "least:8" of the file of an effect."""
+    from .formats.pruned_run import prune_run
+
+    run, target = Path(path_name(path, "path")), Path(path_name(out, "out"))
+    measured = None if effect is None else Path(path_name(effect, "effect"))
+    return prune_run(run, target, lambda each: load(each, CPU_FP32), heads, measured)
 
 
 def compare(paths: Iterable[str | PathLike[str]], overrides: Settings | None = None, data: Any = None) -> JsonObject:

@@ -33,6 +33,7 @@ def read_settings(start: str) -> JsonObject:
     if source.kind == "run":
         config = read_run(source.path)["config"]
         groups = {name: config.get(name, {}) for name in ("model", "tokenizer")}
+        groups |= {"pruned_heads": config["pruned_heads"]} if config.get("pruned_heads") else {}
     else:
         groups = {"model": source.start_settings()}
     return dict(flatten(groups))

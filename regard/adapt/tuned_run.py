@@ -243,6 +243,11 @@ class AdapterSwitch(AnyPredictor):
     def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
         return self.selected.look(text, target)
 
+    def muted(self, heads: str) -> "AdapterSwitch":
+        """A switch whose predictors have these heads muted."""
+        switch = AdapterSwitch({name: predictor.muted(heads) for name, predictor in self.predictors.items()})
+        return switch.use(self.name)
+
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)
 

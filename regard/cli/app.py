@@ -30,6 +30,7 @@ from .options import (
     Drawings,
     Force,
     Language,
+    Mute,
     Plugins,
     Prompt,
     RunFolder,
@@ -129,6 +130,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix: .png, .pdf or .svg.")] = None,
     tune: TuneFolder = None,
     force: Force = False,
+    mute: Mute = None,
 ) -> None:
     """Evaluate a model on labeled data or texts; compare several models, with a paired bootstrap for written text."""
     from .. import api
@@ -139,6 +141,8 @@ def evaluate(
     chosen = None if data is None else parse_sides(data)
     if chosen is None and not tune:
         check_test_data([run, *others])
+    if others and mute:
+        raise UserError("--mute works with one run, but several are compared; evaluate each alone")
     if others and tune:
         raise UserError("--tune works with one run, but several are compared; name the tuned runs instead")
     if others and out is not None:
@@ -150,7 +154,7 @@ def evaluate(
             comparison = api.compare([run, *others], changes, chosen)
         print_comparison(comparison, as_json)
         return
-    predictor = load_predictor(run, changes, tune, force)
+    predictor = load_predictor(run, changes, tune, force, mute)
     with printed_facts():
         metrics = predictor.evaluate(chosen)
     if as_json:
@@ -182,6 +186,7 @@ def predict(
     task: SpokenTask = None,
     tune: TuneFolder = None,
     force: Force = False,
+    mute: Mute = None,
 ) -> None:
     """Print the output for every line of files or stdin (taggers: every sentence), image or recording, or a prompt."""
     from .embeddings import print_embeddings
@@ -197,11 +202,11 @@ def predict(
     if prompt is not None:
         if files:
             raise UserError(f"--prompt and the file {files[0]} are both given; give one of the two")
-        print_continuation(load_with_top(run, changes, top, tune, force), prompt, details)
+        print_continuation(load_with_top(run, changes, top, tune, force, mute), prompt, details)
         return
     check_files(files)
     check_files([] if similar is None else [similar])
-    predictor = load_with_top(run, changes, top, tune, force)
+    predictor = load_with_top(run, changes, top, tune, force, mute)
     reader = InputReader(predictor, changes, whole=details or predictor.output is not None)
     if embed or similar is not None:
         ranked = None if similar is None else [each for other in reader.items([similar]) for each in other.entries]

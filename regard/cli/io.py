@@ -23,7 +23,9 @@ Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, 
 # --- arguments and models --------------------------------------------------------------------------------------------
 
 
-def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> "AnyPredictor":
+def load_predictor(
+    run: str, changes: dict[str, str], tunes: list[str] | None, force: bool, mute: str | None = None
+) -> "AnyPredictor":
     from .. import api
 
     if tunes and len(tunes) > 1:  # typer would use the last one silently
@@ -31,17 +33,23 @@ def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, f
             f"--tune is given {len(tunes)} times, but a verb uses one; run the verb once for each, or load all in "
             "Python (regard.load(base, tune=[…]))"
         )
-    return api.load(run, changes, tune=tunes[0] if tunes else None, force=force)
+    muted = {} if mute is None else {"mute": mute}
+    return api.load(run, changes, tune=tunes[0] if tunes else None, force=force, **muted)
 
 
 def load_with_top(
-    run: str, changes: dict[str, str], top: int | None, tunes: list[str] | None, force: bool
+    run: str,
+    changes: dict[str, str],
+    top: int | None,
+    tunes: list[str] | None,
+    force: bool,
+    mute: str | None = None,
 ) -> "AnyPredictor":
     """Load a predictor; `top` sets decode.top, which only predictors of labels or words have."""
     if top is None:
-        return load_predictor(run, changes, tunes, force)
+        return load_predictor(run, changes, tunes, force, mute)
     try:
-        return load_predictor(run, {**changes, "decode.top": str(top)}, tunes, force)
+        return load_predictor(run, {**changes, "decode.top": str(top)}, tunes, force, mute)
     except UserError as error:
         if not str(error).startswith("decode.top is not a key"):
             raise

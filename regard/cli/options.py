@@ -15,6 +15,12 @@ TuneFolder = Annotated[
     typer.Option(metavar="DIR", help="A run or PEFT folder that was tuned over RUN, to use with it."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Use --tune even if RUN has other weights than its base.")]
+Mute = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HEADS", help="Attention heads whose outputs become zeros: layer.head such as 3.2,4.1; 3.* is a layer."
+    ),
+]
 Details = Annotated[bool, typer.Option("--details", "--json", help="Print one JSON record per line.")]
 Plugins = Annotated[
     list[str] | None,

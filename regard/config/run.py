@@ -20,7 +20,7 @@ from .merge import (
     settings_of,
     to_toml,
 )
-from .schema import Base, Data, DecodeBase, TokenizerConfig, Train
+from .schema import Base, Data, DecodeBase, Strings, TokenizerConfig, Train
 from .tasks import TASKS
 from .tuning import Tune, Untuned
 
@@ -38,6 +38,7 @@ class Run(Base):
     start: str = ""  # a run, a Hugging Face folder, a GGUF file or org/name: model settings, tokenizer, initial weights
     tune: Tune = Untuned()  # parameter-efficient tuning: train and store only small added parts
     model: Any  # the Config of the family
+    pruned_heads: Strings = ()  # attention heads that the model lacks, such as 3.2 or encoder.3.2
     data: Any = Field(default_factory=dict, validate_default=True)  # data, decode, eval: the types depend on the task
     tokenizer: TokenizerConfig = TokenizerConfig()
     train: Train = Train()

@@ -1,23 +1,19 @@
 """Conversion of a run to other formats, or to other weights. Output appears only complete and checked."""
 
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..adapt.outliers import random_inputs, smallest_vocab
 from ..config.run import Run
 from ..config.schema import Sides
 from ..errors import UserError
 from ..files import atomic_write
-from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
-from ..run_folder import is_run, read_run, write_run
+from ..run_folder import is_run, read_run
 from . import ctranslate2, peft
 from .huggingface import (
     bert_export,
@@ -34,12 +30,11 @@ from .huggingface import (
 from .model_card import bert_usage, ctranslate2_usage, model_card, transformers_usage
 from .model_files import find_gguf
 from .parity import check_close, check_ctranslate2, check_texts
+from .pruned_run import probe_logits, with_filled_heads, write_copy
 
 if TYPE_CHECKING:
     from ..tasks.predictor import AnyPredictor
 
-PROBE_TOKENS = 9  # tokens per text that are compared
-METRICS = "metrics.jsonl"
 LIBRARIES = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "peft": "peft"}  # by format: its library
 
 
@@ -143,6 +138,9 @@ def convert(
     with average_weights(path, predictor.module, average), atomic_write(out) as draft:
         if merge:
             report["merged"] = merge_lora(predictor)
+        if to is not None and (names := predictor.run.pruned_heads):
+            predictor = with_filled_heads(predictor)
+            report["heads"] = f"{len(names)} pruned heads are zeros: the format has as many heads in every layer"
         metrics = predictor.evaluate(data) if data is not None else {}
         if to is None or exporter is None:
             copy_run(path, predictor, draft, average, merge)
@@ -185,6 +183,8 @@ def check_tuning(path: Path, run: Run, to: str | None, merge: bool) -> None:
         raise UserError(f"{path} is not tuned; --to peft writes adapters, use --to huggingface")
     if to == "peft" and merge:
         raise UserError(f"--merge leaves no adapter in {path}, and --to peft writes adapters; leave out one of the two")
+    if to == "peft" and run.pruned_heads:
+        raise UserError(f"{path} is tuned over a pruned model, which PEFT cannot load; merge it (--merge)")
     if to == "peft":
         peft.check_family(str(path), kind, run.model.family)
         return
@@ -208,16 +208,6 @@ def merge_lora(predictor: "AnyPredictor") -> str:
     return f"{maps} maps; logits apart by {difference:.1g} (relative)"
 
 
-@torch.no_grad()
-def probe_logits(predictor: "AnyPredictor") -> Tensor:
-    """The logits for a few random tokens, in as many texts as the model reads at once."""
-    model, context = predictor.module, smallest_context(predictor.module)
-    room = PROBE_TOKENS if context is None else context - getattr(predictor.run.tune, "length", 0)
-    tokens = max(1, min(PROBE_TOKENS, room))
-    logits: Tensor = model(*random_inputs(model, smallest_vocab(predictor.run.model), 4, tokens))
-    return logits
-
-
 def average_weights(path: Path, model: nn.Module, count: int) -> AbstractContextManager[None]:
     """A context in which the model has the mean weights of the run's last checkpoints."""
     from ..training import checkpoint
@@ -236,17 +226,8 @@ def average_weights(path: Path, model: nn.Module, count: int) -> AbstractContext
 
 def copy_run(path: Path, predictor: "AnyPredictor", draft: Path, average: int, merge: bool = False) -> None:
     """Write the run with the predictor's weights. Checkpoints are not copied, so it cannot be resumed."""
-    from ..training import save_model
-
-    draft.mkdir()
     about = read_run(path)
-    step = about.get("weights", {}).get("step", 0)
-    about |= {"weights": {"step": step, "averaged": average}}
+    about |= {"weights": {"step": about.get("weights", {}).get("step", 0), "averaged": average}}
     if merge:
         about |= {"config": about["config"] | {"tune": {"kind": "none"}}, "merged": about["config"]["tune"]}
-    write_run(draft, about)
-    save_model(predictor.module, draft / "model.safetensors", step)
-    for name in {entry["file"] for entry in about["processors"].values()}:
-        shutil.copy(path / name, draft / name)
-    if (path / METRICS).is_file():
-        shutil.copy(path / METRICS, draft / METRICS)
+    write_copy(path, draft, about, predictor.module)

@@ -360,8 +360,8 @@ def _pad_rank(x: Tensor, rank: int, dim: int) -> Tensor:
 
 def check(predictor: AnyPredictor, draft: Path, precision: str) -> str:
     """Replace the adapter by the written one and compare logits; report their difference."""
-    from .convert import probe_logits
     from .parity import check_close
+    from .pruned_run import probe_logits
 
     before, model = probe_logits(predictor), predictor.module
     trained = [name for name, each in model.named_parameters() if each.requires_grad]

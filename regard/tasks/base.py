@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from ..adapt.prune import prune
 from ..config.run import Run, change_settings, family_of
 from ..config.schema import Sides
 from ..data.examples import Examples
@@ -212,4 +213,4 @@ def with_head(run: Run, head: str) -> Run:
 def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
-    return family_of(run.model.family).Model(run.model)
+    return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,15 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     @abstractmethod
     def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
         """The attention weights while the model reads `text`."""
+
+    def muted(self, heads: str) -> Self:
+        """A predictor over the same weights in which these attention heads give zeros, such as "3.2,encoder.4.*".
+
+        This predictor does not change; threads may use both at the same time.
+        """
+        from .muting import muted
+
+        return muted(self, heads)
 
     def evaluate(self, data: Any = None) -> Metrics:
         """Metrics over examples: files ("test.en,test.de"), or data in memory; default: the run's test split."""

@@ -28,7 +28,7 @@ from .ranks import Ranks, joined_processes
 Settings: TypeAlias = Mapping[str, Any]  # by dotted key
 OpenStart: TypeAlias = Callable[[str], Pretrained]  # loads the folder that `start` names
 
-FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "data.", "tokenizer.")
+FIXED_ON_RESUME: tuple[str, ...] = ("task", "start", "tune.", "model.", "pruned_heads", "data.", "tokenizer.")
 FIXED_ON_RESUME += ("train.seed", "train.tokens", "train.batch", "train.optimizer.kind")
 # Exceptions: keys that --resume may change, and keys that the task sets (learned vocabularies, labels, heads).
 CHANGEABLE_DATA = ("data.workers", "data.test", "data.cache", "data.verify", "data.stride")

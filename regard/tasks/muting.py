@@ -1,0 +1,51 @@
+"""Predictors with muted attention heads."""
+
+import copy
+import warnings
+from typing import TypeVar
+
+from ..adapt.heads import HeadName, attention_sites, join_names, parse_heads
+from ..adapt.mute import muted_copy
+from ..adapt.shared_copy import shared_copy
+from ..decode import Ensemble
+from ..errors import UserError
+from .predictor import AnyPredictor
+
+P = TypeVar("P", bound=AnyPredictor)
+
+
+def muted(predictor: P, heads: str) -> P:
+    """A predictor over the same weights whose heads give zeros; it warns if a layer has none left."""
+    require_one_model(predictor, "--mute")
+    chosen = parse_heads(heads, predictor.module)
+    silent = [site.heads for site in attention_sites(predictor.module) if set(site.heads) <= set(chosen)]
+    if silent:
+        warnings.warn(
+            f"{join_names([head for each in silent for head in each])} are all heads of their layers, whose attention "
+            "then adds only its bias",
+            stacklevel=4,
+        )
+    return with_model(predictor, muted_copy(predictor.module, chosen))
+
+
+def with_model(predictor: P, model: object) -> P:
+    """A copy of the predictor with another model."""
+    other = copy.copy(predictor)
+    other.model = model
+    return other
+
+
+def private_copy(predictor: P, option: str) -> P:
+    """A predictor over the same weights with a model of its own, to which passes may attach hooks."""
+    require_one_model(predictor, option)
+    if not attention_sites(predictor.module):
+        raise UserError(f"{option} needs attention heads, and this model has none; choose another model")
+    return with_model(predictor, shared_copy(predictor.module))
+
+
+def require_one_model(predictor: AnyPredictor, option: str) -> None:
+    if isinstance(predictor.model, Ensemble):
+        raise UserError(f"{option} works with one model, and an ensemble has several; give one of them")
+
+
+__all__ = ["HeadName", "muted", "private_copy", "require_one_model", "with_model"]
