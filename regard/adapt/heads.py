@@ -5,8 +5,8 @@ their names when others are pruned.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from ..config.merge import one_of
 from ..errors import UserError
-from ..parts import Attention, Layer, Positions, Stack
+from ..parts import Attention, Positions, Stack
 from ..parts.efficient import GlobalAttention
 
-SELF = "self"  # the kind of a model with one stack
 NAME = re.compile(r"(?:([a-z_]+)\.)?(\d+)\.(\d+|\*)")
 MAX_LISTED = 12  # names in a message
 
@@ -25,24 +24,24 @@ MAX_LISTED = 12  # names in a message
 class HeadName(NamedTuple):
     """One head of a model."""
 
-    kind: str  # encoder, decoder, cross; self in a model with one stack
+    kind: str  # encoder, decoder, cross, order; empty in a model with one kind of attention
     layer: int  # from 1
     head: int  # from 1, counted before pruning
 
     def __str__(self) -> str:
-        prefix = "" if self.kind == SELF else f"{self.kind}."
-        return f"{prefix}{self.layer}.{self.head}"
+        return f"{self.kind}.{self.layer}.{self.head}" if self.kind else f"{self.layer}.{self.head}"
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionSite:
+class HeadSite:
     """One attention sublayer of a layer. Longformer's has two sets of projections and one output map."""
 
     kind: str
     layer: int  # from 1
     path: str
     module: Attention | GlobalAttention
-    scheme: Positions | None  # of its stack; None for attention to another sequence
+    scheme: Positions  # of its stack
+    single: bool = False  # the model has one kind of attention, so names need none
 
     @property
     def parts(self) -> dict[str, Attention]:
@@ -65,43 +64,37 @@ class AttentionSite:
         """The heads in the order of the tensors."""
         kept: Tensor | None = self.first.kept
         numbers = range(self.first.heads) if kept is None else kept.tolist()
-        return [HeadName(self.kind, self.layer, number + 1) for number in numbers]
+        return [HeadName("" if self.single else self.kind, self.layer, number + 1) for number in numbers]
 
 
-def attention_sites(model: nn.Module) -> list[AttentionSite]:
+def head_sites(model: nn.Module) -> list[HeadSite]:
     """Every attention sublayer of the stacks of a model, in the order of the model."""
-    found: list[AttentionSite] = []
     stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}
-    kinds = _stack_kinds(list(stacks))
-    for path, stack in stacks.items():
-        for number, (layer, scheme) in enumerate(zip(stack.layers, stack.schemes, strict=True)):
-            place = f"{path}.layers.{number}".lstrip(".")
-            found += _layer_sites(layer, place, kinds[path], number + 1, scheme)
-    return found
+    own = {path: _stack_kind(stack) for path, stack in stacks.items()}
+    if len(set(own.values())) < len(own):  # such as two encoders
+        own = {path: path.removesuffix(".stack").rpartition(".")[2] for path in stacks}
+    found = [
+        HeadSite(own[path] if name == "attention" else name, number, f"{path}.layers.{number - 1}.{name}", part, scheme)
+        for path, stack in stacks.items()
+        for number, (layer, scheme) in enumerate(zip(stack.layers, stack.schemes, strict=True), 1)
+        for name, part in layer.named_children()
+        if isinstance(part, Attention | GlobalAttention)
+    ]
+    single = len({site.kind for site in found}) == 1
+    return [replace(site, single=True) for site in found] if single else found
 
 
-def _layer_sites(layer: Layer, place: str, kind: str, number: int, scheme: Positions) -> Iterator[AttentionSite]:
-    for name, part in layer.named_children():
-        if isinstance(part, Attention | GlobalAttention):
-            own = name == "attention"
-            yield AttentionSite(kind if own else name, number, f"{place}.{name}", part, scheme if own else None)
+def _stack_kind(stack: Stack) -> str:
+    return "decoder" if stack.causal or any(layer.cross is not None for layer in stack.layers) else "encoder"
 
 
-def _stack_kinds(paths: Sequence[str]) -> dict[str, str]:
-    """The name of each stack: the last part of its path that is not `stack`; a single stack is `self`."""
-    if len(paths) == 1:
-        return {paths[0]: SELF}
-    names = {path: path.removesuffix(".stack").rpartition(".")[2] or SELF for path in paths}
-    return names if len(set(names.values())) == len(paths) else {path: path.replace(".", "_") for path in paths}
-
-
-def all_heads(sites: Iterable[AttentionSite]) -> list[HeadName]:
+def all_heads(sites: Iterable[HeadSite]) -> list[HeadName]:
     return [head for site in sites for head in site.heads]
 
 
 def parse_heads(text: str, model: nn.Module, option: str = "--mute") -> list[HeadName]:
     """The heads that `3.2,encoder.4.*` names, each once, in the order of the model; `*` is a whole layer."""
-    sites = attention_sites(model)
+    sites = head_sites(model)
     if not sites:
         raise UserError(f"{option} is {text!r}, but this model has no attention heads; leave it out")
     kinds = list(dict.fromkeys(site.kind for site in sites))
@@ -118,7 +111,7 @@ def parse_heads(text: str, model: nn.Module, option: str = "--mute") -> list[Hea
 
 
 def _named_heads(
-    name: str, match: re.Match[str], sites: Sequence[AttentionSite], kinds: list[str], option: str
+    name: str, match: re.Match[str], sites: Sequence[HeadSite], kinds: list[str], option: str
 ) -> list[HeadName]:
     kind, layer, head = match.groups()
     if kind is None and len(kinds) > 1:
@@ -152,7 +145,7 @@ def join_names(heads: Sequence[HeadName]) -> str:
     return ", ".join(map(str, heads[:MAX_LISTED])) + more
 
 
-def head_columns(site: AttentionSite, heads: Iterable[HeadName]) -> Tensor:
+def head_columns(site: HeadSite, heads: Iterable[HeadName]) -> Tensor:
     """Bool, (heads · head_width,): the inputs of the output projection that these heads write."""
     chosen = set(heads)
     return torch.tensor([head in chosen for head in site.heads]).repeat_interleave(site.first.head_width)

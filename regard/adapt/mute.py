@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..parts import Stack
-from .heads import AttentionSite, HeadName, attention_sites, head_columns
+from .heads import HeadName, HeadSite, head_columns, head_sites
 from .shared_copy import shared_copy
 
 Means = Mapping[str, Tensor]  # by path: the mean input of the output projection, (heads · head_width,)
@@ -20,8 +20,8 @@ Means = Mapping[str, Tensor]  # by path: the mean input of the output projection
 class HeadGates:
     """Hooks at the output projections of a model: `mute` chooses the heads. The tensors keep their addresses."""
 
-    def __init__(self, model: nn.Module, sites: Iterable[AttentionSite] | None = None) -> None:
-        self.sites = attention_sites(model) if sites is None else list(sites)
+    def __init__(self, model: nn.Module, sites: Iterable[HeadSite] | None = None) -> None:
+        self.sites = head_sites(model) if sites is None else list(sites)
         device = next(model.parameters()).device
         self._gates, self._offsets = dict[str, Tensor](), dict[str, Tensor]()
         for site in self.sites:
@@ -55,8 +55,7 @@ class Gate:
 def muted_copy(model: nn.Module, heads: Iterable[HeadName]) -> nn.Module:
     """A model over the same weights whose `heads` give zeros; the model itself does not change."""
     copied, chosen = shared_copy(model), list(heads)
-    layers = {(head.kind, head.layer) for head in chosen}
-    HeadGates(copied, [site for site in attention_sites(copied) if (site.kind, site.layer) in layers]).mute(chosen)
+    HeadGates(copied, [site for site in head_sites(copied) if set(chosen).intersection(site.heads)]).mute(chosen)
     return copied
 
 
@@ -70,7 +69,7 @@ class HeadMeans:
         for path, stack in model.named_modules():
             if isinstance(stack, Stack):
                 stack.register_forward_pre_hook(self._stack_hook(path), with_kwargs=True)
-        for site in attention_sites(model):
+        for site in head_sites(model):
             self._sums[site.path] = torch.zeros(
                 len(site.heads) * site.first.head_width, dtype=torch.float64, device=device
             )

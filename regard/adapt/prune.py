@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..parts import Attention
 from ..parts.efficient import BlockSparseKernel, LowRankKernel
 from ..parts.positions import RelativePositions
-from .heads import AttentionSite, HeadName, attention_sites, join_names, parse_heads
+from .heads import HeadName, HeadSite, head_sites, join_names, parse_heads
 
 
 class HeadTensor(NamedTuple):
@@ -45,12 +45,12 @@ def prune(model: nn.Module, names: Sequence[str]) -> nn.Module:
 def remove(model: nn.Module, heads: Iterable[HeadName]) -> None:
     """Remove these heads in place."""
     chosen = set(heads)
-    plans = [(site, _kept(site, chosen)) for site in attention_sites(model) if chosen.intersection(site.heads)]
+    plans = [(site, _kept(site, chosen)) for site in head_sites(model) if chosen.intersection(site.heads)]
     for site, kept in plans:  # all are checked before any changes
         _prune_site(site, kept, _kept_key_heads(site, kept))
 
 
-def _kept(site: AttentionSite, heads: set[HeadName]) -> list[int]:
+def _kept(site: HeadSite, heads: set[HeadName]) -> list[int]:
     """The indices of the heads that stay."""
     kept = [index for index, head in enumerate(site.heads) if head not in heads]
     if not kept:
@@ -61,7 +61,7 @@ def _kept(site: AttentionSite, heads: set[HeadName]) -> list[int]:
     return kept
 
 
-def _kept_key_heads(site: AttentionSite, kept: Sequence[int]) -> list[int]:
+def _kept_key_heads(site: HeadSite, kept: Sequence[int]) -> list[int]:
     """The indices of the key heads that stay. Each must serve as many query heads as the others."""
     attention = site.first
     group = attention.heads // attention.key_heads
@@ -76,7 +76,7 @@ def _kept_key_heads(site: AttentionSite, kept: Sequence[int]) -> list[int]:
     return used
 
 
-def _prune_site(site: AttentionSite, kept: Sequence[int], kept_keys: Sequence[int]) -> None:
+def _prune_site(site: HeadSite, kept: Sequence[int], kept_keys: Sequence[int]) -> None:
     for each in head_tensors(site):
         chosen = each.select(kept_keys if each.of_keys else kept)
         old: nn.Parameter = getattr(each.owner, each.name)
@@ -91,11 +91,11 @@ def _prune_site(site: AttentionSite, kept: Sequence[int], kept_keys: Sequence[in
             linear.out_features = len(linear.weight)
     if isinstance(site.out, nn.Linear):
         site.out.in_features = site.out.weight.size(1)
-    if isinstance(site.scheme, RelativePositions):
-        site.scheme.key.out_features = len(site.scheme.key.weight)
+    if (scheme := _relative(site)) is not None:
+        scheme.key.out_features = len(scheme.key.weight)
 
 
-def head_tensors(site: AttentionSite) -> Iterator[HeadTensor]:
+def head_tensors(site: HeadSite) -> Iterator[HeadTensor]:
     """All parameters of a site that have entries per head."""
     width = site.first.head_width
     for attention in site.parts.values():
@@ -106,10 +106,16 @@ def head_tensors(site: AttentionSite) -> Iterator[HeadTensor]:
             yield HeadTensor(kernel.values, "weight", 0, 1, of_keys=True)
     if isinstance(site.out, nn.Linear):
         yield HeadTensor(site.out, "weight", 1, width, of_keys=False)
-    if isinstance(site.scheme, RelativePositions):
-        yield HeadTensor(site.scheme.key, "weight", 0, width, of_keys=False)
-        yield HeadTensor(site.scheme, "u", 0, 1, of_keys=False)
-        yield HeadTensor(site.scheme, "v", 0, 1, of_keys=False)
+    if (scheme := _relative(site)) is not None:
+        yield HeadTensor(scheme.key, "weight", 0, width, of_keys=False)
+        yield HeadTensor(scheme, "u", 0, 1, of_keys=False)
+        yield HeadTensor(scheme, "v", 0, 1, of_keys=False)
+
+
+def _relative(site: HeadSite) -> RelativePositions | None:
+    """Positions of the layer itself that have entries per head."""
+    own = site.path.endswith(".attention")
+    return site.scheme if own and isinstance(site.scheme, RelativePositions) else None
 
 
 def _projections(attention: Attention) -> Iterator[HeadTensor]:
@@ -126,7 +132,7 @@ def fill_heads(full: nn.Module, pruned: nn.Module) -> nn.Module:
     for name, tensor in given.items():
         if own[name].shape == tensor.shape:
             own[name].copy_(tensor)
-    for wide, narrow in zip(attention_sites(full), attention_sites(pruned), strict=True):
+    for wide, narrow in zip(head_sites(full), head_sites(pruned), strict=True):
         if narrow.first.kept is None:
             continue
         heads = narrow.first.kept.tolist()

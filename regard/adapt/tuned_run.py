@@ -17,7 +17,7 @@ from ..data.columns import ColumnRule
 from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
-from ..look import CrossAttentionView, SelfAttentionView
+from ..look import AttentionView, Which
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
 from ..processors.base import Processor
@@ -240,8 +240,8 @@ class AdapterSwitch(AnyPredictor):
     def score(self, texts: Any, targets: Any = None, details: bool = False) -> Answer:
         return self.selected.score(texts, targets, details)
 
-    def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
-        return self.selected.look(text, target)
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
+        return self.selected.look(text, target, layer)
 
     def muted(self, heads: str) -> "AdapterSwitch":
         """A switch whose predictors have these heads muted."""

@@ -1,7 +1,6 @@
 """The verbs of the command line. Each parses, calls one function and prints: results to stdout, the rest to stderr."""
 
 import sys
-from os.path import isfile
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from ..errors import UserError
 from ..files import check_picture_path, json_line
 from .arguments import add_options, parse_settings, split_arguments
 from .detections import check_outputs, save_detections
-from .inputs import InputReader, check_files, chunks, read_record
+from .inputs import InputReader, check_files, chunks
 from .io import (
     check_exclusive,
     check_test_data,
@@ -24,6 +23,7 @@ from .io import (
     print_records,
     printed_facts,
 )
+from .look import look
 from .options import (
     CocoFile,
     Details,
@@ -252,38 +252,7 @@ def score(
         sys.stdout.flush()
 
 
-@app.command()
-def look(
-    run: RunFolder,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT|KEY=VALUE",
-            help="The input text, a file with it or a recording, and the target text (default: the output of the "
-            "model); settings. Write a text that looks like a setting after --.",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("picture.png"),
-    layer: Annotated[str | None, typer.Option(metavar="N|all", help="A layer, from 1; default: one.")] = None,
-    head: Annotated[str | None, typer.Option(metavar="N|all", help="A head, from 1; default: their mean.")] = None,
-    record: Annotated[int | None, typer.Option(metavar="N", help="The record of the file, from 1.")] = None,
-) -> None:
-    """Draw the attention weights."""
-    from .. import api
-    from ..tasks.predictor import FileItems
-
-    changes, texts = split_arguments(arguments or [])
-    if not 1 <= len(texts) <= 2:
-        raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
-    check_picture_path(out)
-    predictor = api.load(run, changes)
-    if isfile(texts[0]) and not isinstance(predictor, FileItems):
-        texts[0] = read_record(predictor, changes, texts[0], record or 1)
-    elif record is not None:
-        raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")
-    view = predictor.look(*texts)
-    view.save(out, *(int(each) if each and each.isdecimal() else each for each in (layer, head)))
-    print("picture", out)
+app.command()(look)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..adapt.heads import HeadName, all_heads, attention_sites, parse_heads
+from ..adapt.heads import HeadName, all_heads, head_sites, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.outliers import random_inputs, smallest_vocab
 from ..adapt.prune import fill_heads, remove
@@ -58,7 +58,7 @@ def prune_run(
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as draft:
         write_copy(path, draft, about, model)
-    left = len(all_heads(attention_sites(model)))
+    left = len(all_heads(head_sites(model)))
     return {
         "out": str(out),
         "heads": f"{len(chosen)} removed, {left} left: {', '.join(map(str, chosen))}",
@@ -76,7 +76,7 @@ def least_useful(heads: str, effect: Path | None, model: nn.Module) -> list[Head
         remedy = "write it with `regard look RUN --effect --out FILE`"
         raise UserError(f"--heads is {heads}, which needs --effect FILE; {remedy}")
     drops = read_effect(effect)
-    sites = attention_sites(model)
+    sites = head_sites(model)
     missing = [str(head) for head in all_heads(sites) if str(head) not in drops]
     if missing:
         raise UserError(f"{effect} has no effect of head {missing[0]}; measure this run: `regard look RUN --effect`")

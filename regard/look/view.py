@@ -1,86 +1,206 @@
-"""The attention weights of one forward pass, with their tokens."""
+"""The attention weights of one forward pass, with what their queries and keys are."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from ..errors import UserError
+from ..files import check_picture_path
+from .axes import ViewAxis
 from .draw import Axis, draw
+from .record import NO_ATTENTION, AttentionKind, AttentionSite, LayerRecorder, Which
 
-Which: TypeAlias = int | str | None  # a layer or head, from 1; "all"; None: the layer that a view chooses, the mean
-
-
-@dataclass(frozen=True)
-class CrossAttentionView:
-    """Attention of an encoder–decoder model."""
-
-    source: list[str]  # input tokens, END last
-    target: list[str]  # output tokens, END last
-    maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
-
-    def cross(self) -> Tensor:
-        """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
-        return self.cross_layers()[self._best()].mean(0)
-
-    def cross_layers(self) -> list[Tensor]:
-        """(heads, target, source) of every decoder layer."""
-        return [weights for path, weights in self.maps.items() if path.endswith(".cross")]
-
-    def _best(self) -> int:
-        return max(len(self.cross_layers()) - 2, 0)
-
-    def alignment(self) -> list[int]:
-        """The index of the most attended source token for every target token, both without END."""
-        weights = self.cross()[: len(self.target) - 1, : len(self.source) - 1]
-        best: list[int] = weights.argmax(1).tolist() if weights.numel() else []
-        return best
-
-    def save(self, path: Path, layer: Which = None, head: Which = None) -> None:
-        """Draw the cross-attention to a PNG, PDF or SVG file: that of `cross`, or of these layers and heads."""
-        panels = _panels(self.cross_layers(), self._best(), layer, head)
-        axes = Axis("target", self.target), Axis("source", self.source)
-        draw(path, panels, *axes, "cross-attention", "each row: attention of the decoder for that target token")
+# The axes of queries and keys. A decoder reads a `prefix` (START and tokens) and writes a `target` (tokens and END).
+AXES: dict[AttentionKind, tuple[str, str]] = {
+    "encoder": ("source", "source"),
+    "decoder": ("prefix", "prefix"),
+    "cross": ("target", "source"),
+    "order": ("prefix", "prefix"),
+}
+FALLBACK = {"prefix": "target", "target": "source", "source": "prefix"}
+TITLES: dict[AttentionKind, str] = {
+    "encoder": "self-attention",
+    "decoder": "self-attention",
+    "cross": "cross-attention",
+    "order": "positional attention",
+}
 
 
-@dataclass(frozen=True)
-class SelfAttentionView:
-    """Attention of a model that reads one text."""
+@dataclass(frozen=True, eq=False)
+class AttentionMap:
+    """The weights of one attention layer."""
 
-    tokens: list[str]
-    maps: dict[str, Tensor]  # module path -> (heads, queries, keys)
+    site: AttentionSite
+    weights: Tensor  # (heads, queries, keys)
+    queries: ViewAxis
+    keys: ViewAxis
+
+    @property
+    def kind(self) -> AttentionKind:
+        return self.site.kind
+
+    @property
+    def layer(self) -> int:
+        return self.site.layer
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """The attention of one input: all recorded layers of every kind, and their axes."""
+
+    maps: tuple[AttentionMap, ...]
+    axes: Mapping[str, ViewAxis]  # source, target, prefix
+    counts: Mapping[AttentionKind, int] = field(default_factory=dict)  # the layers of the model, recorded or not
+    title: str = ""
+    logprobs: tuple[float, ...] = ()  # of the tokens of the target, END last
 
     def __post_init__(self) -> None:
         if not self.maps:
-            raise UserError("this model has no attention, so there is nothing to look at; choose another model")
+            raise UserError(NO_ATTENTION)
 
-    def weights(self) -> Tensor:
-        """(tokens, tokens): the mean over the heads of the middle layer, without maps of global queries alone."""
-        layers = self._layers()
-        return layers[len(layers) // 2].mean(0)
+    @classmethod
+    def of(
+        cls,
+        layers: Iterable[tuple[AttentionSite, Tensor]],
+        axes: Mapping[str, ViewAxis],
+        counts: Mapping[AttentionKind, int] | None = None,
+        title: str = "",
+        logprobs: Sequence[float] = (),
+    ) -> "AttentionView":
+        """`axes` has `source`, `target` or `prefix`; one that is missing is another (`FALLBACK`)."""
+        maps = []
+        for site, weights in layers:
+            queries, keys = (_axis(axes, name) for name in AXES[site.kind])
+            maps.append(AttentionMap(site, weights, queries, keys))
+        found = dict(counts or {})
+        for each in maps:
+            found[each.kind] = max(found.get(each.kind, 0), each.layer)
+        return cls(tuple(maps), axes, found, title, tuple(logprobs))
 
-    def _layers(self) -> list[Tensor]:
-        return [each for each in self.maps.values() if each.size(-2) == each.size(-1)]
+    @classmethod
+    def recorded(
+        cls, recorder: LayerRecorder, axes: Mapping[str, ViewAxis], title: str = "", logprobs: Sequence[float] = ()
+    ) -> "AttentionView":
+        """What a recorder has, see `of`."""
+        return cls.of(recorder.layers(), axes, recorder.counts, title, logprobs)
 
-    def save(self, path: Path, layer: Which = None, head: Which = None) -> None:
-        """Draw the self-attention to a PNG, PDF or SVG file: that of `weights`, or of these layers and heads."""
-        layers = self._layers()
-        panels = _panels(layers, len(layers) // 2, layer, head)
-        axes = Axis("token", self.tokens), Axis("attended token", self.tokens)
-        draw(path, panels, *axes, "self-attention", "each row: attention of that token")
+    # --- arrays ------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> list[AttentionKind]:
+        """Of the recorded attention, in order."""
+        return list(dict.fromkeys(each.kind for each in self.maps))
+
+    @property
+    def source(self) -> list[str]:
+        """The labels of what is read."""
+        return _axis(self.axes, "source").labels
+
+    @property
+    def target(self) -> list[str]:
+        """The labels of what is written."""
+        return _axis(self.axes, "target").labels
+
+    @property
+    def tokens(self) -> list[str]:
+        """The labels of the only text."""
+        return self.source
+
+    def weights(
+        self, layer: int | None = None, head: Which = None, kind: AttentionKind | None = None
+    ) -> npt.NDArray[np.float32]:
+        """(queries, keys) of a layer and head, both from 1; (heads, queries, keys) for head="all".
+
+        By default the mean over the heads, and the layer that a picture shows.
+        """
+        chosen = self.layer_map(layer, kind)
+        if head == "all":
+            array: npt.NDArray[np.float32] = chosen.weights.numpy()
+            return array
+        numbers = _numbers("head", head, len(chosen.weights))
+        array = (chosen.weights[numbers[0]] if numbers else chosen.weights.mean(0)).numpy()
+        return array
+
+    def layer_map(self, layer: Which = None, kind: AttentionKind | None = None) -> AttentionMap:
+        """The map of a layer; by default that of a picture: the second-to-last of cross-attention, else the middle."""
+        own = self.layers(kind)
+        if layer is None:
+            return own[max(len(own) - 2, 0) if own[0].kind == "cross" else len(own) // 2]
+        return self._chosen(layer, own[0].kind)[0]
+
+    def layers(self, kind: AttentionKind | None = None) -> list[AttentionMap]:
+        """The maps of a kind; by default of cross-attention, if there is some."""
+        kind = kind or ("cross" if "cross" in self.kinds else self.kinds[0])
+        if kind not in self.kinds:
+            raise UserError(f"kind is {kind!r}, but this model has the attention {', '.join(self.kinds)}; choose one")
+        return [each for each in self.maps if each.kind == kind]
+
+    def _chosen(self, layer: Which, kind: AttentionKind) -> list[AttentionMap]:
+        if layer is None:
+            return [self.layer_map(None, kind)]
+        own = self.layers(kind)
+        numbers = [number + 1 for number in _numbers("layer", layer, self.counts[kind])]
+        found = [each for each in own if each.layer in numbers]
+        if not found:
+            raise UserError(f"layer {layer} is not recorded; look without layer=, or with layer={layer}")
+        return found
+
+    def cross_layers(self) -> list[Tensor]:
+        """(heads, target, source) of every recorded decoder layer."""
+        return [each.weights for each in self.maps if each.kind == "cross"]
+
+    def cross(self) -> Tensor:
+        """(target, source): the mean over the heads of the second-to-last decoder layer, which aligns best."""
+        return self.layer_map(kind="cross").weights.mean(0)
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The labels of source and target, both without END."""
+        source, target = (_axis(self.axes, name) for name in ("source", "target"))
+        return source.labels[: len(source) - source.ended], target.labels[: len(target) - target.ended]
+
+    def alignment(self) -> list[int]:
+        """The index of the most attended source token for every target token, both without END."""
+        source, target = self.texts()
+        weights = self.cross()[: len(target), : len(source)]
+        best: list[int] = weights.argmax(1).tolist() if weights.numel() else []
+        return best
+
+    # --- files -------------------------------------------------------------------------------------------------
+
+    def save(
+        self, path: str | Path, layer: Which = None, head: Which = None, kind: AttentionKind | None = None
+    ) -> None:
+        """Draw the weights to a PNG, PDF or SVG file: those of `weights`, or of these layers and heads."""
+        own = self.layer_map(None, kind)
+        draw(
+            check_picture_path(Path(path)),
+            self._panels(layer, head, own.kind),
+            Axis(own.queries.name, own.queries.labels),
+            Axis(own.keys.name if own.kind == "cross" else f"attended {own.keys.name}", own.keys.labels),
+            TITLES[own.kind],
+            f"each row: attention of {'the decoder for ' * (own.kind == 'cross')}that {own.queries.name}",
+        )
+
+    def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:
+        """A row of titled matrices for every layer: one for each head, or the mean over the heads."""
+        rows = []
+        for each in self._chosen(layer, kind):
+            weights, own = each.weights, {}
+            name = f"layer {each.layer} of {self.counts[kind]}"
+            for index in _numbers("head", 1 if head is None and len(weights) == 1 else head, len(weights)):
+                own[f"{name}, head {index + 1} of {len(weights)}"] = weights[index]
+            rows.append(own or {f"{name}, mean of {len(weights)} heads": weights.mean(0)})
+        return rows
 
 
-def _panels(layers: Sequence[Tensor], best: int, layer: Which, head: Which) -> list[dict[str, Tensor]]:
-    """A row of titled matrices for every layer: one for each head, or the mean over the heads."""
-    rows = []
-    for number in _numbers("layer", layer, len(layers)) or [best]:
-        weights, own = layers[number], {}
-        for index in _numbers("head", 1 if head is None and len(weights) == 1 else head, len(weights)):
-            own[f"layer {number + 1} of {len(layers)}, head {index + 1} of {len(weights)}"] = weights[index]
-        rows.append(own or {f"layer {number + 1} of {len(layers)}, mean of {len(weights)} heads": weights.mean(0)})
-    return rows
+def _axis(axes: Mapping[str, ViewAxis], name: str) -> ViewAxis:
+    while name not in axes:
+        name = FALLBACK[name]
+    return axes[name]
 
 
 def _numbers(name: str, wanted: Which, count: int) -> list[int]:

@@ -27,6 +27,7 @@ class Kernel(nn.Module):
     biasable = True  # False: it has no scores to which positions could add
     causal = True  # False: it cannot hide later keys
     unpadded = False  # True: it accepts rows without padding (`Mask.length_runs`)
+    weights_note = ""  # how `weights` differ from the softmax over all visible keys
     honors: Sequence[str] = DENSE  # the fields of a mask that it obeys; it refuses the others
     reasons: Mapping[str, str] = NO_REASONS  # why it refuses a field, for fields that a user can cause
 

@@ -6,21 +6,18 @@ from torch import Tensor
 
 from ..alignment.links import Links, Symmetrization, symmetrize
 from ..decode.texts import word_of_token
-from ..errors import UserError
-from ..look import CrossAttentionView
+from ..look import AttentionView
 
 
-def attention_links(view: CrossAttentionView, kind: Symmetrization) -> Links:
+def attention_links(view: AttentionView, kind: Symmetrization) -> Links:
     """Links between words, by the layer in which source and target words choose each other most often.
 
     The weights of a layer are averaged over its heads and over the tokens of a target word, and added over those of a
     source word. Each target word chooses the source word with the largest weight (forward), and each source word the
     target word (reverse).
     """
-    source, target = word_of_token(view.source[:-1]), word_of_token(view.target[:-1])
-    layers = [weights.mean(0) for path, weights in view.maps.items() if path.endswith(".cross")]
-    if not layers:
-        raise UserError("this model has no cross-attention, so it aligns no words; leave --run out for the IBM model")
+    source, target = (word_of_token(labels) for labels in view.texts())
+    layers = [weights.mean(0) for weights in view.cross_layers()]
     chosen = [_choices(_word_weights(each, source, target)) for each in layers]
     return symmetrize(*max(chosen, key=_agreement), kind)  # the first of equal layers
 

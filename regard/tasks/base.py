@@ -214,3 +214,8 @@ def build_model(run: Run) -> Any:
     """The model of a run, initialized from its seed."""
     torch.manual_seed(run.train.seed)
     return prune(family_of(run.model.family).Model(run.model), run.pruned_heads)
+
+
+def view_title(run: Run) -> str:
+    """The title of a view of attention."""
+    return f"{run.model.family}, {run.task}"

@@ -18,7 +18,7 @@ from ..data.mixed_images import MixedImages
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
-from ..look import SelfAttentionView
+from ..look import AttentionView, Which
 from ..metrics.labels import label_metrics, paired_bootstrap
 from ..parts import Encoded
 from ..parts.pooling import pool
@@ -125,7 +125,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         require_finite(values)
         return [{"score": value} for value in values] if details else values
 
-    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:

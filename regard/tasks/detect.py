@@ -20,7 +20,7 @@ from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import BoxModel, as_module
 from ..files import json_line
-from ..look import SelfAttentionView
+from ..look import AttentionView, Which
 from ..metrics.detection import detection_metrics
 from ..processors.base import Processor
 from ..processors.box_window import BoxWindow
@@ -110,7 +110,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
     def output_line(self, name: str, request: DetectRequest, result: DetectResult) -> str:
         return json_line({"path": name, **self.record(request, result)})
 
-    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+    def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
         raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[Objects]]:

@@ -17,7 +17,7 @@ from ..data.sampler import sorted_batches
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import EncoderModel, LabelModel, as_module
-from ..look import SelfAttentionView, record_attention
+from ..look import AttentionView, ViewAxis, Which, record_layers
 from ..metrics.labels import paired_bootstrap
 from ..parts import Encoded, Inputs
 from ..parts.pooling import Pooling, pool
@@ -33,6 +33,7 @@ from .base import (
     kept_tokenizer,
     max_vocab,
     restored_tokenizer,
+    view_title,
     vocab_size,
     with_model_settings,
 )
@@ -78,17 +79,17 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         require_finite([float(vectors.sum())])
         return vectors
 
-    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads `text`."""
         if target is not None:
             raise UserError("this model generates no text, so it takes no target; give the text alone")
         if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
         (row,) = self.encode_with_warning([text])
-        with record_attention(as_module(self.model)) as maps, torch.no_grad():
+        with record_layers(as_module(self.model), layer) as recorder:
             self.model.encode(self.collate([row]))
-        pieces = self.tokenizer.pieces(row.tolist())
-        return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
+        text_axis = ViewAxis.of_tokens("token", self.tokenizer.pieces(row.tolist()))
+        return AttentionView.recorded(recorder, {"source": text_axis}, view_title(self.run))
 
     @property
     def processors(self) -> dict[str, Processor]:

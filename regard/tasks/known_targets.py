@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import torch
-from torch import Tensor
 
 from ..alignment.links import Links, Symmetrization
 from ..data.sampler import sorted_batches
@@ -12,8 +11,9 @@ from ..decode import Ensemble
 from ..decode.constraints import parse_constraints
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
-from ..look import CrossAttentionView, record_attention
+from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
 from .attention_alignment import attention_links
+from .base import view_title
 from .finite import require_finite
 from .predictor import Answer
 from .seq2seq_scoring import logits
@@ -21,7 +21,7 @@ from .source_generation import TextSourceGeneration
 from .texts import as_pairs, as_text
 from .translations import Trace
 
-END = "■"  # how details and pictures show END
+START, END = "□", "■"  # how details and pictures show them
 ALIGN_CHUNK = 256  # pairs that are aligned together
 TRACE_BATCH = 16  # targets of a batch whose attention weights are all kept in memory
 
@@ -46,7 +46,7 @@ class KnownTargets(TextSourceGeneration):
             for total, ids, each in zip(totals, wanted, logprobs, strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> CrossAttentionView:
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads `text` and generates `target`, or its own translation."""
         if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
@@ -57,9 +57,10 @@ class KnownTargets(TextSourceGeneration):
             (found,) = self.generate([text], settings, self.constraints(requests, settings))
             target_ids = found[0].tokens if found else []
         source_ids = self.source.encode([text])[0]
-        with record_attention(as_module(self._first_member)) as maps, torch.no_grad():
-            self._target_logprobs([source_ids], [target_ids])
-        return self._view(source_ids, target_ids, {path: weights[0].cpu() for path, weights in maps.items()})
+        with record_layers(as_module(self._first_member), layer) as recorder:
+            (logprobs,) = self._target_logprobs([source_ids], [target_ids])
+        axes = self.view_axes(source_ids, target_ids)
+        return AttentionView.recorded(recorder, axes, view_title(self.run), logprobs)
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str], kind: Symmetrization = "grow-diag-final-and"
@@ -98,29 +99,32 @@ class KnownTargets(TextSourceGeneration):
 
     def traces(self, sources: list[list[int]], targets: list[list[int]]) -> list[Trace]:
         """Log-probabilities and alignments of finished targets, from one more forward pass."""
-        return [
-            Trace(logprobs, view.source[:-1], view.target[:-1], view.alignment())
-            for logprobs, view in self._views(sources, targets)
-        ]
+        return [Trace(logprobs, *view.texts(), view.alignment()) for logprobs, view in self._views(sources, targets)]
 
     @torch.no_grad()
-    def _views(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> Iterator[tuple[list[float], CrossAttentionView]]:
+    def _views(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[tuple[list[float], AttentionView]]:
         """The log-probabilities of known targets, and their cross-attention, in order."""
-        found: dict[int, tuple[list[float], CrossAttentionView]] = {}
+        found: dict[int, tuple[list[float], AttentionView]] = {}
+        model = as_module(self._first_member)
+        sites = [site for site in attention_sites(model) if site.kind == "cross"]
         lengths = [max(len(x), len(y)) for x, y in zip(sources, targets, strict=True)]
         for indices in sorted_batches(lengths, rows=TRACE_BATCH):
-            with record_attention(as_module(self._first_member)) as maps:
+            with record_attention(model, [site.path for site in sites]) as maps:
                 logprobs = self._target_logprobs([sources[i] for i in indices], [targets[i] for i in indices])
-            cross = {path: weights.cpu() for path, weights in maps.items() if path.endswith(".cross")}
+            cross = [(site, maps[site.path].cpu()) for site in sites]
             for row, i in enumerate(indices):
-                view = self._view(sources[i], targets[i], {path: weights[row] for path, weights in cross.items()})
-                found[i] = logprobs[row], view
+                layers = [(site, weights[row]) for site, weights in cross]
+                found[i] = logprobs[row], AttentionView.of(layers, self.view_axes(sources[i], targets[i]))
         return (found[i] for i in range(len(sources)))
 
-    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
-        return CrossAttentionView([*self.source.pieces(source), END], [*self.target.pieces(target), END], maps)
+    def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
+        """The axes of attention: what the encoder reads, what the decoder writes, what it has read before that."""
+        pieces = self.target.pieces(target)
+        return {
+            "source": ViewAxis.of_tokens("source", [*self.source.pieces(source), END], ended=True),
+            "target": ViewAxis.of_tokens("target", [*pieces, END], ended=True),
+            "prefix": ViewAxis.of_tokens("token", [START, *pieces]),
+        }
 
     @property
     def _first_member(self) -> Seq2SeqModel:

@@ -21,7 +21,7 @@ from ..decode.constraints import ConstraintTokenizer
 from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..families.protocols import CausalModel, as_module
-from ..look import SelfAttentionView, record_attention
+from ..look import AttentionView, ViewAxis, Which, record_layers
 from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
@@ -38,6 +38,7 @@ from .base import (
     log_facts,
     max_vocab,
     restored_tokenizer,
+    view_title,
     vocab_size,
     vocabulary,
     with_head,
@@ -135,18 +136,17 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             for total, each, values in zip(totals, ids, found, strict=True)
         ]
 
-    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights of every layer while the model reads `text` followed by `target`."""
         if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
         (ids,) = self.encode_texts([text + ("" if target is None else as_text(target, "target"))])
         self.refuse_long(len(ids) + 1, "the text")
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
-        with record_attention(as_module(model)) as maps, torch.no_grad():
+        with record_layers(as_module(model), layer) as recorder:
             model.decode(Inputs("tokens", torch.tensor([[self.start_token, *ids]], device=self.device)))
-        return SelfAttentionView(
-            [START, *self.tokenizer.pieces(ids)], {path: each[0].cpu() for path, each in maps.items()}
-        )
+        text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
+        return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run))
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""

@@ -4,7 +4,7 @@ import copy
 import warnings
 from typing import TypeVar
 
-from ..adapt.heads import HeadName, attention_sites, join_names, parse_heads
+from ..adapt.heads import HeadName, head_sites, join_names, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.shared_copy import shared_copy
 from ..decode import Ensemble
@@ -18,7 +18,7 @@ def muted(predictor: P, heads: str) -> P:
     """A predictor over the same weights whose heads give zeros; it warns if a layer has none left."""
     require_one_model(predictor, "--mute")
     chosen = parse_heads(heads, predictor.module)
-    silent = [site.heads for site in attention_sites(predictor.module) if set(site.heads) <= set(chosen)]
+    silent = [site.heads for site in head_sites(predictor.module) if set(site.heads) <= set(chosen)]
     if silent:
         warnings.warn(
             f"{join_names([head for each in silent for head in each])} are all heads of their layers, whose attention "
@@ -38,7 +38,7 @@ def with_model(predictor: P, model: object) -> P:
 def private_copy(predictor: P, option: str) -> P:
     """A predictor over the same weights with a model of its own, to which passes may attach hooks."""
     require_one_model(predictor, option)
-    if not attention_sites(predictor.module):
+    if not head_sites(predictor.module):
         raise UserError(f"{option} needs attention heads, and this model has none; choose another model")
     return with_model(predictor, shared_copy(predictor.module))
 

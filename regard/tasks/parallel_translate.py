@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..config.decode import TranslateDecode
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
@@ -22,7 +21,7 @@ from ..decode.token_rules import TokenRules
 from ..errors import UserError
 from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_module
 from ..families.spec import Output
-from ..look import CrossAttentionView
+from ..look import ViewAxis
 from ..parts import Encoded
 from ..parts.fertility import best_fertilities, copy_tokens
 from ..parts.inputs import Inputs
@@ -117,10 +116,11 @@ class ParallelPredictor(TranslatePredictor):
         (found,) = self.generate([text], settings, None)
         yield from filter(None, self.target_texts(found))
 
-    def _view(self, source: list[int], target: list[int], maps: dict[str, Tensor]) -> CrossAttentionView:
-        """END, which is not written, has no weights."""
-        ended = {path: F.pad(each, (0, 0, 0, len(target) + 1 - each.size(-2))) for path, each in maps.items()}
-        return super()._view(source, target, ended)
+    def view_axes(self, source: list[int], target: list[int]) -> dict[str, ViewAxis]:
+        """END is not written, and the decoder reads no token of the target."""
+        axes = super().view_axes(source, target)
+        written = ViewAxis.of_tokens("target", axes["target"].labels[:-1])
+        return axes | {"target": written, "prefix": written}
 
     def _target_logprobs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         self.refuse_long(sources + targets)

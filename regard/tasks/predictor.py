@@ -14,7 +14,7 @@ from ..data.memory import evaluation_sides
 from ..data.table_files import SUFFIXES
 from ..errors import UserError
 from ..families.protocols import as_module
-from ..look import CrossAttentionView, SelfAttentionView
+from ..look import AttentionView, Which
 from ..metrics.labels import BootstrapResult
 from ..processors.base import Processor
 from .base import Metrics, Record
@@ -88,8 +88,8 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
         raise UserError(f"task {self.run.task} gives no probability of one text given another; use eval or predict")
 
     @abstractmethod
-    def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
-        """The attention weights while the model reads `text`."""
+    def look(self, text: Any, target: str | None = None, layer: Which = None) -> AttentionView:
+        """The attention weights while the model reads `text`; `layer` records one layer alone, from 1."""
 
     def muted(self, heads: str) -> Self:
         """A predictor over the same weights in which these attention heads give zeros, such as "3.2,encoder.4.*".

@@ -20,7 +20,7 @@ from ..data.rows import TaggedDataset, encode_sentence
 from ..data.tagged import SentenceBlock, TagFormat, detect_format, read_head, tag_columns, tagged_sentences
 from ..errors import UserError
 from ..families.protocols import as_module
-from ..look import SelfAttentionView
+from ..look import AttentionView, Which
 from ..metrics.labels import label_metrics, span_metrics
 from ..processors.base import Processor
 from ..processors.labels import TagProcessor, collect_tags
@@ -83,9 +83,10 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
     def column_rule(self, required: int = 1) -> ColumnRule:
         return tag_columns(self.run.data, required)
 
-    def look(self, text: str, target: str | None = None) -> SelfAttentionView:
+    def look(self, text: str, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads a text; of a sentence in a file, its words."""
-        return super().look(" ".join(self._parse(0, text)[1]) if isinstance(text, SentenceBlock) else text, target)
+        words = " ".join(self._parse(0, text)[1]) if isinstance(text, SentenceBlock) else text
+        return super().look(words, target, layer)
 
     def items(self, lines: Iterable[str]) -> Iterator[str]:
         """Split a stream of lines into sentences for `predict`; the first lines determine the format."""

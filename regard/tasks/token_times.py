@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
-from ..look import CrossAttentionView, record_attention
+from ..look import AttentionView, FrameSegment, ViewAxis, Which, attention_sites, record_attention, record_layers
 from ..parts import Encoded, Inputs
 from ..parts.ctc import force_align
 from ..processors.base import Array
@@ -62,27 +63,58 @@ class TokenTimes:
 
     def decode(
         self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int] = ()
-    ) -> tuple[list[float], CrossAttentionView]:
+    ) -> tuple[list[float], AttentionView]:
         """The log-probabilities of tokens and END by the decoder, after a prompt (START), and where it attends."""
-        prompt = prompt or (self.target.start,)
-        before = len(prompt) - 1  # rows that predict the prompt itself
+        prompt, model = prompt or (self.target.start,), as_module(self.model)
+        sites = [site for site in attention_sites(model) if site.kind == "cross"]
+        with record_attention(model, [site.path for site in sites]) as maps:
+            logprobs = self.logprobs(encoded, tokens, prompt)
+        layers = [(site, maps[site.path][0, :, len(prompt) - 1 :].cpu()) for site in sites]
+        return logprobs, AttentionView.of(layers, self.view_axes(encoded, tokens, prompt))
+
+    def logprobs(self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int]) -> list[float]:
+        """Of the tokens and END, after a prompt that ends with START."""
         inputs = Inputs("tokens", torch.tensor([[*prompt, *tokens]], device=self.device))
-        with record_attention(as_module(self.model)) as maps:
-            logits = self.model.logits(self.model.decode(inputs, encoded)[0, before:])
+        logits = self.model.logits(self.model.decode(inputs, encoded)[0, len(prompt) - 1 :])
         labels = torch.tensor([*tokens, self.target.end], device=self.device)
-        logprobs: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
-        times = [f"{self.center(place):.2f}" for place in range(encoded.states.size(1))]
-        pieces = [*self.target.pieces(tokens), "■"]
-        kept = {path: each[0, :, before:].cpu() for path, each in maps.items()}
-        own = {path: each if path.endswith(".cross") else each[:, :, before:] for path, each in kept.items()}
-        return logprobs, CrossAttentionView(times, pieces, own)
+        found: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+        return found
 
-    def view(self, frames: Array, tokens: Sequence[int]) -> CrossAttentionView:
-        """The attention weights of the decoder while it writes these tokens."""
-        with torch.no_grad():
-            return self.decode(self.encode(frames), tokens)[1]
+    def view(
+        self,
+        frames: Array,
+        tokens: Sequence[int],
+        prompt: Sequence[int] = (),
+        layer: Which = None,
+        title: str = "",
+    ) -> AttentionView:
+        """The attention weights while the model reads a recording and writes these tokens."""
+        prompt = prompt or (self.target.start,)
+        with record_layers(as_module(self.model), layer) as recorder:
+            encoded = self.encode(frames)
+            logprobs = self.logprobs(encoded, tokens, prompt)
+        before = len(prompt) - 1  # rows that predict the prompt itself
+        layers = [
+            (site, weights[:, before:] if site.kind == "cross" else weights) for site, weights in recorder.layers()
+        ]
+        axes = self.view_axes(encoded, tokens, prompt, frames)
+        return AttentionView.of(layers, axes, recorder.counts, title, logprobs)
 
-    def _times(self, encoded: Encoded, tokens: Sequence[int], view: CrossAttentionView) -> list[Span]:
+    def view_axes(
+        self, encoded: Encoded, tokens: Sequence[int], prompt: Sequence[int], frames: Array | None = None
+    ) -> dict[str, ViewAxis]:
+        """The axes of attention: encoder positions, the tokens that are written, and those that are read."""
+        pieces, step = self.target.pieces(tokens), self.center(1) - self.center(0)
+        spectrogram = np.zeros((0, 0), np.float32) if frames is None else np.asarray(frames, np.float32)
+        positions = FrameSegment(encoded.states.size(1), step, self.center(0), spectrogram)
+        read = self.target.pieces(prompt[:-1])
+        return {
+            "source": ViewAxis("second", (positions,)),
+            "target": ViewAxis.of_tokens("target", [*pieces, "■"], ended=True),
+            "prefix": ViewAxis.of_tokens("token", [*read, "□", *pieces]),
+        }
+
+    def _times(self, encoded: Encoded, tokens: Sequence[int], view: AttentionView) -> list[Span]:
         if self.model.ctc_weight:
             try:
                 return [

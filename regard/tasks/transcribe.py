@@ -21,7 +21,7 @@ from ..decode.constraints import ConstraintTokenizer, parse_constraints
 from ..decode.strategies import BestPath
 from ..errors import UserError
 from ..families.protocols import SpeechModel, as_module
-from ..look import CrossAttentionView
+from ..look import AttentionView, Which
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
 from ..processors.audio import AudioProcessor
@@ -45,6 +45,7 @@ from .base import (
     open_split,
     open_splits,
     restored_tokenizer,
+    view_title,
     vocab_size,
     with_model_settings,
 )
@@ -153,7 +154,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
 
-    def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
+    def look(self, text: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads a recording and writes `target`, or its own transcript."""
         frames = self.sound.encode(text)
         if target is None:
@@ -162,7 +163,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             ids = found[0].tokens if found else []
         else:
             ids = self.target.encode([target])[0]
-        return self.times.view(frames, ids)
+        return self.times.view(frames, ids, layer=layer, title=view_title(self.run))
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the transcripts and the references."""

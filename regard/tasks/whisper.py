@@ -14,7 +14,7 @@ from ..decode.encoded import EncodedSources
 from ..decode.timestamps import TimestampRules
 from ..errors import UserError
 from ..families.protocols import SpeechModel
-from ..look import CrossAttentionView
+from ..look import AttentionView, Which
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array
 from ..processors.read_sound import RawSound
@@ -83,9 +83,9 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
     def validation_decode(self) -> dict[str, object]:
         return {**super().validation_decode(), "temperatures": (0.0,), "no_speech_threshold": 1.0}
 
-    def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
+    def look(self, text: RawSound, target: str | None = None, layer: Which = None) -> AttentionView:
         ids = None if target is None else self.text_ids([target])[0]
-        return self.look_at(self.encode_known(text), ids)
+        return self.look_at(self.encode_known(text), ids, layer)
 
     def align(self, sound: RawSound, text: str) -> Transcript:
         """The times of the words of a known text, by the cross-attention of the alignment heads."""

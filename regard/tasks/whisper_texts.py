@@ -8,9 +8,10 @@ from ..config.audio import TranscribeDecode
 from ..decode import Greedy, Hypothesis
 from ..decode.encoded import source_rows
 from ..errors import UserError
-from ..look import CrossAttentionView
+from ..look import AttentionView, Which
 from ..parts import Encoded
 from ..processors.base import Array
+from .base import view_title
 from .recordings import Recording, SoundWindow
 from .requests import DecodedWindow, TranscribeRequest, Transcript
 from .whisper_generation import DecodedText, WhisperGeneration
@@ -62,7 +63,7 @@ class KnownTranscripts(WhisperGeneration):
         return self._timed(plain, spoken, tokens, range(len(tokens)), traced, window, seconds)
 
     @torch.no_grad()
-    def look_at(self, frames: Array, tokens: Sequence[int] | None) -> CrossAttentionView:
+    def look_at(self, frames: Array, tokens: Sequence[int] | None, layer: Which = None) -> AttentionView:
         """The attention weights while the model writes these tokens, or its own transcript."""
         encoded = self.model.encode(self.sound.collate([frames]).to(self.device))
         (prompt,) = self.known_prompts(encoded)
@@ -71,4 +72,4 @@ class KnownTranscripts(WhisperGeneration):
             (best,) = self._generate(source_rows(encoded), [prompt], [""], Greedy(), settings)
             tokens = best.tokens
         self.refuse_long_target(prompt, tokens)
-        return self.times.decode(encoded, tokens, prompt)[1]
+        return self.times.view(frames, tokens, prompt, layer, view_title(self.run))

@@ -10,7 +10,7 @@ from helpers import small
 
 import regard
 from regard.cli import main
-from regard.look import CrossAttentionView
+from regard.look import AttentionSite, AttentionView, ViewAxis
 from regard.tasks import known_targets
 from regard.tasks.attention_alignment import attention_links
 
@@ -80,11 +80,13 @@ def test_attention_of_words_is_that_of_their_tokens() -> None:
     """Two tokens of a source word count together; the layer whose directions agree is used."""
     weights = torch.tensor([[0.3, 0.3, 0.4, 0.0], [0.1, 0.1, 0.8, 0.0], [0.0, 0.0, 0.0, 1.0]])
     uniform = torch.full((2, 3, 4), 0.25)
-    layers = {"decoder.layers.0.cross": uniform, "decoder.layers.1.cross": weights.expand(2, 3, 4)}
-    view = CrossAttentionView(["▁old", "er", "▁book", "■"], ["▁älteres", "▁buch", "■"], layers)
-    assert attention_links(view, "grow-diag-final-and") == {(0, 0), (1, 1)}
-    with pytest.raises(regard.UserError, match="has no cross-attention"):
-        attention_links(CrossAttentionView(["a", "■"], ["b", "■"], {}), "union")
+    maps = enumerate((uniform, weights.expand(2, 3, 4)), 1)
+    layers = [(AttentionSite(f"decoder.layers.{i}.cross", "cross", i, 2), each) for i, each in maps]
+    texts = {"source": ["▁old", "er", "▁book", "■"], "target": ["▁älteres", "▁buch", "■"]}
+    axes = {name: ViewAxis.of_tokens(name, labels, ended=True) for name, labels in texts.items()}
+    assert attention_links(AttentionView.of(layers, axes), "grow-diag-final-and") == {(0, 0), (1, 1)}
+    with pytest.raises(regard.UserError, match="has no attention"):
+        AttentionView.of([], axes)
 
 
 def test_mistakes(run: Path, files: list[str], capsys, tmp_path: Path) -> None:

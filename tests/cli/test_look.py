@@ -15,7 +15,7 @@ from test_cli_surface import api, feed, run_cli  # noqa: F401
 from regard.cli.arguments import AFTER_DASHES, split_arguments
 from regard.errors import UserError
 from regard.files import check_picture_path
-from regard.look import CrossAttentionView, SelfAttentionView, draw_confusion, fonts
+from regard.look import AttentionSite, AttentionView, ViewAxis, draw_confusion, fonts
 from regard.look.draw import CELL, LABEL, MAX_GRID, MAX_SIZE, PanelGrid, printable_token
 from regard.metrics.labels import ConfusionMatrix
 
@@ -87,9 +87,16 @@ def test_one_or_two_texts(api, capsys, texts):  # noqa: F811
 
 def cross_view(
     tokens: int, layers: int = 2, heads: int = 4, words: tuple[str, ...] = ("cat", "dog", "$5")
-) -> CrossAttentionView:
-    maps = {f"decoder.{i}.cross": torch.rand(heads, tokens, tokens + 1) for i in range(layers)}
-    return CrossAttentionView([*(words * tokens)[:tokens], "■"], [*(words * tokens)[: tokens - 1], "■"], maps)
+) -> AttentionView:
+    sites = [AttentionSite(f"decoder.layers.{i}.cross", "cross", i + 1, heads) for i in range(layers)]
+    maps = [(site, torch.rand(heads, tokens, tokens + 1)) for site in sites]
+    texts = {"source": [*(words * tokens)[:tokens], "■"], "target": [*(words * tokens)[: tokens - 1], "■"]}
+    return AttentionView.of(maps, {name: ViewAxis.of_tokens(name, each, True) for name, each in texts.items()})
+
+
+def self_view(labels: list[str], *maps: torch.Tensor) -> AttentionView:
+    sites = [AttentionSite(f"encoder.layers.{i}.attention", "encoder", i + 1, len(each)) for i, each in enumerate(maps)]
+    return AttentionView.of(zip(sites, maps, strict=True), {"source": ViewAxis.of_tokens("token", labels)})
 
 
 @pytest.fixture
@@ -138,9 +145,7 @@ def test_a_picture_names_layer_head_and_axes(tmp_path, letters):
     assert titles == [f"layer {layer} of 3, head {head} of 2" for layer in (1, 2, 3) for head in (1, 2)]
     view.save(path, layer=3, head=1)
     assert "layer 3 of 3, head 1 of 2" in " ".join(letters(path))
-    own = SelfAttentionView(
-        ["a", "b"], {"0": torch.rand(3, 2, 2), "global": torch.rand(3, 1, 2), "1": torch.rand(1, 2, 2)}
-    )
+    own = self_view(["a", "b"], torch.rand(3, 2, 2), torch.rand(1, 2, 2))
     own.save(path)
     assert "self-attention, layer 2 of 2, head 1 of 1" in " ".join(letters(path)) and "attended token" in letters(path)
     own.save(path, "all", "all")

@@ -8,7 +8,7 @@ from helpers.families import CASES, MEDIA_CASES, case_subject
 from torch import nn
 
 from regard.adapt import lora, tune
-from regard.adapt.heads import HeadName, all_heads, attention_sites, parse_heads
+from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads
 from regard.adapt.mute import HeadGates, HeadMeans, muted_copy
 from regard.adapt.precision import apply
 from regard.adapt.prune import fill_heads, prune, remove
@@ -23,7 +23,7 @@ SPECIAL = [
     ("detr", "anchors"), ("longformer", "several"), ("transformer", "buckets"),
 ]  # fmt: skip
 SUBJECTS = {case: case_subject(case) for case in [*FIRST, *SPECIAL]}
-WITH_HEADS = [case for case, subject in SUBJECTS.items() if attention_sites(subject.module)]
+WITH_HEADS = [case for case, subject in SUBJECTS.items() if head_sites(subject.module)]
 every_case = pytest.mark.parametrize("case", WITH_HEADS, ids=" ".join)
 
 
@@ -35,7 +35,7 @@ def outputs(subject, model: nn.Module, given: Inputs) -> torch.Tensor:
 def chosen_heads(model: nn.Module) -> list[HeadName]:
     """The second head of every other site; if heads share key heads, one of each group."""
     found = []
-    for site in attention_sites(model)[::2]:
+    for site in head_sites(model)[::2]:
         group = site.first.heads // site.first.key_heads
         found += site.heads[1::group] if group > 1 else site.heads[1:2]
     return found
@@ -44,7 +44,7 @@ def chosen_heads(model: nn.Module) -> list[HeadName]:
 def zeroed_by_hand(model: nn.Module, heads: list[HeadName]) -> nn.Module:
     """A copy whose output projections ignore these heads."""
     twin = copy.deepcopy(model)
-    for site in attention_sites(twin):
+    for site in head_sites(twin):
         width = site.first.head_width
         for place, head in enumerate(site.heads):
             if head in heads:
@@ -68,9 +68,7 @@ def test_muting_equals_zeroed_columns_and_pruning_equals_muting(case):
     remove(twin, heads)
     pruned.load_state_dict(twin.state_dict())  # the names define the shapes
     assert sum(map(torch.numel, pruned.parameters())) < sum(map(torch.numel, model.parameters()))
-    assert all_heads(attention_sites(pruned)) == [
-        each for each in all_heads(attention_sites(model)) if each not in heads
-    ]
+    assert all_heads(head_sites(pruned)) == [each for each in all_heads(head_sites(model)) if each not in heads]
     assert (outputs(subject, pruned, given) - wanted).abs().max() < 1e-5
     full = fill_heads(subject.family.Model(subject.config).eval(), pruned)
     assert (outputs(subject, full, given) - wanted).abs().max() < 1e-5
@@ -102,7 +100,7 @@ def test_means_are_those_of_valid_tokens_and_replace_head_outputs():
     outputs(subject, copied, subject.probe.batch([long, short]))  # padding does not count
     seen: list[torch.Tensor] = []
     watched = shared_copy(model)
-    site = attention_sites(watched)[0]
+    site = head_sites(watched)[0]
     site.out.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
     for example in (long, short):
         outputs(subject, watched, subject.probe.batch([example]))
@@ -112,7 +110,7 @@ def test_means_are_those_of_valid_tokens_and_replace_head_outputs():
     gated = shared_copy(model)
     gates = HeadGates(gated)
     gates.mute(site.heads, found)
-    site = attention_sites(gated)[0]
+    site = head_sites(gated)[0]
     site.out.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
     outputs(subject, gated, subject.probe.batch([short]))
     assert (seen[-1] - wanted).abs().max() < 1e-5
@@ -161,4 +159,4 @@ def test_a_layer_keeps_a_head_and_key_heads_keep_equal_groups():
     model = case_subject(("gpt", "modern")).module  # two key heads serve two heads each
     with pytest.raises(UserError, match="key heads that serve 2 heads each, such as 1.1, 1.2; remove whole groups"):
         prune(model, ["1.1"])
-    assert attention_sites(prune(model, ["1.1", "1.2"]))[0].first.key_heads == 1
+    assert head_sites(prune(model, ["1.1", "1.2"]))[0].first.key_heads == 1

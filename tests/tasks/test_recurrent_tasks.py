@@ -68,7 +68,7 @@ def test_translate(files, tmp_path, family):
         assert min(abs(record["score"] - mean) for mean in means) < 1e-4
         assert len(record["alignment"]) == len(record["pieces"])
     view = again.look(texts[0], texts[0].upper())
-    assert list(view.maps) == ["decoder.layers.0.cross"]
+    assert [each.site.path for each in view.maps] == ["decoder.layers.0.cross"]
     assert view.cross().shape == (len(view.target), len(view.source))
     assert (view.cross().sum(1) - 1).abs().max() < 1e-4
     view.save(tmp_path / "look.png")

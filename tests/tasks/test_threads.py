@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if hasattr(value, "maps"):
-        return {path: each.tolist() for path, each in value.maps.items()}
+        return {each.site.path: each.weights.tolist() for each in value.maps}
     return value
 
 

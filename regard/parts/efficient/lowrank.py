@@ -23,6 +23,7 @@ class LowRankKernel(Kernel):
 
     biasable = False
     causal = False
+    weights_note = "projected keys: products of attention and projection, which may be negative"
     honors = ("positions", "key_valid")
     reasons = dict.fromkeys(FIELDS, HIDES_NONE) | {
         "segments": "lowrank attention projects a row as one text and cannot pack; set data.packed=false, or use "

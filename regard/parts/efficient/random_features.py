@@ -44,6 +44,7 @@ class RandomFeatureKernel(Kernel):
     """FAVOR+. The directions are a buffer of the model, redrawn every `redraw` training steps (0: never)."""
 
     biasable = False
+    weights_note = "implied weights: the attention that the random features stand for"
     honors = ("causal", "positions", "key_valid", "segments")
     reasons = dict.fromkeys(FIELDS, SUMS_ALL)
     directions: Tensor
