@@ -81,7 +81,7 @@ class AttentionRecorder:
     def __call__(self, attention: Attention, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> None:
         if (path := self.paths.get(attention)) is None:  # another model, or not asked for
             return
-        weights = attention.kernel.weights(q, k, mask, bias).detach()
+        weights = attention.weights(q, k, mask, bias).detach()
         self.maps[path] = weights if self.injection is None else self.injection.text_only(path, weights)
 
 

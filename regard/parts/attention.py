@@ -79,6 +79,10 @@ class Attention(SequenceMixer):
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, bias: Tensor | None) -> Tensor:
+        """The weights that a recorder gets: (batch, heads, queries, keys)."""
+        return self.kernel.weights(q, k, mask, bias)
+
     def project_qkv(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.fused and query is key and key is value and query.device.type in FUSED_DEVICES and self._plain_maps():
             maps = self.query, self.key, self.value

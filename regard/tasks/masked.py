@@ -112,6 +112,15 @@ class MaskedPredictor(EncoderPredictor[str, MaskedRequest, MaskedResult]):
         if self.run.model.head != "words":
             raise UserError("this model has no head for masked words; it gives embeddings (predict --embed, or .embed)")
 
+    def masked_row(self, text: str) -> list[int]:
+        """The tokens of a text with <mask>, between START and END."""
+        self._require_head()
+        ids = self._encode_masked(text, Masker(self.tokenizer, self.run.data).mask)
+        if len(ids) > self.room:
+            raise UserError(f"the text has {len(ids)} tokens, and the model reads {self.room}; shorten it")
+        row: list[int] = add_start_end(self.tokenizer, ids).tolist()
+        return row
+
     def _encode_masked(self, text: str, mask: int) -> list[int]:
         parts = self.tokenizer.encode(MASK_PATTERN.split(text))
         return [token for part in parts for token in [mask, *part]][1:]

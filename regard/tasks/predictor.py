@@ -42,6 +42,7 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     field: str | None = None  # of a JSON record, in which the command line finds the text
     output: str | None = None  # the field of a record that gets the answer; None: the answer is a line of its own
     prints_records = False  # True: the command line prints a JSON record for every item, also without --json
+    baselines = True  # an evaluation compares with baselines, where there are some
     multiline = False  # True: an item may have several lines, and so may its prediction
 
     # --- requests and results ------------------------------------------------------------------------------------

@@ -1,0 +1,263 @@
+"""Input attribution: how much each token of a text contributes to what a model predicts.
+
+Gradient × input is the gradient of the log-probability with respect to a token's embedding, times the embedding.
+Integrated gradients (1703.01365) averages the gradient on the way from zero embeddings to the text: the contributions
+of all tokens then sum to the difference of the two log-probabilities.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..adapt.shared_copy import shared_copy
+from ..data.masking import Masker
+from ..errors import UserError
+from ..parts import Inputs
+from .classify import ClassifyPredictor
+from .known_targets import END, KnownTargets
+from .language import START, LanguagePredictor
+from .masked import MaskedPredictor
+from .muting import require_one_model, with_model
+from .predictor import AnyPredictor
+
+STEPS = 64  # of integrated gradients
+ROWS = 16  # steps that are computed together
+
+
+@dataclass(frozen=True)
+class Readout:
+    """One text and the log-probability of one output of the model for it."""
+
+    tokens: list[int]  # of the text, with START and END
+    pieces: list[str]
+    fixed: frozenset[int]  # places that no deletion removes: START, END, masks
+    query: int | None  # the place whose state predicts the output; None: several do
+    output: str  # what is predicted: a label, a token, a text
+    score: Callable[[Inputs], Tensor]  # rows of tokens -> log-probabilities (rows,)
+    pad: int
+    device: torch.device
+
+    def inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
+        from ..data.collate import pad_tokens
+
+        return pad_tokens([np.array(row, np.int32) for row in rows], self.pad).to(self.device)
+
+
+def private(predictor: AnyPredictor, option: str) -> AnyPredictor:
+    """A predictor over the same weights to which hooks may be attached."""
+    require_one_model(predictor, option)
+    return with_model(predictor, shared_copy(predictor.module))
+
+
+def readout(predictor: AnyPredictor, text: str, target: str | None = None, option: str = "--saliency") -> Readout:
+    """What the predictor says about a text: its own output, or `target`."""
+    if not text.strip():
+        raise UserError("the text is empty, so nothing depends on it; give a sentence")
+    match predictor:
+        case ClassifyPredictor():
+            return _class_readout(predictor, text, target)
+        case MaskedPredictor():
+            return _masked_readout(predictor, text, target)
+        case LanguagePredictor():
+            return _next_readout(predictor, text, target)
+        case KnownTargets():
+            return _target_readout(predictor, text, target)
+    raise UserError(
+        f"{option} explains labels and tokens, and task {predictor.run.task} has neither for a whole text; give a run "
+        "of classify, masked, language or translate"
+    )
+
+
+def _class_readout(predictor: ClassifyPredictor, text: str, target: str | None) -> Readout:
+    (row,) = predictor.encode_with_warning([text])
+    tokens = row.tolist()
+
+    def logprobs(inputs: Inputs) -> Tensor:
+        return predictor.model.label_logits(predictor.model.encode(inputs)).float().log_softmax(-1)
+
+    tokenizer, model_output = predictor.tokenizer, predictor.predict(text) if target is None else target
+    (label,) = predictor.label_ids([str(model_output)])
+    return Readout(
+        tokens,
+        tokenizer.pieces(tokens),
+        frozenset({0, len(tokens) - 1}),
+        0,
+        predictor.labels.names[label],
+        lambda inputs: logprobs(inputs)[:, label],
+        tokenizer.pad,
+        predictor.device,
+    )
+
+
+def _masked_readout(predictor: MaskedPredictor, text: str, target: str | None) -> Readout:
+    mask = Masker(predictor.tokenizer, predictor.run.data).mask
+    tokens, tokenizer = predictor.masked_row(text), predictor.tokenizer
+    places = [place for place, token in enumerate(tokens) if token == mask]
+    if not places:
+        raise UserError(f"{text!r:.60} has no <mask>; mark the word to predict")
+
+    def logprobs(inputs: Inputs) -> Tensor:
+        states, rows = predictor.model.encode(inputs).states, torch.arange(len(inputs), device=predictor.device)
+        first = (inputs.values == mask).int().argmax(1)
+        return predictor.model.logits(states[rows, first]).float().log_softmax(-1)
+
+    return Readout(
+        tokens,
+        tokenizer.pieces(tokens),
+        frozenset({0, *places, len(tokens) - 1}),
+        places[0],
+        *_chosen_token(tokenizer, logprobs, tokens, target, predictor),
+        tokenizer.pad,
+        predictor.device,
+    )
+
+
+def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -> Readout:
+    (ids,) = predictor.encode_texts([text])
+    tokens, tokenizer, model = [predictor.start_token, *ids], predictor.tokenizer, _model(predictor)
+    predictor.refuse_long(len(tokens), "the text")
+
+    def logprobs(inputs: Inputs) -> Tensor:
+        rows, valid = torch.arange(len(inputs), device=predictor.device), inputs.valid
+        last = inputs.values.size(1) - 1 if valid is None else valid.sum(1) - 1
+        return model.logits(model.decode(inputs)[rows, last])[..., : tokenizer.size].float().log_softmax(-1)
+
+    return Readout(
+        tokens,
+        [START, *tokenizer.pieces(ids)],
+        frozenset({0}),
+        len(tokens) - 1,
+        *_chosen_token(tokenizer, logprobs, tokens, target, predictor),
+        tokenizer.pad,
+        predictor.device,
+    )
+
+
+def _target_readout(predictor: KnownTargets, text: str, target: str | None) -> Readout:
+    model: Any = predictor.model
+    output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
+    (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
+    batch = predictor.pair([source], [wanted])
+    labels = batch["labels"].values.flatten()
+
+    def score(inputs: Inputs) -> Tensor:
+        known = batch["target"].values.expand(len(inputs), -1)
+        logits = model.logits(model.decode(Inputs("tokens", known), model.encode(inputs))).float().log_softmax(-1)
+        found: Tensor = logits.gather(2, labels.expand(len(inputs), -1)[..., None]).sum((1, 2))
+        return found
+
+    tokens = [*source, predictor.source.end]
+    return Readout(
+        tokens,
+        [*predictor.source.pieces(source), END],
+        frozenset({len(tokens) - 1}),
+        None,
+        output,
+        score,
+        predictor.source.pad,
+        predictor.device,
+    )
+
+
+def _model(predictor: AnyPredictor) -> Any:
+    return predictor.model
+
+
+@torch.no_grad()
+def _chosen_token(
+    tokenizer: Any, logprobs: Callable[[Inputs], Tensor], tokens: list[int], target: str | None, predictor: AnyPredictor
+) -> tuple[str, Callable[[Inputs], Tensor]]:
+    """The likeliest token, or the first one of the target, and the function to its log-probability."""
+    if target is not None:
+        ids = tokenizer.encode([target])[0]
+        if not ids:
+            raise UserError("the target is empty; give the word whose probability is explained")
+        token = ids[0]
+    else:
+        token = int(logprobs(Inputs("tokens", torch.tensor([tokens], device=predictor.device)))[0].argmax())
+    return tokenizer.pieces([token])[0], lambda inputs: logprobs(inputs)[:, token]
+
+
+class EmbeddingTap:
+    """Takes and scales the token embeddings of a model of its own while it reads."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.ids: Tensor | None = None
+        self.scale: Tensor | None = None
+        self.embeddings: Tensor | None = None
+        for part in model.modules():
+            if isinstance(part, nn.Embedding):
+                part.register_forward_hook(self._take)
+
+    def _take(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        """The first table that reads the tokens themselves; tables of positions and types read other numbers."""
+        if self.ids is None or self.embeddings is not None or not torch.equal(inputs[0], self.ids):
+            return None
+        scaled = out.detach() if self.scale is None else out.detach() * self.scale[:, None, None].to(out.dtype)
+        self.embeddings = scaled.requires_grad_()
+        return self.embeddings
+
+    def gradients(self, score: Callable[[Inputs], Tensor], inputs: Inputs, scale: Tensor | None) -> tuple[Tensor, ...]:
+        """The gradients and the (scaled) embeddings, (rows, tokens, width), and the scores (rows,)."""
+        self.ids, self.scale, self.embeddings = inputs.values, scale, None
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's LSTM has no backward in eval
+            scores = score(inputs)
+            if self.embeddings is None or not scores.requires_grad:
+                raise UserError("this model gives no gradients of its token embeddings; use precision=fp32 or bf16")
+            (found,) = torch.autograd.grad(scores.sum(), self.embeddings)
+        self.ids = None
+        return found.float(), self.embeddings.detach().float(), scores.detach()
+
+
+def gradient_input(tap: EmbeddingTap, reading: Readout) -> Tensor:
+    """Gradient × input of every token, (tokens,)."""
+    gradients, embeddings, _ = tap.gradients(reading.score, reading.inputs([reading.tokens]), None)
+    return (gradients * embeddings).sum(-1)[0].cpu()
+
+
+def integrated_gradients(tap: EmbeddingTap, reading: Readout, steps: int = STEPS) -> Tensor:
+    """Integrated gradients of every token, (tokens,), from zero embeddings, by the midpoint rule."""
+    total: Tensor = torch.zeros(())
+    scales = (torch.arange(steps, device=reading.device) + 0.5) / steps
+    for some in scales.split(ROWS):
+        inputs = reading.inputs([reading.tokens] * len(some))
+        gradients, embeddings, _ = tap.gradients(reading.score, inputs, some)
+        own = embeddings / some[:, None, None]  # those of the text itself
+        total = total + (gradients * own).sum((0, 2)).cpu()
+    return total / steps
+
+
+def score_at(tap: EmbeddingTap, reading: Readout, scale: float) -> float:
+    """The log-probability with scaled embeddings: 0 is the start of integrated gradients, 1 is the text."""
+    inputs = reading.inputs([reading.tokens])
+    return float(tap.gradients(reading.score, inputs, torch.full((1,), scale, device=reading.device))[2][0])
+
+
+@dataclass(frozen=True)
+class Saliency:
+    """The contribution of every token to one output."""
+
+    tokens: list[str]
+    output: str
+    logprob: float
+    gradient_input: list[float]
+    integrated_gradients: list[float]
+    baseline: float  # the log-probability for zero embeddings: integrated gradients sum to the difference
+
+
+def saliency(predictor: AnyPredictor, text: str, target: str | None = None) -> Saliency:
+    """The contributions of the tokens of a text to the predicted output, or to `target`."""
+    own = private(predictor, "--saliency")
+    tap, reading = EmbeddingTap(own.module), readout(own, text, target)
+    return Saliency(
+        reading.pieces,
+        reading.output,
+        score_at(tap, reading, 1.0),
+        gradient_input(tap, reading).tolist(),
+        integrated_gradients(tap, reading).tolist(),
+        score_at(tap, reading, 0.0),
+    )

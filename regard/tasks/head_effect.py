@@ -1,0 +1,106 @@
+"""How much each attention head matters: the score of a run with one head muted, beside its score with all heads."""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..adapt.heads import HeadName
+from ..adapt.mute import HeadGates, HeadMeans, Means
+from ..config.tasks import TASKS, Metric
+from ..errors import UserError
+from ..look.draw import Axis, draw
+from .base import Metrics, Record
+from .muting import private_copy
+from .predictor import AnyPredictor
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """What muting one head costs: positive if the score becomes worse."""
+
+    head: str
+    zero: float  # with zeros in place of the head's output
+    mean: float  # with the mean of the head's output over the data
+
+
+@dataclass(frozen=True)
+class EffectReport:
+    """The effect of every head on the score of a run."""
+
+    metric: str
+    higher_is_better: bool
+    score: float  # with all heads
+    data: str
+    heads: tuple[HeadEffect, ...]
+
+    def record(self) -> Record:
+        return asdict(self)
+
+    def draw(self, path: Path) -> None:
+        """A picture: a row per head; darker heads cost more. Heads whose muting helps are white."""
+        rows = torch.tensor([[each.zero, each.mean] for each in self.heads]).clamp(min=0)
+        caption = f"what muting a head costs in {self.metric}: zeros, or the mean of its output"
+        names = [each.head for each in self.heads]
+        draw(path, [{"": rows}], Axis("head", names), Axis("", ["zero", "mean"]), "effect of heads", caption)
+
+
+def measure_effect(
+    predictor: AnyPredictor, data: Any = None, progress: Callable[[str], None] = lambda line: None
+) -> EffectReport:
+    """Evaluate the run once with every head muted, by zeros and by the mean of its output over the data."""
+    private = private_copy(predictor, "--effect")
+    private.baselines = False
+    means = _mean_outputs(predictor, data)
+    gates = HeadGates(private.module)
+    metric, score = _choose_metric(predictor, private.evaluate(data))
+    heads = [head for site in gates.sites for head in site.heads]
+    found, begun = [], time.monotonic()
+    for number, head in enumerate(heads, 1):
+        drops = [_drop(private, gates, head, data, metric, score, each) for each in (None, means)]
+        found.append(HeadEffect(str(head), *drops))
+        left = (time.monotonic() - begun) / number * (len(heads) - number)
+        progress(f"head {head} ({number} of {len(heads)}): {metric.name} {drops[0]:+.4f}, {left:.0f} s left")
+    where = "the test data of the run" if data is None else str(data)
+    return EffectReport(metric.name, metric.higher_is_better, score, where, tuple(found))
+
+
+def _drop(
+    private: AnyPredictor,
+    gates: HeadGates,
+    head: HeadName,
+    data: Any,
+    metric: Metric,
+    score: float,
+    means: Means | None,
+) -> float:
+    gates.mute([head], means)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the data were reported by the first evaluation
+        muted = float(private.evaluate(data)[metric.name])
+    return score - muted if metric.higher_is_better else muted - score
+
+
+def _mean_outputs(predictor: AnyPredictor, data: Any) -> dict[str, torch.Tensor]:
+    private = private_copy(predictor, "--effect")
+    private.baselines = False
+    means = HeadMeans(private.module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private.evaluate(data)
+    return means.means()
+
+
+def _choose_metric(predictor: AnyPredictor, metrics: Metrics) -> tuple[Metric, float]:
+    """train.metric if the evaluation gives it, else the first metric of the task that it gives."""
+    settings = TASKS[predictor.run.task]
+    preferred = settings.metric(predictor.run.train.metric)
+    for metric in (preferred, *settings.metrics):
+        if metric.name in metrics:
+            return metric, float(metrics[metric.name])
+    known = ", ".join(metric.name for metric in settings.metrics)
+    raise UserError(f"--effect needs a score, and the evaluation of {predictor.run.task} gives none of {known}")
