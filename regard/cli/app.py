@@ -315,6 +315,24 @@ def convert(
 
 
 @app.command()
+def prune(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    heads: Annotated[
+        str, typer.Option(metavar="HEADS", help="layer.head such as 3.2,4.1; or least:K, the least useful by --effect.")
+    ],
+    out: Annotated[Path, typer.Option(help="The run folder to create.")],
+    effect: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `regard look RUN --effect --out FILE.json` wrote.")
+    ] = None,
+) -> None:
+    """Remove attention heads from a run for good."""
+    from .. import api
+
+    for name, value in api.prune(run, heads=heads, out=out, effect=effect).items():
+        print(name, value)
+
+
+@app.command()
 def distill(
     run: RunFolder,
     settings: Settings = None,

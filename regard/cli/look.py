@@ -10,7 +10,21 @@ from ..errors import UserError
 from ..files import check_picture_path
 from .arguments import split_arguments
 from .inputs import read_record
-from .options import RunFolder
+from .io import load_predictor
+from .measures import (
+    DeletionFlag,
+    EffectFlag,
+    ExamplesOption,
+    HeadsData,
+    LensFlag,
+    Measure,
+    MeasureData,
+    NormsFlag,
+    SaliencyFlag,
+    WordOption,
+    run_measure,
+)
+from .options import Mute, RunFolder
 
 LookInputs = Annotated[
     list[str] | None,
@@ -20,7 +34,12 @@ LookInputs = Annotated[
         "model); settings. Write a text that looks like a setting after --.",
     ),
 ]
-LookFile = Annotated[Path, typer.Option("--out", help="The picture to write: .png, .pdf or .svg.")]
+LookFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="The picture to write: .png, .pdf or .svg; default: picture.png. Measurements also write .json."
+    ),
+]
 LayerOption = Annotated[str | None, typer.Option("--layer", metavar="N|all", help="A layer, from 1; default: one.")]
 HeadOption = Annotated[str | None, typer.Option("--head", metavar="N|all", help="A head, from 1; default: their mean.")]
 RecordOption = Annotated[int | None, typer.Option("--record", metavar="N", help="The record of the file, from 1.")]
@@ -29,20 +48,36 @@ RecordOption = Annotated[int | None, typer.Option("--record", metavar="N", help=
 def look(
     run: RunFolder,
     arguments: LookInputs = None,
-    out: LookFile = Path("picture.png"),
+    out: LookFile = None,
     layer: LayerOption = None,
     head: HeadOption = None,
     record: RecordOption = None,
+    heads: HeadsData = None,
+    data: MeasureData = None,
+    effect: EffectFlag = False,
+    word: WordOption = None,
+    lens: LensFlag = False,
+    saliency: SaliencyFlag = False,
+    deletion: DeletionFlag = False,
+    examples: ExamplesOption = 100,
+    norms: NormsFlag = False,
+    mute: Mute = None,
 ) -> None:
-    """Draw the attention weights."""
-    from .. import api
+    """Draw the attention weights, or measure what heads and tokens contribute."""
     from ..tasks.predictor import FileItems
 
     changes, texts = split_arguments(arguments or [])
+    measure = Measure(heads, data, effect, word, lens, saliency, deletion, examples)
+    if measure.asked:
+        run_measure(load_predictor(run, changes, None, False, mute), measure, texts, out)
+        return
+    out = out or Path("picture.png")
     if not 1 <= len(texts) <= 2:
         raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
     check_picture_path(out)
-    predictor = api.load(run, changes)
+    predictor = load_predictor(run, changes, None, False, mute)
+    if norms:
+        predictor = predictor.norm_weighted()
     if isfile(texts[0]) and not isinstance(predictor, FileItems):
         texts[0] = read_record(predictor, changes, texts[0], record or 1)
     elif record is not None:

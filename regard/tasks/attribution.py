@@ -40,6 +40,7 @@ class Readout:
     score: Callable[[Inputs], Tensor]  # rows of tokens -> log-probabilities (rows,)
     pad: int
     device: torch.device
+    length: int = 1  # tokens of the output, END included
 
     def inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
         from ..data.collate import pad_tokens
@@ -160,6 +161,7 @@ def _target_readout(predictor: KnownTargets, text: str, target: str | None) -> R
         score,
         predictor.source.pad,
         predictor.device,
+        len(labels),
     )
 
 

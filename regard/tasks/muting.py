@@ -4,11 +4,12 @@ import copy
 import warnings
 from typing import TypeVar
 
-from ..adapt.heads import HeadName, head_sites, join_names, parse_heads
+from ..adapt.heads import head_sites, join_names, parse_heads
 from ..adapt.mute import muted_copy
 from ..adapt.shared_copy import shared_copy
 from ..decode import Ensemble
 from ..errors import UserError
+from ..look.norms import weigh_by_norm
 from .predictor import AnyPredictor
 
 P = TypeVar("P", bound=AnyPredictor)
@@ -43,9 +44,13 @@ def private_copy(predictor: P, option: str) -> P:
     return with_model(predictor, shared_copy(predictor.module))
 
 
+def norm_weighted(predictor: P) -> P:
+    """A predictor whose `look` shows ‖α f(x)‖, as shares of each row."""
+    own = private_copy(predictor, "--norms")
+    weigh_by_norm(own.module)
+    return own
+
+
 def require_one_model(predictor: AnyPredictor, option: str) -> None:
     if isinstance(predictor.model, Ensemble):
         raise UserError(f"{option} works with one model, and an ensemble has several; give one of them")
-
-
-__all__ = ["HeadName", "muted", "private_copy", "require_one_model", "with_model"]

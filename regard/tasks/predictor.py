@@ -101,6 +101,12 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
 
         return muted(self, heads)
 
+    def norm_weighted(self) -> Self:
+        """A predictor over the same weights whose `look` shows norm-weighted attention (2004.10102)."""
+        from .muting import norm_weighted
+
+        return norm_weighted(self)
+
     def evaluate(self, data: Any = None) -> Metrics:
         """Metrics over examples: files ("test.en,test.de"), or data in memory; default: the run's test split."""
         return self.evaluate_with_outputs(evaluation_sides(data))[0]

@@ -1,0 +1,198 @@
+"""What `look` measures: heads beside dependency trees, effects of heads, links of a word, attribution, logit lens."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UserError
+from ..files import atomic_write, check_picture_path, json_line
+from .io import check_exclusive, printed_facts
+
+if TYPE_CHECKING:
+    from ..tasks.predictor import AnyPredictor
+
+HeadsData = Annotated[
+    str | None,
+    typer.Option(
+        "--heads",
+        metavar="CONLLU",
+        help="Report which dependency relations each head finds in these trees; --data has others to measure on.",
+    ),
+]
+MeasureData = Annotated[
+    str | None, typer.Option("--data", metavar="SIDES", help="Data for --heads, --effect and --deletion.")
+]
+EffectFlag = Annotated[bool, typer.Option("--effect", help="Measure what muting each head costs on the test data.")]
+WordOption = Annotated[
+    str | None, typer.Option("--word", metavar="WORD", help="Print what this word of TEXT attends to in every head.")
+]
+LensFlag = Annotated[bool, typer.Option("--lens", help="Print what the model would say after each layer.")]
+SaliencyFlag = Annotated[bool, typer.Option("--saliency", help="Print how much each token contributes to the output.")]
+DeletionFlag = Annotated[
+    bool, typer.Option("--deletion", help="Compare attributions: delete the tokens that each finds important.")
+]
+ExamplesOption = Annotated[int, typer.Option("--examples", metavar="N", help="Texts that --deletion reads.")]
+NormsFlag = Annotated[bool, typer.Option("--norms", help="Show norm-weighted attention in place of the weights.")]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The options of `look` that measure something instead of showing attention."""
+
+    heads: str | None = None
+    data: str | None = None
+    effect: bool = False
+    word: str | None = None
+    lens: bool = False
+    saliency: bool = False
+    deletion: bool = False
+    examples: int = 100
+
+    @property
+    def asked(self) -> bool:
+        """True if one is asked for; several, or --data for none of them, are an error."""
+        given = {"heads": self.heads is not None, "effect": self.effect, "word": self.word is not None}
+        given |= {"lens": self.lens, "saliency": self.saliency, "deletion": self.deletion}
+        check_exclusive(**given)
+        if self.data is not None and not (self.heads is not None or self.effect or self.deletion):
+            raise UserError(f"--data is {self.data}, but only --heads, --effect and --deletion read data; leave it out")
+        return any(given.values())
+
+    @property
+    def reads_text(self) -> bool:
+        return self.lens or self.saliency or self.word is not None
+
+
+def run_measure(predictor: "AnyPredictor", measure: Measure, texts: Sequence[str], out: Path | None) -> None:
+    """Print one measurement as a table and write it to `out`: .json, or a picture where there is one."""
+    if measure.reads_text and not 1 <= len(texts) <= 2:
+        raise UserError(f'give a text and perhaps its target, not {len(texts)} texts; put each into "…"')
+    if not measure.reads_text and texts:
+        raise UserError(f"{texts[0]!r:.60} is a text, but this measurement reads data; leave it out, or use --data")
+    drawn = not measure.reads_text
+    if out is not None and out.suffix != ".json" and not drawn:
+        raise UserError(f"--out is {out}, but this measurement has no picture; expected a .json file")
+    if out is not None and out.suffix != ".json":
+        check_picture_path(out)
+    with printed_facts():
+        if measure.heads is not None:
+            report: Any = print_heads(predictor, measure.heads, measure.data)
+        elif measure.effect:
+            report = print_effect(predictor, measure.data)
+        elif measure.deletion:
+            report = print_deletion(predictor, measure.data, measure.examples)
+        elif measure.lens:
+            report = print_lens(predictor, texts)
+        elif measure.saliency:
+            report = print_saliency(predictor, texts)
+        else:
+            report = print_word(predictor, texts, str(measure.word))
+    if out is not None and out.suffix == ".json":
+        with atomic_write(out) as draft:
+            draft.write_text(
+                json_line(report if isinstance(report, dict) else report.record()) + "\n", encoding="utf-8"
+            )
+    elif out is not None:
+        report.draw(out)
+    if out is not None:
+        print("file" if out.suffix == ".json" else "picture", out, file=sys.stderr)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell; numbers are on the right."""
+    cells = [[f"{each:.3f}" if isinstance(each, float) else str(each) for each in row] for row in rows]
+    table = [list(header), *cells]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
+    for row in table:
+        line = (
+            cell.rjust(width) if r else cell.ljust(width) for cell, width, r in zip(row, widths, right, strict=True)
+        )
+        print("  ".join(line).rstrip())
+
+
+def print_heads(predictor: "AnyPredictor", data: str, test: str | None) -> Any:
+    from ..tasks.head_report import report_heads
+
+    report = report_heads(predictor, data, test)
+    print(f"{report.sentences:,} sentences, {report.words:,} words of {report.test}")
+    print(f"heads and offsets chosen on {report.data}" + ("; only links to earlier words" if report.causal else ""))
+    print()
+    print_table(
+        ["relation", "direction", "links", "head", "chosen", "accuracy", "offset", "accuracy of the offset"],
+        [
+            (e.relation, e.direction, e.links, e.head, e.chosen, e.accuracy, f"{e.offset:+d}", e.offset_accuracy)
+            for e in report.relations
+        ],
+    )
+    print()
+    print_table(
+        ["head", *report.heads[0].patterns, "best relation", "direction", "accuracy", "best offset"],
+        [(e.head, *e.patterns.values(), e.relation, e.direction, e.accuracy, e.offset_accuracy) for e in report.heads],
+    )
+    return report
+
+
+def print_effect(predictor: "AnyPredictor", data: str | None) -> Any:
+    from ..config.run import parse_sides
+    from ..tasks.head_effect import measure_effect
+
+    progress = (lambda line: print(f"regard: {line}", file=sys.stderr)) if sys.stderr.isatty() else lambda line: None
+    report = measure_effect(predictor, None if data is None else parse_sides(data), progress)
+    print(f"{report.metric} {report.score:.4f} with all heads; muting a head costs")
+    ranked = sorted(report.heads, key=lambda each: -each.zero)
+    print_table(["head", "zero", "mean"], [(each.head, f"{each.zero:+.5f}", f"{each.mean:+.5f}") for each in ranked])
+    return report
+
+
+def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -> Any:
+    from ..config.run import parse_sides
+    from ..tasks.deletion import deletion_report
+
+    report = deletion_report(predictor, None if data is None else parse_sides(data), examples)
+    print(f"{report.texts} texts; the mean fall of the probability after deleting the most important tokens")
+    header = ["method", "AOPC", "error", *(f"{share:.0%}" for share in report.shares)]
+    print_table(header, [(each.method, each.aopc, each.error, *each.falls) for each in report.curves])
+    return report
+
+
+def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+    from ..tasks.lens import lens
+
+    found = lens(predictor, *texts)
+    header = ["token", *(f"layer {number}" for number in range(1, len(found.layers) + 1))]
+    rows = [
+        (repr(place), *(f"{row[i].tokens[0]!r} {row[i].probabilities[0]:.2f}" for row in found.layers))
+        for i, place in enumerate(found.places)
+    ]
+    print_table(header, rows)
+    return found
+
+
+def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
+    from dataclasses import asdict
+
+    from ..tasks.attribution import saliency
+
+    found = saliency(predictor, *texts)
+    print(f"output {found.output!r}, log-probability {found.logprob:.4f}; {found.baseline:.4f} for zero embeddings")
+    rows = zip(map(repr, found.tokens), found.gradient_input, found.integrated_gradients, strict=True)
+    print_table(["token", "gradient × input", "integrated gradients"], list(rows))
+    return asdict(found)
+
+
+def print_word(predictor: "AnyPredictor", texts: Sequence[str], word: str) -> Any:
+    from ..tasks.head_report import word_links
+
+    if len(texts) > 1:
+        raise UserError("--word reads one text, without a target; leave the target out")
+    found = word_links(predictor, texts[0], word)
+    print_table(
+        ["head", f"{word!r} attends to"],
+        [(head, ", ".join(f"{name} {weight:.2f}" for name, weight in links)) for head, links in found.items()],
+    )
+    return {"word": word, "heads": found}

@@ -1,0 +1,125 @@
+"""The logit lens: what a model would say if its stack ended after each layer, with the final norm applied."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.masking import Masker
+from ..errors import UserError
+from ..parts import Inputs, Stack
+from ..processors.tokenizers import Tokenizer
+from .attribution import private
+from .base import Record
+from .known_targets import KnownTargets
+from .language import START, LanguagePredictor
+from .masked import MaskedPredictor
+from .predictor import AnyPredictor
+
+
+@dataclass(frozen=True)
+class LensCell:
+    """The likeliest tokens at one place after one layer."""
+
+    tokens: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Lens:
+    """For every place the likeliest tokens after each layer; the last layer is the model's own output."""
+
+    places: tuple[str, ...]  # the token that was read last; in masked models the token itself
+    layers: tuple[tuple[LensCell, ...], ...]  # by layer and place
+
+    def record(self) -> Record:
+        return asdict(self)
+
+
+def lens(predictor: AnyPredictor, text: str, target: str | None = None, top: int = 3) -> Lens:
+    """What a decoder or a masked model would say after each layer. A decoder reads `target`, or its own output."""
+    pieces, layers, tokenizer = layer_logits(predictor, text, target)
+    found = []
+    for logits in layers:
+        best = logits[:, : tokenizer.size].softmax(-1).topk(min(top, tokenizer.size))
+        rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        found.append(tuple(LensCell(tuple(tokenizer.pieces(ids)), tuple(values)) for ids, values in rows))
+    return Lens(tuple(pieces), tuple(found))
+
+
+@torch.no_grad()
+def layer_logits(
+    predictor: AnyPredictor, text: str, target: str | None = None
+) -> tuple[list[str], list[Tensor], Tokenizer]:
+    """The places that are read, the logits (places, vocab) after every layer, and the tokenizer of the output."""
+    if not text.strip():
+        raise UserError("the text is empty, so there is nothing to predict; give a sentence")
+    own = private(predictor, "--lens")
+    pieces, run, tokenizer = _forward(own, text, target)
+    stacks = [part for part in own.module.modules() if isinstance(part, Stack)]
+    tap = StackTap(stacks[-1])  # of an encoder–decoder model the decoder
+    run()
+    layers = []
+    for states in list(tap.states):
+        tap.shown = states
+        layers.append(run().float().cpu())
+    return pieces, layers, tokenizer
+
+
+class StackTap:
+    """Keeps the output of every layer of a stack; with `shown`, the stack returns that, after its norm."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.states: list[Tensor] = []
+        self.shown: Tensor | None = None
+        for layer in stack.layers:
+            layer.register_forward_hook(self._keep)
+        stack.register_forward_hook(self._replace)
+
+    def _keep(self, layer: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> None:
+        if self.shown is None:
+            self.states.append(out)
+
+    def _replace(self, stack: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        assert isinstance(stack, Stack)
+        normed: Tensor | None = None if self.shown is None else stack.norm(self.shown)
+        return normed
+
+
+def _forward(
+    predictor: AnyPredictor, text: str, target: str | None
+) -> tuple[list[str], Callable[[], Tensor], Tokenizer]:
+    """The places, the function to their logits (places, vocab), and the tokenizer of the output."""
+    model: Any = predictor.model
+    match predictor:
+        case MaskedPredictor():
+            if target is not None:
+                raise UserError("a masked model takes no target; give the text alone")
+            tokens, pieces = predictor.masked_row(text), predictor.tokenizer.pieces(predictor.masked_row(text))
+            mask = Masker(predictor.tokenizer, predictor.run.data).mask
+            places = [i for i, token in enumerate(tokens) if token == mask] or list(range(len(tokens)))
+            inputs = _row(tokens, predictor)
+            run = lambda: model.logits(model.encode(inputs).states)[0, places]  # noqa: E731
+            return [pieces[i] for i in places], run, predictor.tokenizer
+        case LanguagePredictor():
+            (ids,) = predictor.encode_texts([text + (target or "")])
+            predictor.refuse_long(len(ids) + 1, "the text")
+            inputs = _row([predictor.start_token, *ids], predictor)
+            run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
+            return [START, *predictor.tokenizer.pieces(ids)], run, predictor.tokenizer
+        case KnownTargets() if hasattr(model, "step"):
+            output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
+            (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
+            batch = predictor.pair([source], [wanted])
+            run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731
+            return [START, *predictor.target.pieces(wanted)], run, predictor.target
+    raise UserError(
+        f"--lens shows the tokens that a decoder or a masked model would write, and a run of {predictor.run.task} with "
+        f"{predictor.run.model.family} writes none one by one; give a run of language, masked or translate"
+    )
+
+
+def _row(tokens: list[int], predictor: AnyPredictor) -> Inputs:
+    return Inputs("tokens", torch.tensor([tokens], device=predictor.device))
