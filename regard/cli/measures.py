@@ -179,7 +179,7 @@ def print_saliency(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     from ..tasks.attribution import saliency
 
     found = saliency(predictor, *texts)
-    print(f"output {found.output!r}, log-probability {found.logprob:.4f}; {found.baseline:.4f} for zero embeddings")
+    print(f"output {found.output!r}, log-probability {found.logprob:.4f}; {found.baseline:.4f} for mean embeddings")
     rows = zip(map(repr, found.tokens), found.gradient_input, found.integrated_gradients, strict=True)
     print_table(["token", "gradient × input", "integrated gradients"], list(rows))
     return asdict(found)

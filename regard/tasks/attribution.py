@@ -1,8 +1,8 @@
 """Input attribution: how much each token of a text contributes to what a model predicts.
 
 Gradient × input is the gradient of the log-probability with respect to a token's embedding, times the embedding.
-Integrated gradients (1703.01365) averages the gradient on the way from zero embeddings to the text: the contributions
-of all tokens then sum to the difference of the two log-probabilities.
+Integrated gradients (1703.01365) averages the gradient on the way from the mean embedding to the text: the contributions
+of all tokens then sum to the difference of the two log-probabilities. (At zero embeddings a layer norm has no gradient.)
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..adapt.precision import Int8Linear
 from ..adapt.shared_copy import shared_copy
 from ..data.masking import Masker
 from ..errors import UserError
@@ -185,12 +186,15 @@ def _chosen_token(
 
 
 class EmbeddingTap:
-    """Takes and scales the token embeddings of a model of its own while it reads."""
+    """Takes the token embeddings of a model of its own while it reads, and moves them toward their mean."""
 
     def __init__(self, model: nn.Module) -> None:
         self.ids: Tensor | None = None
         self.scale: Tensor | None = None
         self.embeddings: Tensor | None = None
+        self.mean = torch.zeros(())
+        if any(isinstance(part, Int8Linear) for part in model.modules()):
+            raise UserError("precision=int8 has no gradients; use precision=fp32 or bf16")
         for part in model.modules():
             if isinstance(part, nn.Embedding):
                 part.register_forward_hook(self._take)
@@ -199,17 +203,19 @@ class EmbeddingTap:
         """The first table that reads the tokens themselves; tables of positions and types read other numbers."""
         if self.ids is None or self.embeddings is not None or not torch.equal(inputs[0], self.ids):
             return None
-        scaled = out.detach() if self.scale is None else out.detach() * self.scale[:, None, None].to(out.dtype)
-        self.embeddings = scaled.requires_grad_()
+        assert isinstance(module, nn.Embedding)
+        own, self.mean = out.detach(), module.weight.detach().mean(0)
+        if self.scale is not None:
+            own = self.mean + (own - self.mean) * self.scale[:, None, None].to(own.dtype)
+        self.embeddings = own.requires_grad_()
         return self.embeddings
 
     def gradients(self, score: Callable[[Inputs], Tensor], inputs: Inputs, scale: Tensor | None) -> tuple[Tensor, ...]:
-        """The gradients and the (scaled) embeddings, (rows, tokens, width), and the scores (rows,)."""
+        """The gradients and the (moved) embeddings, (rows, tokens, width), and the scores (rows,)."""
         self.ids, self.scale, self.embeddings = inputs.values, scale, None
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's LSTM has no backward in eval
             scores = score(inputs)
-            if self.embeddings is None or not scores.requires_grad:
-                raise UserError("this model gives no gradients of its token embeddings; use precision=fp32 or bf16")
+            assert self.embeddings is not None, "a model of tokens has an embedding table"
             (found,) = torch.autograd.grad(scores.sum(), self.embeddings)
         self.ids = None
         return found.float(), self.embeddings.detach().float(), scores.detach()
@@ -222,19 +228,19 @@ def gradient_input(tap: EmbeddingTap, reading: Readout) -> Tensor:
 
 
 def integrated_gradients(tap: EmbeddingTap, reading: Readout, steps: int = STEPS) -> Tensor:
-    """Integrated gradients of every token, (tokens,), from zero embeddings, by the midpoint rule."""
+    """Integrated gradients of every token, (tokens,), from the mean embedding, by the midpoint rule."""
     total: Tensor = torch.zeros(())
     scales = (torch.arange(steps, device=reading.device) + 0.5) / steps
     for some in scales.split(ROWS):
         inputs = reading.inputs([reading.tokens] * len(some))
         gradients, embeddings, _ = tap.gradients(reading.score, inputs, some)
-        own = embeddings / some[:, None, None]  # those of the text itself
-        total = total + (gradients * own).sum((0, 2)).cpu()
+        way = (embeddings - tap.mean.float()) / some[:, None, None]  # from the mean to the text itself
+        total = total + (gradients * way).sum((0, 2)).cpu()
     return total / steps
 
 
 def score_at(tap: EmbeddingTap, reading: Readout, scale: float) -> float:
-    """The log-probability with scaled embeddings: 0 is the start of integrated gradients, 1 is the text."""
+    """The log-probability on the way of integrated gradients: 0 is the mean embedding everywhere, 1 is the text."""
     inputs = reading.inputs([reading.tokens])
     return float(tap.gradients(reading.score, inputs, torch.full((1,), scale, device=reading.device))[2][0])
 
@@ -248,7 +254,7 @@ class Saliency:
     logprob: float
     gradient_input: list[float]
     integrated_gradients: list[float]
-    baseline: float  # the log-probability for zero embeddings: integrated gradients sum to the difference
+    baseline: float  # the log-probability for mean embeddings: integrated gradients sum to the difference
 
 
 def saliency(predictor: AnyPredictor, text: str, target: str | None = None) -> Saliency:
