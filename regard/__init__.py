@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "align", "build", "convert", "distill", "load", "register", "resolve", "train"]
+__all__ = ["UserError", "align", "build", "convert", "distill", "load", "prune", "register", "resolve", "train"]
 
 if TYPE_CHECKING:
-    from .api import align, build, convert, distill, load, resolve, train
+    from .api import align, build, convert, distill, load, prune, resolve, train
     from .errors import UserError
     from .plugins import register
 
-_MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "resolve", "train"), "api") | {
+_MODULES = dict.fromkeys(("align", "build", "convert", "distill", "load", "prune", "resolve", "train"), "api") | {
     "UserError": "errors",
     "register": "plugins",
 }

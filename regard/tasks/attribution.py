@@ -1,8 +1,9 @@
 """Input attribution: how much each token of a text contributes to what a model predicts.
 
 Gradient × input is the gradient of the log-probability with respect to a token's embedding, times the embedding.
-Integrated gradients (1703.01365) averages the gradient on the way from the mean embedding to the text: the contributions
-of all tokens then sum to the difference of the two log-probabilities. (At zero embeddings a layer norm has no gradient.)
+Integrated gradients (1703.01365) averages the gradient on the way from the mean embedding to the text: the
+contributions of all tokens then sum to the difference of the two log-probabilities. (The way does not begin at zero,
+where a layer norm has no gradient.)
 """
 
 from collections.abc import Callable, Sequence
