@@ -149,3 +149,10 @@ def head_columns(site: HeadSite, heads: Iterable[HeadName]) -> Tensor:
     """Bool, (heads · head_width,): the inputs of the output projection that these heads write."""
     chosen = set(heads)
     return torch.tensor([head in chosen for head in site.heads]).repeat_interleave(site.first.head_width)
+
+
+def remaining_heads(model: nn.Module, kind: str, heads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Heads of a kind by layer and number, both from 0, as indices of a model that may have lost some by pruning."""
+    sites = {site.layer: site for site in head_sites(model) if site.kind == kind}
+    numbers = {layer - 1: [each.head - 1 for each in site.heads] for layer, site in sites.items()}
+    return [(layer, numbers[layer].index(head)) for layer, head in heads if head in numbers[layer]]

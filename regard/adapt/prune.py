@@ -29,9 +29,9 @@ class HeadTensor(NamedTuple):
     def select(self, heads: Sequence[int]) -> Tensor:
         """Its values for these heads."""
         value: Tensor = getattr(self.owner, self.name).detach()
-        return value.index_select(self.dim, self.index(heads).to(value.device))
+        return value.index_select(self.dim, self.places(heads).to(value.device))
 
-    def index(self, heads: Sequence[int]) -> Tensor:
+    def places(self, heads: Sequence[int]) -> Tensor:
         return (torch.tensor(heads, dtype=torch.long)[:, None] * self.unit + torch.arange(self.unit)).flatten()
 
 
@@ -140,6 +140,6 @@ def fill_heads(full: nn.Module, pruned: nn.Module) -> nn.Module:
         keys = sorted({head // group for head in heads})
         for target, source in zip(head_tensors(wide), head_tensors(narrow), strict=True):
             parameter: Tensor = getattr(target.owner, target.name)
-            index = target.index(keys if target.of_keys else heads)
+            index = target.places(keys if target.of_keys else heads)
             parameter.zero_().index_copy_(target.dim, index, getattr(source.owner, source.name))
     return full

@@ -163,7 +163,7 @@ def print_deletion(predictor: "AnyPredictor", data: str | None, examples: int) -
 def print_lens(predictor: "AnyPredictor", texts: Sequence[str]) -> Any:
     from ..tasks.lens import lens
 
-    found = lens(predictor, *texts)
+    found = lens(predictor, texts[0], texts[1] if len(texts) > 1 else None)
     header = ["token", *(f"layer {number}" for number in range(1, len(found.layers) + 1))]
     rows = [
         (repr(place), *(f"{row[i].tokens[0]!r} {row[i].probabilities[0]:.2f}" for row in found.layers))

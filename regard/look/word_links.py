@@ -205,5 +205,5 @@ def _select(links: WordLinks, chosen: Tensor) -> WordLinks:
 
 def _with_any(links: WordLinks) -> WordLinks:
     """The links once more under the relation 0, which stands for all."""
-    twice = (torch.cat([each, each]) for each in (links.rows, links.sources, links.targets))
-    return WordLinks(*twice, torch.cat([torch.zeros_like(links.relations), links.relations]))
+    rows, sources, targets = (torch.cat([each, each]) for each in (links.rows, links.sources, links.targets))
+    return WordLinks(rows, sources, targets, torch.cat([torch.zeros_like(links.relations), links.relations]))

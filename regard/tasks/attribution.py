@@ -127,7 +127,8 @@ def _next_readout(predictor: LanguagePredictor, text: str, target: str | None) -
     def logprobs(inputs: Inputs) -> Tensor:
         rows, valid = torch.arange(len(inputs), device=predictor.device), inputs.valid
         last = inputs.values.size(1) - 1 if valid is None else valid.sum(1) - 1
-        return model.logits(model.decode(inputs)[rows, last])[..., : tokenizer.size].float().log_softmax(-1)
+        logits: Tensor = model.logits(model.decode(inputs)[rows, last])
+        return logits[..., : tokenizer.size].float().log_softmax(-1)
 
     return Readout(
         tokens,
@@ -232,7 +233,7 @@ def integrated_gradients(tap: EmbeddingTap, reading: Readout, steps: int = STEPS
     """Integrated gradients of every token, (tokens,), from the mean embedding, by the midpoint rule."""
     total: Tensor = torch.zeros(())
     scales = (torch.arange(steps, device=reading.device) + 0.5) / steps
-    for some in scales.split(ROWS):
+    for some in torch.split(scales, ROWS):
         inputs = reading.inputs([reading.tokens] * len(some))
         gradients, embeddings, _ = tap.gradients(reading.score, inputs, some)
         way = (embeddings - tap.mean.float()) / some[:, None, None]  # from the mean to the text itself

@@ -129,9 +129,8 @@ def text_falls(importance: dict[str, Tensor], reading: Readout) -> dict[str, Ten
     The probability of an output of several tokens is the geometric mean of theirs.
     """
     free = [place for place in range(len(reading.tokens)) if place not in reading.fixed]
-    orders = {
-        method: sorted(free, key=lambda place, own=values: -float(own[place])) for method, values in importance.items()
-    }
+    ranks = {method: (-values).tolist() for method, values in importance.items()}
+    orders = {method: sorted(free, key=own.__getitem__) for method, own in ranks.items()}
     shuffled = [
         random.Random(f"{SEED} {number} {reading.tokens}").sample(free, len(free)) for number in range(RANDOM_ORDERS)
     ]

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..adapt.heads import head_sites
@@ -117,7 +116,7 @@ def count_links(
         log_facts("trees", [f"{left_out} sentences are longer than {reader.room} tokens and are left out"])
     for indices in sorted_batches([len(row.tokens) for _, row in kept], BATCH_TOKENS, predictor.run.decode.batch):
         some = [kept[i] for i in indices]
-        text = reader.collate([np.array(row.tokens, np.int32) for _, row in some], predictor.device)
+        text = reader.collate([row.tokens for _, row in some], predictor.device)
         batch = WordBatch([row for _, row in some], text.values.size(1), predictor.device)
         links, separators = _links([tree for tree, _ in some], batch, numbers)
         counter.begin(batch, links, separators)
@@ -209,7 +208,7 @@ def word_links(predictor: AnyPredictor, text: str, word: str, top: int = 3) -> d
         raise UserError(NO_ATTENTION)
     words, row = reader.text_row(text)
     place = _find_word(words, word)
-    inputs = reader.collate([np.array(row.tokens, np.int32)], predictor.device)
+    inputs = reader.collate([row.tokens], predictor.device)
     batch = WordBatch([row], len(row.tokens), predictor.device)
     recorder = WordWeights(predictor.module, batch)
     with recording(recorder), torch.no_grad():

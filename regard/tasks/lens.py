@@ -110,7 +110,7 @@ def _forward(
             run = lambda: model.logits(model.decode(inputs))[0]  # noqa: E731
             return [START, *predictor.tokenizer.pieces(ids)], run, predictor.tokenizer
         case KnownTargets() if hasattr(model, "step"):
-            output = str(predictor.predict(text, nbest=1)) if target is None else target  # type: ignore[attr-defined]
+            output = str(predictor.predict(text, nbest=1)) if target is None else target
             (source,), (wanted,) = predictor.source.encode([text]), predictor.target.encode([output])
             batch = predictor.pair([source], [wanted])
             run = lambda: model.logits(model.decode(batch["target"], model.encode(batch["source"])))[0]  # noqa: E731

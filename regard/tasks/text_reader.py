@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..data.collate import pad_tokens
 from ..data.rows import add_start_end
 from ..errors import UserError
@@ -59,7 +61,7 @@ class TextReader:
         return WordRow([*tokens, *self.after], tuple(spans))
 
     def collate(self, rows: Sequence[Sequence[int]], device: Any) -> Inputs:
-        return pad_tokens(list(rows), self.tokenizer.pad).to(device)
+        return pad_tokens([np.array(row, np.int32) for row in rows], self.tokenizer.pad).to(device)
 
 
 def text_reader(predictor: AnyPredictor, option: str) -> TextReader:

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..adapt.heads import remaining_heads
 from ..config.audio import TranscribeDecode
 from ..decode import Generate, Generator, Greedy, Hypothesis, Sample
 from ..decode.encoded import EncodedSources, source_rows
 from ..decode.strategies import DecodeStrategy
 from ..decode.timestamps import TimestampRules
 from ..errors import UserError
+from ..families.protocols import as_module
 from ..parts import Encoded, Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.whisper_tokens import UNSPACED, WhisperTokenizer
@@ -291,7 +293,9 @@ class WhisperGeneration(SoundGeneration):
             rows = torch.tensor([*words, words[-1] + 1])  # the last one predicts what follows the text
             positions = max(round(seconds * self.sound.rate / self.sound.hop) // self.model.stride, 1)
             followed = [each[:, rows, :positions] for each in view.cross_layers()]
-            spans = token_spans(followed, self.run.model.alignment_heads)
+            spans = token_spans(
+                followed, remaining_heads(as_module(self.model), "cross", self.run.model.alignment_heads)
+            )
             step = self.model.stride * self.sound.hop / self.sound.rate
             times = {i: (first * step, (last + 1) * step) for i, (first, last) in zip(words, spans, strict=True)}
         return Traced(logprobs, times)

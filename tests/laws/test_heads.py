@@ -8,7 +8,7 @@ from helpers.families import CASES, MEDIA_CASES, case_subject
 from torch import nn
 
 from regard.adapt import lora, tune
-from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads
+from regard.adapt.heads import HeadName, all_heads, head_sites, parse_heads, remaining_heads
 from regard.adapt.mute import HeadGates, HeadMeans, muted_copy
 from regard.adapt.precision import apply
 from regard.adapt.prune import fill_heads, prune, remove
@@ -160,3 +160,10 @@ def test_a_layer_keeps_a_head_and_key_heads_keep_equal_groups():
     with pytest.raises(UserError, match="key heads that serve 2 heads each, such as 1.1, 1.2; remove whole groups"):
         prune(model, ["1.1"])
     assert head_sites(prune(model, ["1.1", "1.2"]))[0].first.key_heads == 1
+
+
+def test_named_heads_keep_their_place_after_pruning():
+    model = case_subject(("whisper", "paper")).module
+    assert remaining_heads(model, "cross", [(0, 2), (1, 3)]) == [(0, 2), (1, 3)]
+    prune(model, ["cross.1.1", "cross.2.4"])
+    assert remaining_heads(model, "cross", [(0, 2), (1, 3)]) == [(0, 1)]
