@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -61,13 +61,13 @@ def atomic_write(path: Path, replace: bool = True) -> Iterator[Path]:
         remove(draft)
 
 
-def check_picture_path(path: Path) -> Path:
+def check_picture_path(path: Path, suffixes: Sequence[str] = PICTURES) -> Path:
     """Return the path of a picture to write, or raise UserError; call it before the work that the picture shows."""
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
         raise UserError(f"the picture {path} {problem}; give a file name in an existing folder (--out)")
-    if path.suffix.lower() not in PICTURES:
-        raise UserError(f"the picture {path} has the suffix {path.suffix!r}; expected one of {', '.join(PICTURES)}")
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"the picture {path} has the suffix {path.suffix!r}; expected one of {', '.join(suffixes)}")
     return path
 
 

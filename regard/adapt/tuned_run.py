@@ -248,6 +248,11 @@ class AdapterSwitch(AnyPredictor):
         switch = AdapterSwitch({name: predictor.muted(heads) for name, predictor in self.predictors.items()})
         return switch.use(self.name)
 
+    def norm_weighted(self) -> "AdapterSwitch":
+        """A switch whose predictors show norm-weighted attention."""
+        switch = AdapterSwitch({name: predictor.norm_weighted() for name, predictor in self.predictors.items()})
+        return switch.use(self.name)
+
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)
 

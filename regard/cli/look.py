@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from ..files import check_picture_path
 from .arguments import split_arguments
 from .inputs import read_record
 from .io import load_predictor
@@ -30,19 +29,29 @@ LookInputs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TEXT|KEY=VALUE",
-        help="The input text, a file with it or a recording, and the target text (default: the output of the "
-        "model); settings. Write a text that looks like a setting after --.",
+        help="The input text, a file with it, an image or a recording, and the target text (default: the output of "
+        "the model); settings. Write a text that looks like a setting after --.",
     ),
 ]
 LookFile = Annotated[
     Path | None,
     typer.Option(
-        "--out", help="The picture to write: .png, .pdf or .svg; default: picture.png. Measurements also write .json."
+        "--out",
+        help="The page (.html), picture (.png, .pdf, .svg) or numbers (.json) to write; default: picture.png. "
+        "Measurements write pictures and numbers.",
     ),
 ]
-LayerOption = Annotated[str | None, typer.Option("--layer", metavar="N|all", help="A layer, from 1; default: one.")]
+LayerOption = Annotated[
+    str | None, typer.Option("--layer", metavar="N|all", help="A layer, from 1; default: all, one in a picture.")
+]
+KindOption = Annotated[
+    str | None,
+    typer.Option("--kind", metavar="KIND", help="encoder, decoder, cross or order; default: cross, if there is some."),
+]
 HeadOption = Annotated[str | None, typer.Option("--head", metavar="N|all", help="A head, from 1; default: their mean.")]
 RecordOption = Annotated[int | None, typer.Option("--record", metavar="N", help="The record of the file, from 1.")]
+
+NAMES = {".html": "page", ".json": "numbers"}  # what a file is; else a picture
 
 
 def look(
@@ -51,6 +60,7 @@ def look(
     out: LookFile = None,
     layer: LayerOption = None,
     head: HeadOption = None,
+    kind: KindOption = None,
     record: RecordOption = None,
     heads: HeadsData = None,
     data: MeasureData = None,
@@ -63,7 +73,8 @@ def look(
     norms: NormsFlag = False,
     mute: Mute = None,
 ) -> None:
-    """Draw the attention weights, or measure what heads and tokens contribute."""
+    """Write the attention weights as a page, a picture or numbers; or measure what heads and tokens contribute."""
+    from ..look import check_view_path
     from ..tasks.predictor import FileItems
 
     changes, texts = split_arguments(arguments or [])
@@ -74,7 +85,7 @@ def look(
     out = out or Path("picture.png")
     if not 1 <= len(texts) <= 2:
         raise UserError(f'look takes a text and perhaps its target, not {len(texts)} texts; put each into "…"')
-    check_picture_path(out)
+    check_view_path(out)
     predictor = load_predictor(run, changes, None, False, mute)
     if norms:
         predictor = predictor.norm_weighted()
@@ -82,9 +93,10 @@ def look(
         texts[0] = read_record(predictor, changes, texts[0], record or 1)
     elif record is not None:
         raise UserError(f"--record is {record}, but {texts[0]!r:.60} is a text and not a file; leave it out")
-    view = predictor.look(*texts)
-    view.save(out, parse_number(layer), parse_number(head))
-    print("picture", out)
+    number = parse_number(layer)
+    view = predictor.look(texts[0], texts[1] if len(texts) > 1 else None, number)
+    view.save(out, number, parse_number(head), kind)
+    print(NAMES.get(out.suffix.lower(), "picture"), out)
 
 
 def parse_number(text: str | None) -> int | str | None:

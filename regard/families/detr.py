@@ -143,6 +143,10 @@ class Model(nn.Module):
         """Images of noise, to probe the model with."""
         return [random_images(rows, self.backbone.stem.convolution.weight)]
 
+    def patch_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of the feature map of an image."""
+        return self.backbone.patch_grid(height, width)
+
     def _places(self, valid: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The positions of the places of a map; boxes as queries need those that tell neighbors apart."""
         if self.anchors is None:

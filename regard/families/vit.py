@@ -119,6 +119,10 @@ class Model(nn.Module):
         """Images of noise, to probe the model with."""
         return [random_images(rows, self.patches.project.weight, self.image)]
 
+    def patch_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of patches of an image."""
+        return -(-height // self.patches.patch), -(-width // self.patches.patch)
+
     def encode(self, image: Inputs) -> Encoded:
         grid, valid = self.patches(image.values), self.patches.valid(image.valid)
         x = grid.flatten(2).transpose(1, 2)

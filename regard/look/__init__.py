@@ -1,9 +1,10 @@
 """Record the attention weights of any model, draw them, and read alignments from them."""
 
-from .axes import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis, image_pixels
+from .axes import FrameSegment, PatchSegment, QuerySegment, TextSegment, ViewAxis
 from .draw import draw, draw_confusion
 from .record import AttentionSite, Which, attention_sites, record_attention, record_layers
-from .view import AttentionMap, AttentionView
+from .rollout import rollout
+from .view import AttentionMap, AttentionView, check_view_path
 
 __all__ = [
     "AttentionMap",
@@ -16,9 +17,10 @@ __all__ = [
     "ViewAxis",
     "Which",
     "attention_sites",
+    "check_view_path",
     "draw",
     "draw_confusion",
-    "image_pixels",
     "record_attention",
     "record_layers",
+    "rollout",
 ]

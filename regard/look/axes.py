@@ -1,9 +1,9 @@
 """The axes of attention weights: what the queries and the keys are, in order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -80,12 +80,3 @@ class ViewAxis:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-
-def image_pixels(values: Any, mean: Sequence[float], std: Sequence[float]) -> Pixels:
-    """The image (channels, height, width) that a processor normalized, as pixels."""
-    array = np.asarray(values, dtype=np.float32)
-    shape = (-1, 1, 1)
-    array = array * np.reshape(np.asarray(std, np.float32), shape) + np.reshape(np.asarray(mean, np.float32), shape)
-    pixels = np.clip(np.rint(array * 255), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-    return np.ascontiguousarray(np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels[..., :3])

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..adapt.injection import injection_of
 from ..errors import UserError
@@ -134,11 +135,16 @@ class LayerRecorder(AttentionRecorder):
         path = self.paths.get(attention)
         if path is None or not self._fits(path, q, k):
             return
+        earlier = self.maps.get(path)
         super().__call__(attention, q, k, mask, bias)
         if mask.positions is not None:
             self.rows[path] = mask.positions
-        if mask.key_positions is not None and mask.key_positions.size(1) == self.maps[path].size(3):
-            self.maps[path] = by_position(self.maps[path], mask.key_positions)
+        if mask.key_positions is None or mask.key_positions.size(1) != self.maps[path].size(3):
+            return
+        self.maps[path] = by_position(self.maps[path], mask.key_positions)
+        if earlier is not None:  # a cache continues what earlier calls have read
+            padded = F.pad(earlier, (0, self.maps[path].size(3) - earlier.size(3)))
+            self.maps[path] = torch.cat([padded, self.maps[path]], 2)
 
     def _fits(self, path: str, q: Tensor, k: Tensor) -> bool:
         """False if the weights of an encoder are too many to keep, while there is other attention to show."""
@@ -154,6 +160,12 @@ class LayerRecorder(AttentionRecorder):
         one = "" if same == 1 or each > MAX_WEIGHTS else ", or choose a layer (layer=, --layer)"
         most = int((MAX_WEIGHTS / (same * q.size(1))) ** 0.5)
         raise UserError(f"the attention has {size}, too many to show; give a part of about {most:,} positions{one}")
+
+    def keys(self, kind: AttentionKind) -> int:
+        """The number of keys of recorded attention."""
+        return next(
+            (self.maps[each.path].size(3) for each in self.sites if each.kind == kind and each.path in self.maps), 0
+        )
 
     def layers(self) -> list[tuple[AttentionSite, Tensor]]:
         """The recorded weights (heads, queries, keys) on the CPU.

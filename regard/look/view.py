@@ -1,7 +1,7 @@
 """The attention weights of one forward pass, with what their queries and keys are."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,12 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..errors import UserError
-from ..files import check_picture_path
+from ..files import PICTURES, JsonObject, atomic_write, check_picture_path, write_json
 from .axes import ViewAxis
 from .draw import Axis, draw
+from .html import json_view, notebook_frame, page
 from .record import NO_ATTENTION, AttentionKind, AttentionSite, LayerRecorder, Which
+from .rollout import rollout
 
 # The axes of queries and keys. A decoder reads a `prefix` (START and tokens) and writes a `target` (tokens and END).
 AXES: dict[AttentionKind, tuple[str, str]] = {
@@ -21,6 +23,7 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "cross": ("target", "source"),
     "order": ("prefix", "prefix"),
 }
+VIEWS = (".html", *PICTURES, ".json")
 FALLBACK = {"prefix": "target", "target": "source", "source": "prefix"}
 TITLES: dict[AttentionKind, str] = {
     "encoder": "self-attention",
@@ -57,6 +60,7 @@ class AttentionView:
     counts: Mapping[AttentionKind, int] = field(default_factory=dict)  # the layers of the model, recorded or not
     title: str = ""
     logprobs: tuple[float, ...] = ()  # of the tokens of the target, END last
+    left_out: Mapping[AttentionKind, str] = field(default_factory=dict)  # what was too large to record, and its size
 
     def __post_init__(self) -> None:
         if not self.maps:
@@ -86,7 +90,7 @@ class AttentionView:
         cls, recorder: LayerRecorder, axes: Mapping[str, ViewAxis], title: str = "", logprobs: Sequence[float] = ()
     ) -> "AttentionView":
         """What a recorder has, see `of`."""
-        return cls.of(recorder.layers(), axes, recorder.counts, title, logprobs)
+        return replace(cls.of(recorder.layers(), axes, recorder.counts, title, logprobs), left_out=recorder.left_out)
 
     # --- arrays ------------------------------------------------------------------------------------------------
 
@@ -110,9 +114,7 @@ class AttentionView:
         """The labels of the only text."""
         return self.source
 
-    def weights(
-        self, layer: int | None = None, head: Which = None, kind: AttentionKind | None = None
-    ) -> npt.NDArray[np.float32]:
+    def weights(self, layer: int | None = None, head: Which = None, kind: str | None = None) -> npt.NDArray[np.float32]:
         """(queries, keys) of a layer and head, both from 1; (heads, queries, keys) for head="all".
 
         By default the mean over the heads, and the layer that a picture shows.
@@ -125,16 +127,16 @@ class AttentionView:
         array = (chosen.weights[numbers[0]] if numbers else chosen.weights.mean(0)).numpy()
         return array
 
-    def layer_map(self, layer: Which = None, kind: AttentionKind | None = None) -> AttentionMap:
+    def layer_map(self, layer: Which = None, kind: str | None = None) -> AttentionMap:
         """The map of a layer; by default that of a picture: the second-to-last of cross-attention, else the middle."""
         own = self.layers(kind)
         if layer is None:
             return own[max(len(own) - 2, 0) if own[0].kind == "cross" else len(own) // 2]
         return self._chosen(layer, own[0].kind)[0]
 
-    def layers(self, kind: AttentionKind | None = None) -> list[AttentionMap]:
+    def layers(self, kind: str | None = None) -> list[AttentionMap]:
         """The maps of a kind; by default of cross-attention, if there is some."""
-        kind = kind or ("cross" if "cross" in self.kinds else self.kinds[0])
+        kind = kind or ("cross" if "cross" in self.kinds else self.kinds[0])  # the most telling
         if kind not in self.kinds:
             raise UserError(f"kind is {kind!r}, but this model has the attention {', '.join(self.kinds)}; choose one")
         return [each for each in self.maps if each.kind == kind]
@@ -169,20 +171,63 @@ class AttentionView:
         best: list[int] = weights.argmax(1).tolist() if weights.numel() else []
         return best
 
+    def rollout(self) -> npt.NDArray[np.float32]:
+        """(source, source): how the attention of all encoder layers combines (2005.00928); for encoders only."""
+        if "encoder" not in self.kinds:
+            raise UserError(
+                "rollout combines the layers of an encoder, and this view has none (in a causal decoder, later "
+                "positions see more than earlier ones, which would count as attention); look at single layers instead"
+            )
+        if not (found := self.rollouts()):
+            raise UserError("rollout needs all layers of the encoder; look without layer=")
+        array: npt.NDArray[np.float32] = found[-1][1].numpy()
+        return array
+
+    def rollouts(self) -> list[tuple[int, Tensor, ViewAxis]]:
+        """The rollout after every encoder layer, with the layer from 0; none if not all layers are recorded."""
+        own = [each for each in self.maps if each.kind == "encoder"]
+        if not own or len(own) < self.counts["encoder"]:
+            return []
+        return [(i, each, own[0].queries) for i, each in enumerate(rollout([each.weights for each in own]))]
+
     # --- files -------------------------------------------------------------------------------------------------
 
-    def save(
-        self, path: str | Path, layer: Which = None, head: Which = None, kind: AttentionKind | None = None
-    ) -> None:
-        """Draw the weights to a PNG, PDF or SVG file: those of `weights`, or of these layers and heads."""
-        own = self.layer_map(None, kind)
+    def save(self, path: str | Path, layer: Which = None, head: Which = None, kind: str | None = None) -> None:
+        """Write the weights to a file: a page (.html), a picture (.png, .pdf, .svg) or numbers (.json).
+
+        A picture shows the weights of `weights`, or of these layers and heads. A page and a .json file have all that is
+        recorded, or these; a page begins with them.
+        """
+        path = check_view_path(Path(path))
+        own = self.layer_map(None if layer == "all" else layer, kind)
+        _numbers("head", head, len(own.weights))
+        if path.suffix.lower() == ".html":
+            text = page(self, layer, head, kind)
+            with atomic_write(path) as draft:
+                draft.write_text(text, encoding="utf-8")
+        elif path.suffix.lower() == ".json":
+            write_json(path, self._json(layer, head, kind))
+        else:
+            self._draw(path, layer, head, own)
+
+    def _json(self, layer: Which, head: Which, kind: str | None) -> JsonObject:
+        kinds = list[str](self.kinds) if kind is None else [kind]
+        maps = [each for name in kinds for each in self.layers(name) if layer in (None, "all", each.layer)]
+        return json_view(self, maps, _numbers("head", head, min(len(each.weights) for each in maps)) or None)
+
+    def _repr_html_(self) -> str:
+        """A notebook shows the page."""
+        return notebook_frame(page(self))
+
+    def _draw(self, path: Path, layer: Which, head: Which, own: AttentionMap) -> None:
+        note = f" ({own.site.note})" if own.site.note else ""
         draw(
-            check_picture_path(Path(path)),
+            path,
             self._panels(layer, head, own.kind),
             Axis(own.queries.name, own.queries.labels),
             Axis(own.keys.name if own.kind == "cross" else f"attended {own.keys.name}", own.keys.labels),
             TITLES[own.kind],
-            f"each row: attention of {'the decoder for ' * (own.kind == 'cross')}that {own.queries.name}",
+            f"each row: attention of {'the decoder for ' * (own.kind == 'cross')}that {own.queries.name}{note}",
         )
 
     def _panels(self, layer: Which, head: Which, kind: AttentionKind) -> list[dict[str, Tensor]]:
@@ -195,6 +240,11 @@ class AttentionView:
                 own[f"{name}, head {index + 1} of {len(weights)}"] = weights[index]
             rows.append(own or {f"{name}, mean of {len(weights)} heads": weights.mean(0)})
         return rows
+
+
+def check_view_path(path: Path) -> Path:
+    """Return the path of a view to write, or raise UserError; call it before the work that the view shows."""
+    return check_picture_path(path, VIEWS)
 
 
 def _axis(axes: Mapping[str, ViewAxis], name: str) -> ViewAxis:

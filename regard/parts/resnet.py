@@ -155,6 +155,12 @@ class ResNet(nn.Module):
         size = x.size(2), x.size(3)
         return x, F.interpolate(valid[:, None].float(), size)[:, 0] > 0 if masks is None else masks[size][:, 0]
 
+    def patch_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of the features of an image."""
+        for stride in self.strides:
+            height, width = -(-height // stride), -(-width // stride)
+        return height, width
+
     def _masks(self, valid: Tensor) -> Masks:
         """A place of a map is valid if the pixel in its upper left corner is: as many as the image has alone."""
         masks = {}

@@ -18,7 +18,7 @@ from ..data.mixed_images import MixedImages
 from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
-from ..look import AttentionView, Which
+from ..look import AttentionView, Which, record_layers
 from ..metrics.labels import label_metrics, paired_bootstrap
 from ..parts import Encoded
 from ..parts.pooling import pool
@@ -37,10 +37,12 @@ from .base import (
     kept_labels,
     open_split,
     open_splits,
+    view_title,
     with_model_settings,
 )
 from .embedding import EmbeddingPredictor
 from .finite import require_finite
+from .image_views import image_axis
 from .label_answers import LabelAnswers, LabelJob, label_set, label_side
 from .objectives import ImageObjective
 from .predictor import Answer
@@ -126,7 +128,14 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return [{"score": value} for value in values] if details else values
 
     def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")
+        """The attention weights while the model reads an image."""
+        if target is not None:
+            raise UserError("this model generates no text, so it takes no target; give the image alone")
+        pixels = self.image.encode_bytes(text)
+        with record_layers(self.module, layer) as recorder:
+            self.model.encode(self.image.collate([pixels]).to(self.device))
+        source = image_axis(self.model, pixels, recorder.keys("encoder"))
+        return AttentionView.recorded(recorder, {"source": source}, view_title(self.run))
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str], list[str]]:
         """The metrics of `evaluate`, the predicted labels and the reference labels."""

@@ -20,7 +20,7 @@ from ..device import resolve_device
 from ..errors import UserError
 from ..families.protocols import BoxModel, as_module
 from ..files import json_line
-from ..look import AttentionView, Which
+from ..look import AttentionView, Which, record_layers
 from ..metrics.detection import detection_metrics
 from ..processors.base import Processor
 from ..processors.box_window import BoxWindow
@@ -41,12 +41,14 @@ from .base import (
     kept_labels,
     open_split,
     open_splits,
+    view_title,
     with_model_settings,
 )
 from .classify_image import PretrainedImages
 from .detection_objective import DetectionObjective, LossMeter
 from .detections import find_objects
 from .finite import require_finite
+from .image_views import image_axis, query_axis
 from .predictor import Predictor
 from .requests import DetectedObject, DetectRequest, DetectResult
 from .task import Task
@@ -111,7 +113,20 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         return json_line({"path": name, **self.record(request, result)})
 
     def look(self, text: RawImage, target: str | None = None, layer: Which = None) -> AttentionView:
-        raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")
+        """The attention weights of the feature map and of the object queries."""
+        if target is not None:
+            raise UserError("this model generates no text, so it takes no target; give the image alone")
+        pixels = self.image.encode_bytes(load_image(text))
+        with record_layers(self.module, layer) as recorder:
+            found = self.model.detect(self.image.collate([pixels]).to(self.device))
+        (objects,) = find_objects(found, [(1, 1)], -1.0)  # boxes in shares of the image
+        require_finite([float(objects.scores.sum()), float(objects.boxes.sum())])
+        names = [self.labels.names[number] for number in objects.labels.tolist()]
+        axes = {
+            "source": image_axis(self.model, pixels, recorder.keys("cross")),
+            "target": query_axis(pixels, names, objects.scores.tolist(), objects.boxes.clamp(0, 1).tolist()),
+        }
+        return AttentionView.recorded(recorder, axes, view_title(self.run))
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, list[Objects]]:
         """The metrics of `evaluate`, and the objects of the data."""

@@ -22,7 +22,6 @@ from ..decode.strategies import strategy_from
 from ..errors import UserError
 from ..families.protocols import CausalModel, as_module
 from ..look import AttentionView, ViewAxis, Which, record_layers
-from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -47,7 +46,7 @@ from .base import (
 from .decode_settings import group_indices, rule_settings, strategy_settings
 from .finite import require_finite
 from .generation import Continuation, PromptGeneration
-from .lm_scoring import corpus_nll, lm_metrics, logprobs
+from .lm_scoring import corpus_nll, generation_logits, lm_metrics, logprobs
 from .objectives import LanguageObjective
 from .predictor import Answer, Predictor
 from .records import completion_record
@@ -140,13 +139,16 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
         """The attention weights of every layer while the model reads `text` followed by `target`."""
         if not as_text(text).strip():
             raise UserError("the text is empty and has no attention to show; give a sentence")
-        (ids,) = self.encode_texts([text + ("" if target is None else as_text(target, "target"))])
+        prompt, ids = self.encode_texts([text, text + ("" if target is None else as_text(target, "target"))])
         self.refuse_long(len(ids) + 1, "the text")
+        same = len(prompt) if ids[: len(prompt)] == prompt else len(ids)
         model: CausalModel = self.model.members[0] if isinstance(self.model, Ensemble) else self.model
         with record_layers(as_module(model), layer) as recorder:
-            model.decode(Inputs("tokens", torch.tensor([[self.start_token, *ids]], device=self.device)))
+            logits = generation_logits(model, [self.start_token, *ids], same + 1, self.device)[:-1].float()
+        wanted = torch.tensor(ids, device=self.device)
+        logprobs: list[float] = logits.log_softmax(-1).gather(1, wanted[:, None])[:, 0].tolist()
         text_axis = ViewAxis.of_tokens("token", [START, *self.tokenizer.pieces(ids)])
-        return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run))
+        return AttentionView.recorded(recorder, {"prefix": text_axis}, view_title(self.run), logprobs)
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, None, dict[str, int]]:
         """The metrics of `evaluate`, None because it predicts no texts, and sizes that identify the text."""

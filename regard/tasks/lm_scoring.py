@@ -92,6 +92,20 @@ def _collate(batch: list[Span], texts: list[list[int]]) -> Batch:
     return Batch(inputs, int(valid.sum()))
 
 
+@torch.no_grad()
+def generation_logits(model: CausalModel, tokens: list[int], prompt: int, device: torch.device) -> Tensor:
+    """The logits (tokens, vocab) of a known text, as a generation that continues the first `prompt` tokens has them.
+
+    A model with memory reads the prompt at once and then token by token, so that each attends as far as the memory is.
+    """
+    row = torch.tensor([tokens], device=device)
+    if model.new_memory(1) is None:
+        return model.logits(model.decode(Inputs("tokens", row)))[0]
+    cache = model.start(None, 1, None)
+    parts = [row[:, :prompt], *(row[:, i : i + 1] for i in range(prompt, len(tokens)))]
+    return torch.cat([model.step(part, cache)[0] for part in parts])
+
+
 # --- a whole corpus --------------------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ SURFACE = {
         "--force",
     ],
     "score": ["RUN", "[FILE|KEY=VALUE]", "--details", "--tune", "--force"],
-    "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
+    "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--kind", "--record"],
     "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
     "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
@@ -80,7 +80,7 @@ class FakePredictor:
         self.calls.append(("score", sources, targets))
         return [{"score": -1.0} if details else -float(len(target)) for target in targets]
 
-    def look(self, text, target=None):
+    def look(self, text, target=None, layer=None):
         return types.SimpleNamespace(
             save=lambda path, *which: self.calls.append(("look", text, target, str(path), *which))
         )
@@ -422,7 +422,7 @@ def test_a_terminal_shows_the_prompt_before_its_continuation(api, capsys, monkey
 
 def test_look_and_list(api, capsys):
     assert run_cli(capsys, "look", "run", "one day", "--out", "p.png") == (0, "picture p.png\n", "")
-    assert api.calls[-1] == ("look", "one day", None, "p.png", None, None)
+    assert api.calls[-1] == ("look", "one day", None, "p.png", None, None, None)
     code, out, _ = run_cli(capsys, "list")
     assert code == 0
     assert "  one  The first.\n" in out

@@ -25,14 +25,20 @@ from regard.metrics.labels import ConfusionMatrix
 def test_settings_are_not_texts(api, capsys, tmp_path):  # noqa: F811
     out = str(tmp_path / "p.png")
     assert run_cli(capsys, "look", "run", "A dog.", "decode.kind=greedy", "--out", out)[0] == 0
-    assert api.calls[-2:] == [("load", "run", {"decode.kind": "greedy"}), ("look", "A dog.", None, out, None, None)]
+    assert api.calls[-2:] == [
+        ("load", "run", {"decode.kind": "greedy"}),
+        ("look", "A dog.", None, out, None, None, None),
+    ]
     assert (
         run_cli(
             capsys, "look", "run", "data.max_tokens=9", "a = b", "x^2=4", "--out", out, "--layer", "2", "--head", "all"
         )[0]
         == 0
     )
-    assert api.calls[-2:] == [("load", "run", {"data.max_tokens": "9"}), ("look", "a = b", "x^2=4", out, 2, "all")]
+    assert api.calls[-2:] == [
+        ("load", "run", {"data.max_tokens": "9"}),
+        ("look", "a = b", "x^2=4", out, 2, "all", None),
+    ]
 
 
 def test_texts_after_two_dashes_may_look_like_settings(api, capsys, tmp_path):  # noqa: F811
@@ -40,10 +46,10 @@ def test_texts_after_two_dashes_may_look_like_settings(api, capsys, tmp_path):  
     assert run_cli(capsys, "look", "run", "device=cpu", "--out", out, "--", "x=1", "decode.kind=greedy")[0] == 0
     assert api.calls[-2:] == [
         ("load", "run", {"device": "cpu"}),
-        ("look", "x=1", "decode.kind=greedy", out, None, None),
+        ("look", "x=1", "decode.kind=greedy", out, None, None, None),
     ]
     assert run_cli(capsys, "look", "--out", out, "--", "run", "x=1")[0] == 0
-    assert api.calls[-1] == ("look", "x=1", None, out, None, None)
+    assert api.calls[-1] == ("look", "x=1", None, out, None, None, None)
     assert run_cli(capsys, "look", "run", "one", "device=cpu", "--out", out)[0] == 0  # the dashes are forgotten
     assert api.calls[-2] == ("load", "run", {"device": "cpu"}) and AFTER_DASHES.get() == 0
 
@@ -123,10 +129,11 @@ def test_the_suffix_names_the_format(tmp_path, suffix, start):
 
 @pytest.mark.parametrize("name", ["p.jpg", "p", "p.txt", "p.svgz"])
 def test_another_suffix_is_refused_before_work(api, capsys, tmp_path, name):  # noqa: F811
-    words = f"has the suffix {Path(name).suffix!r}; expected one of .png, .pdf, .svg"
+    words = f"has the suffix {Path(name).suffix!r}; expected one of .html, .png, .pdf, .svg, .json"
     for verb in (["look", "run", "one"], ["eval", "run"]):
         code, _, err = run_cli(capsys, *verb, "--out", str(tmp_path / name))
-        assert code == 2 and words in err and not api.calls
+        expected = words if verb[0] == "look" else words.replace(".html, ", "").replace(", .json", "")
+        assert code == 2 and expected in err and not api.calls
     with pytest.raises(UserError, match=re.escape(words)):
         cross_view(3).save(tmp_path / name)
     with pytest.raises(UserError, match="is a folder; give a file name"):

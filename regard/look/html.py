@@ -1,0 +1,196 @@
+"""An attention view as one self-contained HTML page, and as JSON."""
+
+import base64
+import html
+import io
+import json
+import zlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .axes import AxisSegment, FrameSegment, PatchSegment, Pixels, QuerySegment, ViewAxis
+
+if TYPE_CHECKING:
+    from .view import AttentionMap, AttentionView
+
+THUMBNAIL = 48  # rows and columns of the overview of a head
+RESOLUTION = 5  # of a value: at least this many steps make up the weight 1 / keys of a uniform head
+DENSE = 2**24  # weights of a page that are all kept; of more, the largest of each query
+LARGEST = 32  # weights of a query that a large page keeps
+SPECTROGRAM = 2000  # columns of the picture of a spectrogram, at most
+PHOTO = 2**17  # pixels of an image from which it is stored as JPEG
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def page(view: "AttentionView", layer: object = None, head: object = None, kind: str | None = None) -> str:
+    """The page; `layer`, `head` and `kind` are what it shows first."""
+    parts = {name: files(__package__).joinpath("page", name).read_text("utf-8") for name in PAGE_FILES}
+    data, blobs = _page_data(view)
+    data["first"] = {"layer": layer, "head": head, "kind": kind}
+    text = parts["page.html"].replace("/*STYLE*/", parts["page.css"])
+    text = text.replace("/*SCRIPT*/", "\n".join(parts[name] for name in PAGE_FILES if name.endswith(".js")))
+    text = text.replace("{{title}}", html.escape(f"{view.title} · attention" if view.title else "attention"))
+    packed = "\n".join(f'<script type="text/plain" id="b{i}">{blob}</script>' for i, blob in enumerate(blobs))
+    # Last, so that nothing in a user's text is replaced. In JSON, "<" occurs in strings only.
+    return text.replace(
+        "<!--DATA-->", json.dumps(data, ensure_ascii=False).replace("<", "\\u003c") + "</script>" + packed
+    )
+
+
+PAGE_FILES = ("page.html", "page.css", "core.js", "parts.js", "views.js", "main.js")
+
+
+def notebook_frame(text: str) -> str:
+    """The page in a frame of a notebook, which can run its scripts and do nothing else."""
+    style = "width:100%;height:680px;border:0;border-radius:8px"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(text)}"></iframe>'
+
+
+def json_view(view: "AttentionView", maps: "list[AttentionMap]", heads: list[int] | None) -> dict[str, Any]:
+    """The weights of these maps and heads (from 0), and the labels of their axes."""
+    return {
+        "title": view.title,
+        "axes": {name: {"name": axis.name, "labels": axis.labels} for name, axis in view.axes.items()},
+        "logprobs": list(view.logprobs),
+        "maps": [
+            {
+                "path": each.site.path,
+                "kind": each.kind,
+                "layer": each.layer,
+                "note": each.site.note,
+                "queries": each.queries.labels,
+                "keys": each.keys.labels,
+                "heads": {
+                    str(number + 1): _rounded(each.weights[number])
+                    for number in (range(len(each.weights)) if heads is None else heads)
+                },
+            }
+            for each in maps
+        ],
+    }
+
+
+def _rounded(weights: Tensor) -> list[list[float]]:
+    rows: list[list[float]] = np.round(weights.double().numpy(), 6).tolist()
+    return rows
+
+
+# --- the data of the page --------------------------------------------------------------------------------------------
+
+
+def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
+    """What the page knows, and its compressed maps: one for every head, and overviews of all."""
+    axes: list[ViewAxis] = []
+    blobs: list[str] = []
+    maps: list[dict[str, Any]] = []
+    sources: list[tuple[str, int, Tensor, ViewAxis, ViewAxis, str]]
+    sources = [(each.kind, each.layer, each.weights, each.queries, each.keys, each.site.note) for each in view.maps]
+    sources += [("rollout", i + 1, each[None], axis, axis, "") for i, each, axis in view.rollouts()]
+    most = LARGEST if sum(each[2].numel() for each in sources) > DENSE else None
+    thumbnails = []
+    for kind, layer, weights, queries, keys, note in sources:
+        for axis in (queries, keys):
+            if axis not in axes:
+                axes.append(axis)
+        values, low, step = quantize(weights, most)
+        thumbnails.append(_thumbnails(values).tobytes())
+        first = len(blobs)
+        blobs += [compress(each.tobytes()) for each in values]
+        maps.append(
+            {
+                "kind": kind, "layer": layer, "heads": len(values), "note": note, "blob": first,
+                "queries": axes.index(queries), "keys": axes.index(keys), "low": low, "step": step,
+            }
+        )  # fmt: skip
+    blobs.append(compress(b"".join(thumbnails)))
+    data = {
+        "title": view.title,
+        "axes": [_axis_data(axis) for axis in axes],
+        "maps": maps,
+        "counts": dict(view.counts),
+        "largest": most,
+        "leftOut": dict(view.left_out),
+        "logprobs": [round(each, 4) for each in view.logprobs],
+        "thumbnail": THUMBNAIL,
+        "overview": len(blobs) - 1,
+    }
+    return data, blobs
+
+
+def quantize(weights: Tensor, most: int | None = None) -> tuple[Bytes, list[float], list[float]]:
+    """Weights (heads, queries, keys) in 8 bits: value = low + step · byte, with one low and one step for each head.
+
+    A step is 1/255 of the range of the head, but not finer than 1 / (RESOLUTION · keys): small differences between
+    small weights cannot be seen, and cost most of the size. `most` keeps the largest weights of each query alone.
+    """
+    weights = weights.float()
+    if most is not None and most < weights.size(2):
+        top = weights.topk(most, -1)
+        weights = torch.zeros_like(weights).scatter_(-1, top.indices, top.values)
+    flat = weights.flatten(1)
+    low, high = flat.amin(1).clamp(max=0), flat.amax(1)
+    span = (high - low).clamp(min=1e-6)
+    finest = torch.minimum(span / 16, torch.tensor(1 / (RESOLUTION * max(weights.size(2), 1))))
+    step = torch.maximum(span / 255, finest)
+    values = ((weights - low[:, None, None]) / step[:, None, None]).round().clamp(0, 255)
+    return values.to(torch.uint8).numpy(), [float(f"{x:.6g}") for x in low], [float(f"{x:.6g}") for x in step]
+
+
+def _thumbnails(values: Bytes) -> Bytes:
+    """The largest value of each area: (heads, rows, columns), at most THUMBNAIL of both."""
+    maps = torch.from_numpy(values).float()
+    size = min(maps.size(1), THUMBNAIL), min(maps.size(2), THUMBNAIL)
+    pooled: Bytes = F.adaptive_max_pool2d(maps[None], size)[0].to(torch.uint8).numpy()
+    return pooled
+
+
+def compress(data: bytes) -> str:
+    """As a browser decompresses it: base64, then DecompressionStream("deflate")."""
+    return base64.b64encode(zlib.compress(data, 7)).decode("ascii")
+
+
+def _axis_data(axis: ViewAxis) -> dict[str, Any]:
+    return {"name": axis.name, "ended": axis.ended, "segments": [_segment_data(each) for each in axis.segments]}
+
+
+def _segment_data(segment: AxisSegment) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": segment.kind, "count": len(segment.labels)}
+    if isinstance(segment, PatchSegment):
+        return data | {"rows": segment.rows, "columns": segment.columns, "image": _image(segment.image)}
+    if isinstance(segment, FrameSegment):
+        times = {"step": segment.step, "first": segment.first}
+        return data | times | {"image": _spectrogram(segment.spectrogram)}
+    data["labels"] = list(segment.labels)
+    if isinstance(segment, QuerySegment):
+        boxes = [[round(each, 4) for each in box] for box in segment.boxes]
+        data |= {"scores": [round(each, 4) for each in segment.scores], "boxes": boxes, "image": _image(segment.image)}
+    return data
+
+
+def _image(pixels: Pixels) -> dict[str, Any]:
+    """An image as a data URL."""
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    kind = "jpeg" if height * width >= PHOTO else "png"
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind, **({"quality": 88} if kind == "jpeg" else {"optimize": True}))
+    code = base64.b64encode(out.getvalue()).decode("ascii")
+    return {"width": width, "height": height, "url": f"data:image/{kind};base64,{code}"}
+
+
+def _spectrogram(frames: npt.NDArray[np.float32]) -> dict[str, Any] | None:
+    """Loudness as gray, low frequencies below; quiet frames of padding may be many."""
+    if not frames.size:
+        return None
+    skip = -(-len(frames) // SPECTROGRAM)
+    low, high = np.percentile(frames, (2, 99.5))
+    gray = np.clip((frames[::skip] - low) / max(high - low, 1e-6), 0, 1).T[::-1]
+    return _image(np.repeat(np.rint(255 * gray).astype(np.uint8)[..., None], 3, 2))

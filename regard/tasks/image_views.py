@@ -1,0 +1,30 @@
+"""The axes of attention over images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..look import PatchSegment, QuerySegment, TextSegment, ViewAxis
+from ..processors.base import Array
+
+
+def image_axis(model: Any, pixels: Array, positions: int) -> ViewAxis:
+    """Patches or places of the image (3, height, width); positions before them are class tokens."""
+    rows, columns = model.patch_grid(*pixels.shape[1:]) if hasattr(model, "patch_grid") else (0, 0)
+    before = positions - rows * columns
+    labels = ("[CLS]", *(f"[{number}]" for number in range(2, before + 1)))[:before]
+    patches = PatchSegment(rows, columns, picture(pixels))
+    return ViewAxis("patch", (TextSegment(labels), patches) if before else (patches,))
+
+
+def query_axis(
+    pixels: Array, labels: Sequence[str], scores: Sequence[float], boxes: Sequence[Sequence[float]]
+) -> ViewAxis:
+    """Object queries with what they find; boxes are shares of the image."""
+    corners = tuple((left, top, right, bottom) for left, top, right, bottom in boxes)
+    return ViewAxis("query", (QuerySegment(tuple(labels), tuple(scores), corners, picture(pixels)),))
+
+
+def picture(pixels: Array) -> Any:
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
