@@ -6,11 +6,12 @@ The programs take turns. Speed is that of `predict` over all sentences of DATA (
 import statistics
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import regard
 from regard.adapt.heads import all_heads, head_sites
 from regard.config.run import parse_sides
-from regard.tasks.tag import TagPredictor, data_split
+from regard.tasks.tag import data_split
 
 from . import timing
 from .report import align_columns
@@ -20,12 +21,12 @@ ROUNDS = 5
 
 def measure(data: str, runs: Sequence[str], count: int = ROUNDS) -> list[list[str]]:
     """A row of figures for every run: heads, parameters, accuracy, words per second, and times as fast as the first."""
-    predictors: dict[str, TagPredictor] = {run: regard.load(run) for run in runs}
+    predictors: dict[str, Any] = {run: regard.load(run) for run in runs}
     first = predictors[runs[0]]
     sentences = [list(words) for words, _ in data_split(first.run, "test", parse_sides(data))]
     words = sum(map(len, sentences))
 
-    def program(predictor: TagPredictor) -> timing.RunRound:
+    def program(predictor: Any) -> timing.RunRound:
         def run_round(number: int) -> float:
             predictor.predict(sentences)
             return float(words)
