@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .view import AttentionMap, AttentionView
 
 THUMBNAIL = 48  # rows and columns of the overview of a head
+FINEST = 0.001  # step between two values
 RESOLUTION = 5  # of a value: at least this many steps make up the weight 1 / keys of a uniform head
 DENSE = 2**24  # weights of a page that are all kept; of more, the largest of each query
 LARGEST = 32  # weights of a query that a large page keeps
@@ -127,8 +128,9 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
 def quantize(weights: Tensor, most: int | None = None) -> tuple[Bytes, list[float], list[float]]:
     """Weights (heads, queries, keys) in 8 bits: value = low + step · byte, with one low and one step for each head.
 
-    A step is 1/255 of the range of the head, but not finer than 1 / (RESOLUTION · keys): small differences between
-    small weights cannot be seen, and cost most of the size. `most` keeps the largest weights of each query alone.
+    A step is 1/255 of the range of the head, but not finer than FINEST, or 1 / (RESOLUTION · keys) if there are many
+    keys: small differences between small weights cannot be seen, and cost most of the size. `most` keeps the largest
+    weights of each query alone.
     """
     weights = weights.float()
     if most is not None and most < weights.size(2):
@@ -137,7 +139,7 @@ def quantize(weights: Tensor, most: int | None = None) -> tuple[Bytes, list[floa
     flat = weights.flatten(1)
     low, high = flat.amin(1).clamp(max=0), flat.amax(1)
     span = (high - low).clamp(min=1e-6)
-    finest = torch.minimum(span / 16, torch.tensor(1 / (RESOLUTION * max(weights.size(2), 1))))
+    finest = torch.minimum(span / 16, torch.tensor(min(1 / (RESOLUTION * max(weights.size(2), 1)), FINEST)))
     step = torch.maximum(span / 255, finest)
     values = ((weights - low[:, None, None]) / step[:, None, None]).round().clamp(0, 255)
     return values.to(torch.uint8).numpy(), [float(f"{x:.6g}") for x in low], [float(f"{x:.6g}") for x in step]

@@ -248,8 +248,21 @@ def test_evaluation(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = [(image, [[1, 1, 20, 20], [5, 5, 30, 30]], ["circle", "boat"]), (image, [], [])]
     metrics = predictor.evaluate(data)
     assert metrics["objects"] == 2 and metrics["unseen labels"] == "boat (1)" and metrics["classes"]["boat"]["ap"] == 0
-    with pytest.raises(UserError, match="attention over images cannot be drawn"):
-        predictor.look("a")
+    view = predictor.look(image)
+    queries, (places,) = view.axes["target"].segments[0], view.axes["source"].segments
+    assert view.kinds == ["encoder", "decoder", "cross"] and len(queries.boxes) == predictor.run.model.queries
+    assert view.cross().shape == (len(queries.boxes), places.rows * places.columns)
+    (found,) = predictor.predict([image], threshold=0.0, top=100)
+    best = max(range(len(queries.scores)), key=lambda i: queries.scores[i])
+    sides = (found.width, found.height) * 2
+    assert queries.labels[best] == found.objects[0].label and queries.scores[best] == pytest.approx(
+        found.objects[0].score
+    )
+    assert [share * side for share, side in zip(queries.boxes[best], sides, strict=True)] == pytest.approx(
+        list(found.objects[0].box), abs=1e-2
+    )
+    with pytest.raises(UserError, match="this model generates no text, so it takes no target; give the image alone"):
+        predictor.look(image, "a")
 
 
 def test_validation_gives_loss_and_average_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,8 +214,23 @@ def test_settings_that_do_not_fit(base: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             regard.train("classify-image", {**TINY, **settings}, out=tmp_path / "run")
-    with pytest.raises(UserError, match="the attention over images cannot be drawn yet"):
+    with pytest.raises(UserError, match=r"a\.png"):
         regard.load(base).look("a.png")
+
+
+def test_look_shows_patches(base: Path, tmp_path: Path) -> None:
+    predictor = regard.load(base)
+    image = np.random.default_rng(1).integers(0, 255, (40, 40, 3), np.uint8)
+    view = predictor.look(image)
+    token, patches = view.axes["source"].segments
+    assert token.labels == ("[CLS]",) and view.weights().shape == (1 + patches.rows * patches.columns,) * 2
+    assert patches.image.shape[0] == patches.rows * predictor.run.model.patch and view.rollout()[
+        0
+    ].sum() == pytest.approx(1)
+    view.save(tmp_path / "a.html")
+    assert "data:image/png" in (tmp_path / "a.html").read_text()
+    with pytest.raises(UserError, match="this model generates no text, so it takes no target; give the image alone"):
+        predictor.look(image, "a")
 
 
 def test_scores_are_log_probabilities(base: Path) -> None:

@@ -297,6 +297,11 @@ def test_look_shows_where_the_decoder_attends(predictor: TranscribePredictor, tm
     assert len(view.source) == -(-len(frames) // 4) and [*view.target] == ["C", "Q", "■"]
     assert float(view.source[-1]) < len(SOUNDS[1]) / RATE
     assert torch.allclose(view.cross().sum(-1), torch.ones(3), atol=1e-5)
+    assert (
+        view.kinds == ["encoder", "decoder", "cross"]
+        and view.axes["source"].segments[0].spectrogram.shape == frames.shape
+    )
+    assert sum(view.logprobs) == pytest.approx(predictor.score(SOUNDS[1], "CQ"), abs=1e-3)
     own = predictor.look(SOUNDS[1])
     assert [*own.target][:-1] == predictor.predict(SOUNDS[1], kind="beam", details=True)["pieces"]
     own.save(tmp_path / "a.png")

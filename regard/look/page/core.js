@@ -20,6 +20,8 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+const visible = (label) => label.replace(/\s/g, "·");  // white space of a token
+
 // --- axes ------------------------------------------------------------------------------------------------------------
 
 for (const axis of DATA.axes) {
@@ -35,7 +37,7 @@ for (const axis of DATA.axes) {
     } else if (segment.kind === "queries") {
       segment.labels.forEach((label, i) => axis.labels.push(`${label} ${segment.scores[i].toFixed(2)}`));
     } else {
-      for (const label of segment.labels) axis.labels.push(label);
+      for (const label of segment.labels) axis.labels.push(visible(label));
     }
   }
   axis.size = axis.labels.length;
@@ -45,7 +47,6 @@ for (const axis of DATA.axes) {
 const mapsOf = (kind) => DATA.maps.filter((each) => each.kind === kind);
 const kindsShown = () => [...new Set(DATA.maps.map((each) => each.kind))].filter((kind) => kind !== "rollout");
 const axisOf = (map, side) => DATA.axes[map[side]];
-const visible = (label) => label.replace(/\s/g, "·");
 const bare = (label) => visible(label.replace(/^(▁|Ġ|##)(?=.)/, ""));
 
 // --- weights ---------------------------------------------------------------------------------------------------------

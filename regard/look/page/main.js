@@ -117,7 +117,21 @@ const ACTIONS = {
   "[": () => moveQuery(-1), "]": () => moveQuery(1), k: nextKind, 0: () => change({head: 0}), d: () => change({by: !state.by, query: turned()}),
   t: () => { setTheme(!state.dark); render(); }, "?": toggleHelp,
 };
-for (const [name, view] of Object.entries(VIEWS)) ACTIONS[view.key] = () => change({view: name});
+for (const [name, view] of Object.entries(VIEWS)) ACTIONS[view.key] = () => show(name);
+
+function show(view) {
+  const rollouts = mapsOf("rollout");
+  if (view !== "rollout" || !rollouts.length || state.view === view) change({view});
+  else change({view, kind: "encoder", layer: rollouts.at(-1).layer});
+}
+
+// The texts that are read and written, as people write them.
+function plainText() {
+  const main = mapsOf(mapsOf("cross").length ? "cross" : kindsShown()[0])[0];
+  const texts = [...new Set([main.keys, main.queries])].map((number) => DATA.axes[number]).filter((axis) => axis.textual);
+  const read = (axis) => axis.labels.filter((label) => !/^(\[.+\]|<.+>|□|■)$/.test(label)).join(/[▁Ġ]|##/.test(axis.labels.join("")) ? "" : " ");
+  return texts.map((axis) => read(axis).replace(/ ?##/g, "").replace(/[▁Ġ]/g, " ").trim()).join("  →  ");
+}
 
 function listenToControls() {
   document.addEventListener("keydown", (event) => {
@@ -144,10 +158,11 @@ function listenToControls() {
 
 function start() {
   $("title").textContent = DATA.title || "attention";
+  $("text").textContent = plainText().slice(0, 300);
   const textual = mapsOf("cross").length && axisOf(mapsOf("cross")[0], "queries").textual;
   for (const [name, view] of Object.entries(VIEWS)) {
     if (name === "alignment" && !textual) continue;
-    $("tabs").append(make("button", {role: "tab", "data-view": name, title: `${view.title()} (${view.key})`, onclick: () => change({view: name})}, view.title()));
+    $("tabs").append(make("button", {role: "tab", "data-view": name, title: `${view.title()} (${view.key})`, onclick: () => show(name)}, view.title()));
   }
   const kinds = kindsShown();
   if (kinds.length > 1) {

@@ -1,7 +1,7 @@
 // The views. Each returns an element; `VIEWS` has their keys, titles and functions.
 
 const message = (title, text) => make("div", {class: "message"}, make("strong", {}, title), text);
-const pair = (map, i, j) => `${visible(axisOf(map, "queries").labels[i])} → ${visible(axisOf(map, "keys").labels[j])}`;
+const pair = (map, i, j) => `${axisOf(map, "queries").labels[i]} → ${axisOf(map, "keys").labels[j]}`;
 
 // --- all heads -------------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ async function matrixView(map, width) {
 function gutterOf(axis, width) {
   const context = make("canvas").getContext("2d");
   context.font = "12px system-ui, sans-serif";
-  const longest = Math.max(...axis.labels.slice(0, 2000).map((each) => context.measureText(visible(each)).width), 10);
+  const longest = Math.max(...axis.labels.slice(0, 2000).map((each) => context.measureText(each).width), 10);
   return Math.min(longest + 12, width < 600 ? 84 : 150);
 }
 
@@ -105,7 +105,7 @@ function cellCanvas(map, matrix, range, cell, center = null) {
     context.textAlign = "right";
     for (let i = 0; i < range.rows; i++) {
       context.fillStyle = css(at && at[0] === range.top + i ? "--mark" : "--ink");
-      context.fillText(cut(context, visible(queries.labels[range.top + i]), left - 8), left - 6, top + (i + 0.5) * cell);
+      context.fillText(cut(context, queries.labels[range.top + i], left - 8), left - 6, top + (i + 0.5) * cell);
     }
     context.textAlign = "left";
     for (let j = 0; j < range.columns; j++) {
@@ -113,7 +113,7 @@ function cellCanvas(map, matrix, range, cell, center = null) {
       context.translate(left + (j + 0.5) * cell, top - 6);
       context.rotate(-Math.PI / 2);
       context.fillStyle = css(at && at[1] === range.left + j ? "--mark" : "--ink");
-      context.fillText(cut(context, visible(keys.labels[range.left + j]), top - 8), 0, 0);
+      context.fillText(cut(context, keys.labels[range.left + j], top - 8), 0, 0);
       context.restore();
     }
     if (at) outline(context, left + (at[1] - range.left) * cell, top + (at[0] - range.top) * cell, cell - 1, cell - 1, css("--mark"), 1.5);
@@ -177,7 +177,7 @@ function legend(high) {
 
 // --- two columns with lines ------------------------------------------------------------------------------------------
 
-const ENTRY = 24, ABOVE = 34;  // pixels of a row, and above the first one
+const ENTRY = 24, HEADING = 34;  // pixels of a row, and of the heading above
 
 async function linesView(map) {
   const matrix = await matrixOf(map, state.head), canvas = make("canvas");
@@ -185,7 +185,7 @@ async function linesView(map) {
   let focus = null;  // [side, index] under the pointer
   const columns = sides.map((side, number) => {
     const axis = axisOf(map, side), column = make("div", {class: `column ${number ? "right" : "left"}`});
-    axis.labels.forEach((label, i) => column.append(make("div", {class: "entry", "data-index": i, title: label}, visible(label))));
+    axis.labels.forEach((label, i) => column.append(make("div", {class: "entry", "data-index": i, title: label}, label)));
     column.addEventListener("pointermove", (event) => {
       const entry = event.target.closest(".entry");
       if (!entry) return;
@@ -201,11 +201,9 @@ async function linesView(map) {
     });
     return column;
   });
-  const heading = (side) => make("div", {class: "heading"}, make("h2", {}, side));
-  const self = map.queries === map.keys;
-  columns[0].prepend(heading(self ? "from" : axisOf(map, "queries").name));
-  columns[1].prepend(heading(self ? "to" : axisOf(map, "keys").name));
-  holder.append(make("div", {class: "columns"}, columns[0], make("div", {class: "middle"}, canvas), columns[1]));
+  const self = map.queries === map.keys, names = self ? ["from", "to"] : sides.map((side) => axisOf(map, side).name);
+  const headings = make("div", {class: "columns headings"}, make("h2", {class: "left"}, names[0]), make("span"), make("h2", {}, names[1]));
+  holder.append(headings, make("div", {class: "columns"}, columns[0], make("div", {class: "middle"}, canvas), columns[1]));
   const draw = () => drawLines(holder, canvas, matrix, focus || (state.query === null ? null : [state.by ? 1 : 0, state.query]));
   holder.addEventListener("scroll", draw, {passive: true});
   requestAnimationFrame(() => {
@@ -222,9 +220,9 @@ function best(matrix, side, own) {
 }
 
 function drawLines(holder, canvas, matrix, focus) {
-  const width = canvas.parentElement.clientWidth, height = holder.clientHeight;
+  const width = canvas.parentElement.clientWidth, height = holder.clientHeight - HEADING;
   const [, context] = sharpCanvas(width, height, canvas);
-  const y = (i) => ABOVE + (i + 0.5) * ENTRY - holder.scrollTop;
+  const y = (i) => (i + 0.5) * ENTRY - holder.scrollTop;
   const line = (i, j, value) => {
     if (value < 0.03) return;
     const from = y(i), to = y(j);
@@ -243,7 +241,7 @@ function drawLines(holder, canvas, matrix, focus) {
     values.forEach((value, i) => focus[0] ? line(i, focus[1], strength(value, high)) : line(focus[1], i, strength(value, high)));
     return;
   }
-  const first = Math.max(Math.floor((holder.scrollTop - ABOVE) / ENTRY) - 40, 0);
+  const first = Math.max(Math.floor(holder.scrollTop / ENTRY) - 40, 0);
   const last = Math.min(first + Math.ceil(height / ENTRY) + 80, matrix.rows);
   for (let i = first; i < last; i++) {
     rowOf(matrix, i).forEach((value, j) => { if (value > threshold) line(i, j, 0.85 * strength(value, matrix.high)); });
@@ -266,14 +264,14 @@ async function fromView(map) {
   const chosen = state.query, values = state.by ? columnOf(matrix, chosen) : rowOf(matrix, chosen);
   const high = Math.max(...values, 1e-9), box = boxOf(own, chosen);
   const describe = (i) => ({
-    text: `${visible(own.labels[chosen])} ${state.by ? "←" : "→"} ${visible(other.labels[i])}`, value: values[i],
+    text: `${own.labels[chosen]} ${state.by ? "←" : "→"} ${other.labels[i]}`, value: values[i],
   });
   const pick = (query) => change({query});
   const axes = make("div", {class: "axes"});
   if (self) {
     axes.append(make("div", {class: "panel"}, make("h2", {}, own.name), drawAxis(own, {values, high, chosen, box, onpick: pick, describe})));
   } else {
-    const label = (i) => ({text: visible(own.labels[i])}), wide = [own, other].some((axis) => axis.segments.some((each) => each.kind === "frames"));
+    const label = (i) => ({text: own.labels[i]}), wide = [own, other].some((axis) => axis.segments.some((each) => each.kind === "frames"));
     axes.classList.toggle("two", !wide);
     axes.append(
       make("div", {class: "panel"}, make("h2", {}, state.by ? `to this ${own.name}` : `from this ${own.name}`),
@@ -295,13 +293,13 @@ function topPanel(own, other, chosen, values, high) {
   const list = make("ol", {class: "top"});
   for (const i of order) {
     const bar = make("i", {style: `width:${(100 * share(values[i], high)).toFixed(1)}%`});
-    list.append(make("li", {}, make("span", {class: "name"}, visible(other.labels[i])),
+    list.append(make("li", {}, make("span", {class: "name"}, other.labels[i]),
       make("span", {class: "value"}, number(values[i])), make("span", {class: "bar"}, bar)));
   }
   const direction = make("div", {class: "switch", role: "group", "aria-label": "direction"},
     make("button", {"aria-pressed": !state.by, onclick: () => change({by: false, query: turned()})}, "attends to"),
     make("button", {"aria-pressed": state.by, onclick: () => change({by: true, query: turned()})}, "attended by"));
-  const name = make("h2", {style: "text-transform:none;letter-spacing:0;font-size:15px;color:var(--ink)"}, visible(own.labels[chosen]));
+  const name = make("h2", {style: "text-transform:none;letter-spacing:0;font-size:15px;color:var(--ink)"}, own.labels[chosen]);
   return make("div", {class: "panel"}, name, direction, list);
 }
 
