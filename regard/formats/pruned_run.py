@@ -1,6 +1,5 @@
 """Runs whose attention heads are pruned: write one, and give it full heads again for formats that need them."""
 
-import copy
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -101,8 +100,8 @@ def with_filled_heads(predictor: "AnyPredictor") -> "AnyPredictor":
     """The predictor of a pruned run with all heads: those that were pruned are zeros, which changes no output."""
     run = predictor.run
     full = family_of(run.model.family).Model(run.model).to(predictor.device).eval()
-    filled = copy.copy(predictor)
-    filled.model, filled.run = fill_heads(full, predictor.module), run.model_copy(update={"pruned_heads": ()})
+    filled = predictor.with_model(fill_heads(full, predictor.module))
+    filled.run = run.model_copy(update={"pruned_heads": ()})
     return filled
 
 

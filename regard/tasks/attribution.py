@@ -23,7 +23,7 @@ from .classify import ClassifyPredictor
 from .known_targets import END, KnownTargets
 from .language import START, LanguagePredictor
 from .masked import MaskedPredictor
-from .muting import require_one_model, with_model
+from .muting import require_one_model
 from .predictor import AnyPredictor
 
 STEPS = 64  # of integrated gradients
@@ -53,7 +53,7 @@ class Readout:
 def private(predictor: AnyPredictor, option: str) -> AnyPredictor:
     """A predictor over the same weights to which hooks may be attached."""
     require_one_model(predictor, option)
-    return with_model(predictor, shared_copy(predictor.module))
+    return predictor.with_model(shared_copy(predictor.module))
 
 
 def readout(predictor: AnyPredictor, text: str, target: str | None = None, option: str = "--saliency") -> Readout:

@@ -12,7 +12,6 @@ import torch
 from ..adapt.heads import HeadName
 from ..adapt.mute import HeadGates, HeadMeans, Means
 from ..config.tasks import TASKS, Metric
-from ..errors import UserError
 from ..look.draw import Axis, draw
 from .base import Metrics, Record
 from .muting import private_copy
@@ -102,5 +101,4 @@ def _choose_metric(predictor: AnyPredictor, metrics: Metrics) -> tuple[Metric, f
     for metric in (preferred, *settings.metrics):
         if metric.name in metrics:
             return metric, float(metrics[metric.name])
-    known = ", ".join(metric.name for metric in settings.metrics)
-    raise UserError(f"--effect needs a score, and the evaluation of {predictor.run.task} gives none of {known}")
+    raise AssertionError(f"the evaluation of {predictor.run.task} gives none of its metrics")

@@ -1,6 +1,5 @@
 """Predictors with muted attention heads."""
 
-import copy
 import warnings
 from typing import TypeVar
 
@@ -26,14 +25,7 @@ def muted(predictor: P, heads: str) -> P:
             "then adds only its bias",
             stacklevel=4,
         )
-    return with_model(predictor, muted_copy(predictor.module, chosen))
-
-
-def with_model(predictor: P, model: object) -> P:
-    """A copy of the predictor with another model."""
-    other = copy.copy(predictor)
-    other.model = model
-    return other
+    return predictor.with_model(muted_copy(predictor.module, chosen))
 
 
 def private_copy(predictor: P, option: str) -> P:
@@ -41,7 +33,7 @@ def private_copy(predictor: P, option: str) -> P:
     require_one_model(predictor, option)
     if not head_sites(predictor.module):
         raise UserError(f"{option} needs attention heads, and this model has none; choose another model")
-    return with_model(predictor, shared_copy(predictor.module))
+    return predictor.with_model(shared_copy(predictor.module))
 
 
 def norm_weighted(predictor: P) -> P:

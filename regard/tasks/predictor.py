@@ -1,5 +1,6 @@
 """The interface of predictors: a model with its processors, which answers requests. `regard.load` returns one."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
@@ -91,6 +92,12 @@ class Predictor(ABC, Generic[Item, RequestType, ResultType]):
     @abstractmethod
     def look(self, text: Any, target: str | None = None, layer: Which = None) -> AttentionView:
         """The attention weights while the model reads `text`; `layer` records one layer alone, from 1."""
+
+    def with_model(self, model: nn.Module) -> Self:
+        """A copy of this predictor with another model. Subclasses renew what they keep of the model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def muted(self, heads: str) -> Self:
         """A predictor over the same weights in which these attention heads give zeros, such as "3.2,encoder.4.*".

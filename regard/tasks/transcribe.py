@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run, family_of
@@ -87,6 +88,11 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         self.filters = (Suppress([target.pad, target.start]),)
         self.constraint_tokenizer = ConstraintTokenizer(target)
         self.joint = {}
+
+    def with_model(self, model: nn.Module) -> Self:
+        other = super().with_model(model)
+        other.joint = {}
+        return other
 
     @property
     def processors(self) -> dict[str, Processor]:

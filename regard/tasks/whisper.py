@@ -2,8 +2,10 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Self
 
 import torch
+from torch import nn
 
 from ..config.audio import SoundData, TranscribeDecode
 from ..config.run import Run
@@ -42,6 +44,11 @@ class WhisperPredictor(KnownTranscripts, TranscribePredictor):
             target.first_timestamp, target.end, control.no_timestamps, control.latest_start, target.text_end
         )
         self.constraint_tokenizer = ConstraintTokenizer(target)
+
+    def with_model(self, model: nn.Module) -> Self:
+        other = super().with_model(model)
+        other.encoded_model = EncodedSources(other.model)
+        return other
 
     @property
     def context(self) -> int:

@@ -4,8 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 import regard
 from regard.cli import main
 from regard.data.dependencies import read_trees

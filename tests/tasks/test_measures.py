@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.whisper import write_folder
 
 import regard
 from regard.adapt.heads import head_sites
@@ -290,6 +291,11 @@ def test_rollout_is_the_product_of_the_layers():
     assert torch.allclose(found[0], a) and torch.allclose(found[1], b @ a)
 
 
+def test_norms_need_weights(runs):
+    with pytest.raises(UserError, match="needs output projections in fp32 or bf16; use precision=fp32"):
+        regard.load(runs("classify"), precision="int8").norm_weighted()
+
+
 # --- attribution -----------------------------------------------------------------------------------------------------
 
 
@@ -413,6 +419,20 @@ def test_the_lens_needs_a_model_that_writes_tokens(runs):
     ):
         with pytest.raises(UserError, match=message):
             lens(regard.load(runs(task)), *texts)
+
+
+# --- other predictors ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_predictor_keeps_of_its_model_follows_the_muted_one(tmp_path):
+    write_folder(tmp_path / "whisper")
+    predictor = regard.load(tmp_path / "whisper")
+    predictor.joint[0.5] = None
+    muted = predictor.muted("cross.1.1")
+    assert muted.encoded_model.model is muted.model is not predictor.model and muted.joint == {}
+    assert predictor.encoded_model.model is predictor.model
+    with pytest.raises(UserError, match="--heads reads texts, and task transcribe does not"):
+        report_heads(predictor, TREES)
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
