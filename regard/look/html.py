@@ -4,7 +4,9 @@ import base64
 import html
 import io
 import json
+import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ DENSE = 2**24  # weights of a page that are all kept; of more, the largest of ea
 LARGEST = 32  # weights of a query that a large page keeps
 SPECTROGRAM = 2000  # columns of the picture of a spectrogram, at most
 PHOTO = 2**17  # pixels of an image from which it is stored as JPEG
+
+THREADS = min(os.cpu_count() or 1, 8)  # that compress
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -96,6 +100,7 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
     sources += [("rollout", i + 1, each[None], axis, axis, "") for i, each, axis in view.rollouts()]
     most = LARGEST if sum(each[2].numel() for each in sources) > DENSE else None
     thumbnails = []
+    pool = ThreadPoolExecutor(THREADS)
     for kind, layer, weights, queries, keys, note in sources:
         for axis in (queries, keys):
             if axis not in axes:
@@ -103,13 +108,14 @@ def _page_data(view: "AttentionView") -> tuple[dict[str, Any], list[str]]:
         values, low, step = quantize(weights, most)
         thumbnails.append(_thumbnails(values).tobytes())
         first = len(blobs)
-        blobs += [compress(each.tobytes()) for each in values]
+        blobs += pool.map(compress, [each.tobytes() for each in values])  # zlib does not hold Python's lock
         maps.append(
             {
                 "kind": kind, "layer": layer, "heads": len(values), "note": note, "blob": first,
                 "queries": axes.index(queries), "keys": axes.index(keys), "low": low, "step": step,
             }
         )  # fmt: skip
+    pool.shutdown()
     blobs.append(compress(b"".join(thumbnails)))
     data = {
         "title": view.title,

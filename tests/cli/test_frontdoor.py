@@ -26,6 +26,7 @@ from regard.cli import main
 from regard.cli.runner import is_out_of_memory
 from regard.errors import UserError
 from regard.files import atomic_write
+from regard.look.html import PAGE_FILES
 from regard.synthetic.morse import RATE, encode_morse
 
 TINY = (
@@ -260,6 +261,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
     (wheel,) = tmp_path.glob("regard-*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
     assert "regard/recipes/translate.toml" in inside and "regard/py.typed" in inside
+    assert {f"regard/look/page/{name}" for name in PAGE_FILES} <= {*inside}
     assert not any(name.startswith("tests") for name in inside)
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     there = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import regard
+from benchmarks import heads
 from regard.cli import main
 from regard.data.dependencies import read_trees
 from regard.training import curves
@@ -45,3 +46,7 @@ def test_the_commands_run(tmp_path, monkeypatch, capsys):
     for name in ("heads.png", "heads.json", "effect.json", "deletion.png", "norms.png", "bert-folder/config.json"):
         assert Path(name).stat().st_size > 100
     assert regard.load("runs/c").run.pruned_heads == regard.load("runs/b").run.pruned_heads != ()
+    capsys.readouterr()
+    heads.main(["test.conllu", "runs/tagger", "runs/b"], count=1)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [["run", "heads"], ["runs/tagger", "4"], ["runs/b", "3"]]

@@ -48,6 +48,7 @@ async function render() {
   main.replaceChildren(element);
   const scrolled = main.querySelector(".flow, .queries, .lines");
   if (scrolled) scrolled.scrollTop = kept;
+  if (own === 1) performance.mark("ready");
   main.dataset.ready = `${state.view} ${state.kind} ${state.layer} ${state.head}`;
 }
 
@@ -103,7 +104,7 @@ function nextKind() {
 
 function moveQuery(by) {
   const axis = axisOf(currentMap(), state.by ? "keys" : "queries");
-  change({query: ((state.query ?? 0) + by + axis.size) % axis.size});
+  change({query: ((state.query ?? -1) + by + axis.size) % axis.size});
 }
 
 function toggleHelp() {

@@ -250,9 +250,11 @@ function drawLines(holder, canvas, matrix, focus) {
 
 // --- from one position -----------------------------------------------------------------------------------------------
 
+// The position that is chosen at first; null: the mean over all, where no position stands for the whole.
 function firstQuery(axis, self) {
   const objects = axis.segments.find((each) => each.kind === "queries");
   if (objects) return objects.start + objects.scores.indexOf(Math.max(...objects.scores));
+  if (!axis.segments.some((each) => each.kind === "tokens")) return null;
   return axis.textual && self ? Math.min(1, axis.size - 1) : 0;
 }
 
@@ -261,11 +263,10 @@ async function fromView(map) {
   const sides = state.by ? ["keys", "queries"] : ["queries", "keys"];
   const [own, other] = sides.map((side) => axisOf(map, side));
   if (state.query === null || state.query >= own.size) state.query = firstQuery(own, self);
-  const chosen = state.query, values = state.by ? columnOf(matrix, chosen) : rowOf(matrix, chosen);
+  const chosen = state.query, name = chosen === null ? "mean over all positions" : own.labels[chosen];
+  const values = chosen === null ? meanOf(matrix, state.by) : state.by ? columnOf(matrix, chosen) : rowOf(matrix, chosen);
   const high = Math.max(...values, 1e-9), box = boxOf(own, chosen);
-  const describe = (i) => ({
-    text: `${own.labels[chosen]} ${state.by ? "←" : "→"} ${other.labels[i]}`, value: values[i],
-  });
+  const describe = (i) => ({text: `${name} ${state.by ? "←" : "→"} ${other.labels[i]}`, value: values[i]});
   const pick = (query) => change({query});
   const axes = make("div", {class: "axes"});
   if (self) {
@@ -280,15 +281,22 @@ async function fromView(map) {
         drawAxis(other, {values, high, chosen: null, box, onpick: null, describe})),
     );
   }
-  return make("div", {class: "from"}, axes, topPanel(own, other, chosen, values, high));
+  return make("div", {class: "from"}, axes, topPanel(name, other, values, high));
+}
+
+function meanOf(matrix, by) {
+  const rows = by ? matrix.columns : matrix.rows, sums = new Float32Array(by ? matrix.rows : matrix.columns);
+  for (let i = 0; i < rows; i++) (by ? columnOf(matrix, i) : rowOf(matrix, i)).forEach((value, j) => { sums[j] += value / rows; });
+  return sums;
 }
 
 function boxOf(axis, index) {
+  if (index === null) return null;
   const objects = axis.segments.find((each) => each.kind === "queries" && index >= each.start && index < each.start + each.count);
   return objects ? objects.boxes[index - objects.start] : null;
 }
 
-function topPanel(own, other, chosen, values, high) {
+function topPanel(title, other, values, high) {
   const order = Array.from(values.keys()).sort((a, b) => values[b] - values[a]).slice(0, 10);
   const list = make("ol", {class: "top"});
   for (const i of order) {
@@ -299,7 +307,7 @@ function topPanel(own, other, chosen, values, high) {
   const direction = make("div", {class: "switch", role: "group", "aria-label": "direction"},
     make("button", {"aria-pressed": !state.by, onclick: () => change({by: false, query: turned()})}, "attends to"),
     make("button", {"aria-pressed": state.by, onclick: () => change({by: true, query: turned()})}, "attended by"));
-  const name = make("h2", {style: "text-transform:none;letter-spacing:0;font-size:15px;color:var(--ink)"}, own.labels[chosen]);
+  const name = make("h2", {style: "text-transform:none;letter-spacing:0;font-size:15px;color:var(--ink)"}, title);
   return make("div", {class: "panel"}, name, direction, list);
 }
 
@@ -311,11 +319,11 @@ function turned() {
 // --- alignment -------------------------------------------------------------------------------------------------------
 
 async function alignmentView() {
-  const maps = mapsOf("cross"), map = maps[Math.max(maps.length - 2, 0)];
+  const maps = mapsOf("cross"), map = state.kind === "cross" ? currentMap() : maps[Math.max(maps.length - 2, 0)];
   if (!map || !axisOf(map, "queries").textual) {
     return message("No alignment here", "Words align where a decoder reads a source by cross-attention.");
   }
-  const matrix = await matrixOf(map, 0), queries = axisOf(map, "queries"), keys = axisOf(map, "keys");
+  const matrix = await matrixOf(map, Math.min(state.head, map.heads)), queries = axisOf(map, "queries"), keys = axisOf(map, "keys");
   const rows = matrix.rows - (queries.ended && matrix.rows > 1), columns = matrix.columns - (keys.ended && matrix.columns > 1);
   const links = [];
   for (let i = 0; i < rows; i++) {
@@ -324,7 +332,7 @@ async function alignmentView() {
     links.push({i, j: found, value: values[found]});
   }
   const panel = make("div", {class: "panel alignment"});
-  const about = `The most attended ${keys.name} of every ${queries.name} token: layer ${map.layer}, mean of ${map.heads} heads.`;
+  const about = `The most attended ${keys.name} of every ${queries.name} token: layer ${map.layer}, ${state.head ? `head ${state.head}` : `mean of ${map.heads} heads`}.`;
   const frames = keys.segments.find((each) => each.kind === "frames");
   if (frames) {
     const canvas = make("canvas", {style: "width:100%"}), marks = links.map(({i, j}) => ({place: j, label: bare(queries.labels[i])}));
