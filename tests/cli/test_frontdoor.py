@@ -623,7 +623,7 @@ def test_the_commands_of_the_readme(files, run, capsys, monkeypatch, tmp_path):
         stdin = Path(fed).read_bytes() if fed else (shlex.split(typed)[1] + "\n").encode() if typed else b""
         code, out, err = run_cli(capsys, *arguments, stdin=stdin, monkeypatch=monkeypatch)
         assert code == 0, (line, err)
-    assert (tmp_path / "attention.png").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
+    assert (tmp_path / "attention.html").exists() and (tmp_path / "runs" / "ende" / "model.safetensors").exists()
     assert (tmp_path / "a-marian" / "config.json").exists()
 
 
