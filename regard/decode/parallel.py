@@ -10,13 +10,7 @@ from ..parts import Encoded
 from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from .beam import Hypothesis
-from .pool import TIE, first_best
-from .sample import gumbel
-
-
-def likeliest(scores: Tensor) -> Tensor:
-    """The index of the largest score along the last dimension; ties go to the first."""
-    return first_best(scores.flatten(0, -2))[1].view(scores.shape[:-1])
+from .copies import likeliest
 
 
 def repeat_rows(encoded: Encoded, times: int) -> Encoded:
@@ -32,49 +26,7 @@ def token_logprobs(model: ParallelModel, target: Inputs, encoded: Encoded, hidde
     return logprobs
 
 
-# --- fertilities -----------------------------------------------------------------------------------------------------
-
-
-def fertility_logprobs(model: FertilityModel, encoded: Encoded) -> Tensor:
-    """(rows, source, classes); padding has fertility 0."""
-    logprobs = model.fertility_logits(encoded).float().log_softmax(-1)
-    if encoded.valid is None:
-        return logprobs
-    none = torch.full_like(logprobs[:1, :1], -torch.inf)
-    none[..., 0] = 0.0
-    return torch.where(encoded.valid[..., None], logprobs, none)
-
-
-def likeliest_fertilities(logprobs: Tensor) -> Tensor:
-    return likeliest(logprobs)
-
-
-def mean_fertilities(logprobs: Tensor) -> Tensor:
-    """The expected fertilities, rounded half up."""
-    classes = torch.arange(logprobs.size(-1), device=logprobs.device, dtype=torch.float64)
-    return ((logprobs.double().exp() * classes).sum(-1) + 0.5 + TIE).floor().long()
-
-
-def sampled_fertilities(logprobs: Tensor, keys: Tensor) -> Tensor:
-    """(rows, samples, source) from keys (rows, samples). The first sample has the likeliest ones."""
-    rows, size, classes = logprobs.shape
-    samples = keys.size(1)
-    places = torch.arange(1, size + 1, device=keys.device).repeat(samples)
-    noise = gumbel(keys.repeat_interleave(size, 1), places[None], classes).view(rows, samples, size, classes)
-    found = (logprobs[:, None] + noise).argmax(-1)
-    found[:, 0] = likeliest_fertilities(logprobs)
-    return found
-
-
-def limit_fertilities(fertilities: Tensor, limits: Tensor) -> Tensor:
-    """Fertilities (rows, source) of which no more than `limits` (rows,) copies remain, the first ones."""
-    ends = torch.minimum(fertilities.cumsum(1), limits[:, None])
-    return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
-
-
-def random_fertilities(logprobs: Tensor) -> Tensor:
-    """(rows, source), by torch's generator."""
-    return torch.multinomial(logprobs.exp().flatten(0, 1), 1).view(logprobs.shape[:2])
+# --- copies of the source --------------------------------------------------------------------------------------------
 
 
 def write_copies(
@@ -92,18 +44,6 @@ def write_copies(
 
 
 # --- masked tokens ---------------------------------------------------------------------------------------------------
-
-
-def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> Tensor:
-    """(rows, at most beam): the likeliest lengths from 1 to the limit of each row (rows,), best first.
-
-    A row with fewer possible lengths repeats its first.
-    """
-    classes = torch.arange(logits.size(1), device=logits.device)
-    possible = (classes > 0) & (classes <= limits[:, None])
-    scores = logits.float().log_softmax(-1).masked_fill(~possible, -torch.inf)
-    best, found = scores.sort(dim=1, descending=True, stable=True)
-    return torch.where(best > -torch.inf, found, found[:, :1])[:, :beam]
 
 
 def mask_predict(

@@ -14,6 +14,14 @@ def copy_tokens(tokens: Tensor, fertilities: Tensor) -> tuple[Tensor, Tensor]:
     return tokens.gather(1, index), places < totals
 
 
+def even_fertilities(lengths: Tensor, sizes: Tensor, width: int) -> Tensor:
+    """(rows, width): the first `sizes` (rows,) tokens spread evenly over targets of these lengths (rows,)."""
+    places = torch.arange(1, width + 1, device=lengths.device)
+    sizes = sizes.clamp(min=1)[:, None]
+    ends = ((places * lengths[:, None] + sizes - 1) // sizes).clamp(max=lengths[:, None])
+    return ends - F.pad(ends[:, :-1], (1, 0))
+
+
 def best_fertilities(logprobs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest fertilities (rows, source) that add up to the lengths (rows,), and their log-probability (rows,).
 

@@ -10,12 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..config.decode import TranslateDecode
+from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ..data.collate import pad_tokens
 from ..data.dataset import PairDataset
 from ..data.sampler import sorted_batches
 from ..decode import Hypothesis, parallel
 from ..decode.constraints import ConstraintRequest, Constraints
+from ..decode.copies import Copying, likeliest, likeliest_lengths, limit_fertilities, predict_copying
 from ..decode.sample import sample_keys
 from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
 from ..decode.token_rules import TokenRules
@@ -24,13 +26,13 @@ from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_
 from ..families.spec import Output
 from ..look import CrossAttentionView
 from ..parts import Encoded
-from ..parts.fertility import best_fertilities, copy_tokens
+from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from ..training.objective import Objective
 from .base import vocabulary
 from .finite import require_finite
 from .known_targets import KnownTargets
-from .parallel_data import FertilityDataset, InfillDataset, pad_target
+from .parallel_data import EvenDataset, FertilityDataset, InfillDataset, pad_target
 from .parallel_objectives import FertilityObjective, InfillObjective, TaughtFertilityObjective
 from .source_generation import SourceInputs
 from .teacher import open_teacher
@@ -160,12 +162,12 @@ class FertilityPredictor(ParallelPredictor):
     def write(
         self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
+        copying = predict_copying(self.fertility_model, encoded)
         if isinstance(strategy, NoisyParallel):
-            return self._write_samples(source, encoded, texts, limits, strategy, logprobs)
+            return self._write_samples(source, encoded, texts, limits, strategy, copying)
         assert isinstance(strategy, Argmax | Average)
-        choose = parallel.mean_fertilities if isinstance(strategy, Average) else parallel.likeliest_fertilities
-        fertilities = parallel.limit_fertilities(choose(logprobs), limits)
+        fertilities = copying.mean() if isinstance(strategy, Average) else copying.likeliest()
+        fertilities = limit_fertilities(fertilities, limits)
         found = parallel.write_copies(self.fertility_model, source, encoded, fertilities, self.hidden)
         return [parallel.hypothesis(*each, strategy.length_penalty, strategy.merge_repeats) for each in found]
 
@@ -176,19 +178,18 @@ class FertilityPredictor(ParallelPredictor):
         texts: list[str],
         limits: Tensor,
         strategy: NoisyParallel,
-        logprobs: Tensor,
+        copying: Copying,
     ) -> list[Hypothesis]:
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count = strategy.samples
-        keys = sample_keys(texts, count, strategy.seed, self.device)
-        fertilities = parallel.sampled_fertilities(logprobs, keys).flatten(0, 1)
-        fertilities = parallel.limit_fertilities(fertilities, limits.repeat_interleave(count))
+        fertilities = copying.several(sample_keys(texts, count, strategy.seed, self.device)).flatten(0, 1)
+        fertilities = limit_fertilities(fertilities, limits.repeat_interleave(count))
         copies = Inputs("tokens", source.values.repeat_interleave(count, 0))
         repeated = parallel.repeat_rows(encoded, count)
         found = parallel.write_copies(self.fertility_model, copies, repeated, fertilities, self.hidden)
         tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in found]
         scores = self._teacher_scores([text for text in texts for _ in range(count)], tokens, strategy)
-        best = parallel.likeliest(torch.tensor(scores).view(-1, count)).tolist()
+        best = likeliest(torch.tensor(scores).view(-1, count)).tolist()
         chosen = [number * count + own for number, own in enumerate(best)]
         return [Hypothesis(tokens[i], scores[i], found[i][1], True) for i in chosen]
 
@@ -215,8 +216,7 @@ class FertilityPredictor(ParallelPredictor):
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """Copies by the likeliest fertilities that add up to the length."""
-        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
-        fertilities, ends = best_fertilities(logprobs, lengths)
+        fertilities, ends = predict_copying(self.fertility_model, encoded).of_length(lengths)
         values, valid = copy_tokens(source.values, fertilities)
         if not values.size(1):
             values, valid = source.values[:, :1], torch.zeros_like(source.values[:, :1], dtype=torch.bool)
@@ -241,14 +241,14 @@ class InfillPredictor(ParallelPredictor):
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
         model = self.infill_model
-        lengths = parallel.likeliest_lengths(model.length_logits(encoded), limits, strategy.length_beam)
+        lengths = likeliest_lengths(model.length_logits(encoded), limits, strategy.length_beam)
         rows, beam = lengths.shape
         repeated, pad = parallel.repeat_rows(encoded, beam), self.target.pad
         tokens, logprobs = parallel.mask_predict(
             model, repeated, lengths.flatten(), strategy.iterations, pad, self.hidden
         )
         totals = logprobs.double().sum(1).view(rows, beam)
-        best = parallel.likeliest(totals / lengths**strategy.length_penalty)
+        best = likeliest(totals / lengths**strategy.length_penalty)
         found = zip(best.tolist(), lengths.tolist(), totals.tolist(), tokens.view(rows, beam, -1).tolist(), strict=True)
         return [
             parallel.hypothesis(own[i][: length[i]], total[i], strategy.length_penalty, strategy.merge_repeats)
@@ -271,9 +271,9 @@ class FertilityJob(TranslateJob):
 
     def make_objective(self) -> Objective:
         own, run = self.predictor, self.run
-        weight = run.data.teacher_weight
+        weight, smoothing, glancing = run.data.teacher_weight, run.train.smoothing, run.data.glancing
         if not weight:
-            return FertilityObjective(own.module, run.train.smoothing)
+            return FertilityObjective(own.module, smoothing, glancing)
         teacher = open_teacher(run.data.teacher, own.device, "data.teacher")
         for side, mine, theirs in (("source", own.source, teacher.source), ("target", own.target, teacher.target)):
             if vocabulary(mine) != vocabulary(theirs):
@@ -284,13 +284,17 @@ class FertilityJob(TranslateJob):
         judge, start = as_module(teacher.model), own.target.start
         contexts = [each for each in (own.context, teacher.context) if each is not None]
         longest = min(contexts) if contexts else None
-        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start, longest)
+        return TaughtFertilityObjective(
+            own.module, run.train.smoothing, judge, weight, start, longest, run.data.glancing
+        )
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        sides = own.source, own.target, run.data, run.train, own.context
-        return FertilityDataset(self.splits["train"], *sides, run.model.max_fertility)
+        sides = self.splits["train"], own.source, own.target, run.data, run.train
+        if run.model.fertilities:
+            return FertilityDataset(*sides, own.context, run.model.max_fertility)
+        return EvenDataset(*sides, longest_target(run, own.context))
 
 
 class InfillJob(TranslateJob):
@@ -302,9 +306,14 @@ class InfillJob(TranslateJob):
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        longest = run.model.max_length + 1  # with END
-        context = longest if own.context is None else min(longest, own.context)
+        context = longest_target(run, own.context)
         return InfillDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
+
+
+def longest_target(run: Run, context: int | None) -> int:
+    """The most tokens of a target, with END, of a model that predicts lengths."""
+    longest: int = run.model.max_length + 1
+    return longest if context is None else min(longest, context)
 
 
 def refuse_packed(packed: bool, name: str) -> None:
