@@ -19,8 +19,8 @@ from ..training.objective import LossSum, Objective
 class FertilityObjective(Objective):
     """Summed over the target tokens, which the copies of known fertilities predict; and over fertilities or lengths.
 
-    With `glancing` λ (2008.07905), a first pass counts the wrong tokens of a target. λ times as many tokens of it, drawn
-    at random, are then shown to the decoder instead of copies, and only the others are learned.
+    With `glancing` λ (2008.07905), a first pass counts the wrong tokens of a target. λ times as many of its tokens,
+    drawn at random, are then shown to the decoder instead of copies, and only the others are learned.
     """
 
     def __init__(self, model: nn.Module, smoothing: float, glancing: float = 0.0) -> None:

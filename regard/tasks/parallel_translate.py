@@ -226,7 +226,9 @@ class FertilityPredictor(ParallelPredictor):
 class InfillPredictor(ParallelPredictor):
     """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
 
-    validation_decode: Mapping[str, Any] = {"kind": "mask-predict", "nbest": 1, **NEUTRAL_SAMPLING}
+    validation_decode: Mapping[str, Any] = {
+        "kind": "mask-predict", "iterations": 4, "length_beam": 1, "nbest": 1, **NEUTRAL_SAMPLING
+    }  # fmt: skip
 
     @property
     def infill_model(self) -> InfillModel:
