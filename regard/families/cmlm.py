@@ -79,7 +79,7 @@ class Model(nn.Module):
         )
         self.length = LengthHead(c.width, c.max_length)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        initialize(self, INITIAL | {r"(source|target|head|length.difference|.*table)\.weight": normal(c.width**-0.5)})
+        initialize(self, INITIAL | {r"(source|target|head|length\.\w+|.*table)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
 

@@ -141,7 +141,7 @@ class Model(nn.Module):
         else:
             self.length = LengthHead(c.width, c.max_length)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        drawn = r"(source|target|head|fertility|length.difference|.*table)\.weight"
+        drawn = r"(source|target|head|fertility|length\.\w+|.*table)\.weight"
         initialize(self, INITIAL | {drawn: normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight

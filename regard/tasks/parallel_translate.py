@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from ..data.dataset import PairDataset
 from ..data.sampler import sorted_batches
 from ..decode import Hypothesis, parallel
 from ..decode.constraints import ConstraintRequest, Constraints
-from ..decode.copies import Copying, likeliest, likeliest_lengths, limit_fertilities, predict_copying
+from ..decode.copies import likeliest, predict_copying
 from ..decode.sample import sample_keys
 from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
 from ..decode.token_rules import TokenRules
@@ -49,7 +50,7 @@ class ParallelPredictor(TranslatePredictor):
     def parallel_model(self) -> ParallelModel:
         return cast(ParallelModel, self.model)
 
-    @property
+    @cached_property
     def hidden(self) -> Tensor:
         """Tokens that are never written."""
         return torch.tensor([*self.suppressed, self.target.end], device=self.device)
@@ -80,18 +81,17 @@ class ParallelPredictor(TranslatePredictor):
         self, sources: Sequence[SourceInputs], limits: Sequence[int], strategy: ParallelStrategy
     ) -> list[Hypothesis]:
         rows = [each.inputs.values[0].numpy() for each in sources]
-        source = pad_tokens(rows, self.source.pad).to(self.device)
-        encoded = self.parallel_model.encode(source)
+        source = parallel.padded_source(pad_tokens(rows, self.source.pad).to(self.device), self.source.pad)
         texts = [each.key or "" for each in sources]
-        found = self.write(source, encoded, texts, torch.tensor(limits, device=self.device), strategy)
+        found = self.write(source, texts, torch.tensor(limits, device=self.device), strategy)
         require_finite([each.logprob for each in found])
         return found
 
     @abstractmethod
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        """The translation of every row, of at most `limits` (rows,) tokens."""
+        """The translation of every row, of at most `limits` (rows,) tokens. The source has tokens and what is valid."""
 
     @abstractmethod
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -160,59 +160,47 @@ class FertilityPredictor(ParallelPredictor):
         return strategy.samples if isinstance(strategy, NoisyParallel) else 1
 
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        copying = predict_copying(self.fertility_model, encoded)
         if isinstance(strategy, NoisyParallel):
-            return self._write_samples(source, encoded, texts, limits, strategy, copying)
+            return self._write_samples(source, texts, limits, strategy)
         assert isinstance(strategy, Argmax | Average)
-        fertilities = copying.mean() if isinstance(strategy, Average) else copying.likeliest()
-        fertilities = limit_fertilities(fertilities, limits)
-        found = parallel.write_copies(self.fertility_model, source, encoded, fertilities, self.hidden)
+        mean = isinstance(strategy, Average)
+        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, mean).rows()
         return [parallel.hypothesis(*each, strategy.length_penalty, strategy.merge_repeats) for each in found]
 
     def _write_samples(
-        self,
-        source: Inputs,
-        encoded: Encoded,
-        texts: list[str],
-        limits: Tensor,
-        strategy: NoisyParallel,
-        copying: Copying,
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: NoisyParallel
     ) -> list[Hypothesis]:
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count = strategy.samples
-        fertilities = copying.several(sample_keys(texts, count, strategy.seed, self.device)).flatten(0, 1)
-        fertilities = limit_fertilities(fertilities, limits.repeat_interleave(count))
-        copies = Inputs("tokens", source.values.repeat_interleave(count, 0))
-        repeated = parallel.repeat_rows(encoded, count)
-        found = parallel.write_copies(self.fertility_model, copies, repeated, fertilities, self.hidden)
+        keys = sample_keys(texts, count, strategy.seed, self.device)
+        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
         tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in found]
-        scores = self._teacher_scores([text for text in texts for _ in range(count)], tokens, strategy)
+        scores = self._teacher_scores(texts, tokens, strategy)
         best = likeliest(torch.tensor(scores).view(-1, count)).tolist()
         chosen = [number * count + own for number, own in enumerate(best)]
         return [Hypothesis(tokens[i], scores[i], found[i][1], True) for i in chosen]
 
     def _teacher_scores(self, texts: list[str], tokens: list[list[int]], strategy: NoisyParallel) -> list[float]:
-        """Σ log p / length^length_penalty of every translation; equal ones of a text are scored once."""
-        pairs = list(zip(texts, self.target.decode(tokens), strict=True))
+        """Σ log p / length^length_penalty of all translations of each text; equal ones are scored once."""
+        several = len(tokens) // len(texts)
+        pairs = [(number // several, target) for number, target in enumerate(self.target.decode(tokens))]
         different = list(dict.fromkeys(pairs))
-        teacher = self.teacher(strategy.teacher)
-        encoded = (
-            tokenizer.encode(list(side))
-            for tokenizer, side in zip((teacher.source, teacher.target), zip(*different, strict=True), strict=True)
-        )
-        logprobs = teacher.logprobs(*encoded)
-        scores = [sum(each) / len(each) ** strategy.length_penalty for each in logprobs]
+        scores = self.teacher(strategy.teacher).candidate_scores(texts, different, strategy.length_penalty)
         known = dict(zip(different, scores, strict=True))
         return [known[pair] for pair in pairs]
 
     def teacher(self, name: str) -> KnownTargets:
         """The run that scores samples; it stays in memory."""
-        known: dict[str, KnownTargets] = self.__dict__.setdefault("_teachers", {})
-        if name not in known:
-            known[name] = open_teacher(name, self.device)
-        return known[name]
+        if name not in self.teachers:
+            self.teachers[name] = open_teacher(name, self.device)
+        return self.teachers[name]
+
+    @cached_property
+    def teachers(self) -> dict[str, KnownTargets]:
+        """By the name of their runs."""
+        return {}
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """Copies by the likeliest fertilities that add up to the length."""
@@ -239,23 +227,18 @@ class InfillPredictor(ParallelPredictor):
         return strategy.length_beam
 
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
-        model = self.infill_model
-        lengths = likeliest_lengths(model.length_logits(encoded), limits, strategy.length_beam)
-        rows, beam = lengths.shape
-        repeated, pad = parallel.repeat_rows(encoded, beam), self.target.pad
-        tokens, logprobs = parallel.mask_predict(
-            model, repeated, lengths.flatten(), strategy.iterations, pad, self.hidden
+        beam, penalty = strategy.length_beam, strategy.length_penalty
+        found = parallel.fill_in(
+            self.infill_model, source, limits, self.hidden, self.target.pad, beam, strategy.iterations
         )
-        totals = logprobs.double().sum(1).view(rows, beam)
-        best = likeliest(totals / lengths**strategy.length_penalty)
-        found = zip(best.tolist(), lengths.tolist(), totals.tolist(), tokens.view(rows, beam, -1).tolist(), strict=True)
-        return [
-            parallel.hypothesis(own[i][: length[i]], total[i], strategy.length_penalty, strategy.merge_repeats)
-            for i, length, total, own in found
-        ]
+        beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
+        best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
+        written = found.rows()
+        chosen = [written[number * beam + own] for number, own in enumerate(best)]
+        return [parallel.hypothesis(*each, penalty, strategy.merge_repeats) for each in chosen]
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """All tokens masked."""

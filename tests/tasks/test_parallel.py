@@ -17,7 +17,7 @@ from regard.decode import parallel
 from regard.decode.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
 from regard.errors import UserError
-from regard.parts import Inputs
+from regard.parts import Encoded, Inputs
 from regard.parts.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel_data import FertilityDataset, InfillDataset
 from regard.tasks.parallel_objectives import FertilityObjective, TaughtFertilityObjective
@@ -240,9 +240,8 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
     ids = [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
     encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
     lengths = torch.tensor([3, 7])
-    tokens, logprobs = parallel.mask_predict(
-        model, parallel.repeat_rows(encoded, 2), lengths, iterations, pad, predictor.hidden
-    )
+    twice = Encoded(encoded.states.repeat_interleave(2, 0), None)
+    tokens, logprobs = parallel.mask_predict(model, twice, lengths, iterations, pad, predictor.hidden, 7)
     for row, length in enumerate(lengths.tolist()):
         own, scores = [pad] * length, [0.0] * length
         for iteration in range(iterations):
