@@ -141,7 +141,8 @@ def fill_in(
     width = bucket(int(flat.max()), values.device)
 
     def write(valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
-        encoded = Encoded(states.repeat_interleave(times, 0), valid.repeat_interleave(times, 0))
+        rows = torch.arange(len(states), device=states.device).repeat_interleave(times)
+        encoded = Encoded(states, valid).select(rows)
         tokens, logprobs = mask_predict(model, encoded, lengths, iterations, mask, hidden, width)
         return tokens, logprobs.double().sum(1)
 
@@ -187,8 +188,7 @@ def target_logprobs(
 
     def score(given: Tensor, labels: Tensor, valid: Tensor, rows: Tensor, values: Tensor, filled: Tensor) -> Tensors:
         encoded = model.encode(Inputs("tokens", values, filled))
-        own = Encoded(encoded.states[rows], filled[rows])
-        logits = model.logits(model.decode(Inputs("tokens", given, valid), own)).float()
+        logits = model.logits(model.decode(Inputs("tokens", given, valid), encoded.select(rows))).float()
         found = logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
         return (found.masked_fill(~valid, 0.0).sum(1),)
 
