@@ -144,4 +144,4 @@ def compare_runs(teacher: str, student: str, texts: str, count: int = 5) -> Repo
 
 
 if __name__ == "__main__":
-    print(compare_runs(*sys.argv[1:4]).table())
+    print(compare_runs(sys.argv[1], sys.argv[2], sys.argv[3]).table())

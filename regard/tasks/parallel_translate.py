@@ -237,7 +237,7 @@ class InfillPredictor(ParallelPredictor):
         beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
         best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
         written = found.rows()
-        chosen = [written[number * beam + own] for number, own in enumerate(best)]
+        chosen = [written[number * beam + int(own)] for number, own in enumerate(best)]
         return [parallel.hypothesis(*each, penalty, strategy.merge_repeats) for each in chosen]
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:

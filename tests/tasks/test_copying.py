@@ -98,6 +98,23 @@ def test_batches_without_fertilities(tmp_path: Path) -> None:
     assert all(batch["copies"].values.size(1) <= 25 for step in short.steps(0, 0) for batch in step.micro_batches)
 
 
+def test_a_pair_without_source_has_no_target(tmp_path: Path) -> None:
+    job = job_of(tmp_path, model__fertilities=False)
+    own = job.make_dataset()
+    own.examples = [("", "A B"), ("a b", "")]
+    empty, silent = own.encode([0, 1])
+    assert [len(each) for each in empty] == [1, 0, 1] and len(silent[1]) == 0
+    assert own.collate([empty, silent]).count == 0
+
+
+def test_a_distilled_file_that_was_cut_is_refused(tmp_path: Path) -> None:
+    data = small.write_files(tmp_path, train=40)
+    whole = (data / "train.up").read_bytes()
+    (data / "cut.up").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="the sides of the data differ in length"):
+        job_of(tmp_path, data__train=f"{data}/train.low,{data}/cut.up")
+
+
 # --- glancing --------------------------------------------------------------------------------------------------------
 
 
