@@ -45,7 +45,7 @@ def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: 
     """
     logits = model.logits(model.decode(target, encoded)).float()
     total = logits.logsumexp(-1)
-    tokens = likeliest(logits.index_fill(-1, hidden, -torch.inf))
+    tokens = likeliest(logits.index_fill_(-1, hidden, -torch.inf))
     return tokens, logits.gather(-1, tokens[..., None])[..., 0] - total
 
 
@@ -189,7 +189,7 @@ def target_logprobs(
     def score(given: Tensor, labels: Tensor, valid: Tensor, rows: Tensor, values: Tensor, filled: Tensor) -> Tensors:
         encoded = model.encode(Inputs("tokens", values, filled))
         logits = model.logits(model.decode(Inputs("tokens", given, valid), encoded.select(rows))).float()
-        found = logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
+        found = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         return (found.masked_fill(~valid, 0.0).sum(1),)
 
     targets = (pad(each, (0, width - each.size(1), 0, count - len(each))) for each in (given, labels, valid))
