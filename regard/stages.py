@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
-from . import api, recipes, run_folder
+from . import recipes, run_folder
 from .alignment.links import format_pharaoh
 from .config import run as config
 from .config.merge import flatten
@@ -122,6 +122,8 @@ def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[Planned]:
 def _plan_stage(
     stage: Stage, shared: Mapping[str, Any], own: Mapping[str, Any], out: Path, planned: Mapping[str, Planned]
 ) -> Planned:
+    from . import api
+
     settings = dict(flatten(stage.settings))
     if missing := [name for name in stage.earlier.values() if name not in planned]:
         raise UserError(f"{missing[0]} has mistakes")
@@ -240,6 +242,8 @@ def _describe(stage: Stage) -> str:
 
 
 def _run_stage(each: Planned, given: Mapping[str, Any], out: Path, report: Report, progress: bool) -> int:
+    from . import api
+
     stage, place = each.stage, out / each.stage.name
     if stage.train:
         begun = run_folder.is_run(place)
