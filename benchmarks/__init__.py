@@ -17,6 +17,7 @@ BENCHMARKS = (
     "generate",
     "long",
     "look",
+    "parallel",
     "scaling",
     "speech",
     "translate",

@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.runner import run_app
 
-from . import bench
+from . import BENCHMARKS, bench
 
 app = typer.Typer(add_completion=False)
 
@@ -18,10 +18,7 @@ app = typer.Typer(add_completion=False)
 def run(
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="WHAT",
-            help="translate, generate, encode, long, look, scaling, speech, tune, vision, whisper or big-file.",
-        ),
+        typer.Argument(metavar="WHAT", help=", ".join(BENCHMARKS)),
     ],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1 (a number).")] = "auto",
     size: Annotated[str | None, typer.Option(help="Model size; default: the size of the published results.")] = None,

@@ -163,9 +163,9 @@ def _describe_assumptions(run: Run) -> list[str]:
 
 def recipes() -> list[tuple[str, str]]:
     """(name, description) of every packaged recipe."""
-    from .recipes import header, names
+    from .recipes import header, names, stage_names
 
-    return [(name, header(name)) for name in names()]
+    return [(name, header(name)) for name in sorted([*names(), *stage_names()])]
 
 
 def convert(

@@ -91,7 +91,7 @@ def train(
     dry: Annotated[bool, typer.Option("--dry", help="Only read data.train, build the model and print sizes.")] = False,
 ) -> None:
     """Train a model."""
-    from .. import api
+    from .. import api, stages
 
     given = list(settings or [])
     if resume and recipe is not None and "=" in recipe:  # a setting: RECIPE is left out
@@ -99,7 +99,16 @@ def train(
     changes = parse_settings(given)
     if recipe is None and (show or dry or not resume):
         raise UserError("missing argument 'RECIPE'; `regard train --help` shows what is expected")
-    if show:
+    if stages.has_stages(recipe, out, resume):
+        out = out or Path("runs") / Path(recipe or "").stem
+        if dry:
+            raise UserError("--dry reads the data of one training and this recipe has several; use --show")
+        if show:
+            print(stages.show(recipe or "", changes, out))
+            return
+        report = lambda line: print(f"regard: {line}", file=sys.stderr)  # noqa: E731
+        exit_if_stopped(stages.run_stages(recipe, changes, out=out, resume=resume, report=report, progress=True))
+    elif show:
         print(api.show(recipe or "", changes))
     elif dry:
         print(api.dry(recipe or "", changes))

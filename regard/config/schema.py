@@ -77,13 +77,15 @@ class PairData(PackedData):
     links: str = ""  # word alignments of data.train, a file in Pharaoh format; families with fertilities read it
     teacher: str = ""  # a run whose tokenizers are used, and which fine-tunes families with fertilities
     teacher_weight: Share = 0.0  # of the fine-tuning losses; the paper's is 0.25
+    teacher_init: bool = False  # begin with the weights of the teacher that fit, by name and shape
+    glancing: Share = 0.0  # target tokens shown in training, as a fraction of those that are wrong (2008.07905)
 
     @model_validator(mode="after")
     def _check_links(self) -> "PairData":
-        if self.teacher_weight and not self.teacher:
-            raise ValueError(
-                f"data.teacher_weight is {self.teacher_weight:g}, but no run teaches; give one with data.teacher=RUN"
-            )
+        for name in ("teacher_weight", "teacher_init"):
+            if (value := getattr(self, name)) and not self.teacher:
+                value = str(value).lower()
+                raise ValueError(f"data.{name} is {value}, but no run teaches; give one with data.teacher=RUN")
         if self.links and not self.train:
             raise ValueError(f"data.links is {self.links}, but the embedded data need none; name data.train, too")
         return self

@@ -1,121 +1,165 @@
-"""Decoding of models that write all tokens at once. Rows never depend on each other."""
+"""Decoding of models that write all tokens at once. Rows never depend on each other.
+
+The work is cut into functions of fixed shapes that never wait for the device: a GPU replays them as graphs.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ..families.protocols import FertilityModel, InfillModel, ParallelModel
+from ..families.protocols import FertilityModel, InfillModel, ParallelModel, Seq2SeqModel, as_module
 from ..parts import Encoded
 from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from .beam import Hypothesis
-from .pool import TIE, first_best
-from .sample import gumbel
+from .copies import likeliest, likeliest_lengths, limit_fertilities, predict_copying
+from .fixed_shapes import Tensors, bucket, call_fixed
 
 
-def likeliest(scores: Tensor) -> Tensor:
-    """The index of the largest score along the last dimension; ties go to the first."""
-    return first_best(scores.flatten(0, -2))[1].view(scores.shape[:-1])
+class Written(NamedTuple):
+    """The tokens (rows, widest) of targets, their lengths (rows,) and log-probabilities (rows,)."""
+
+    tokens: Tensor
+    lengths: Tensor
+    logprobs: Tensor
+
+    def rows(self) -> list[tuple[list[int], float]]:
+        found = zip(self.tokens.tolist(), self.lengths.tolist(), self.logprobs.tolist(), strict=True)
+        return [(row[:length], logprob) for row, length, logprob in found]
 
 
-def repeat_rows(encoded: Encoded, times: int) -> Encoded:
-    """Every row of an encoded source `times` times, one after the other."""
-    valid = None if encoded.valid is None else encoded.valid.repeat_interleave(times, 0)
-    return Encoded(encoded.states.repeat_interleave(times, 0), valid)
+def padded_source(source: Inputs, padding: int) -> tuple[Tensor, Tensor]:
+    """Tokens and what is valid of sources, both (rows, bucket)."""
+    valid = torch.ones_like(source.values, dtype=torch.bool) if source.valid is None else source.valid
+    more = bucket(source.values.size(1), source.values.device) - source.values.size(1)
+    return pad(source.values, (0, more), value=padding), pad(valid, (0, more))
 
 
-def token_logprobs(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: Tensor) -> Tensor:
-    """(rows, tokens, vocab) for the input of the decoder; tokens in `hidden` are never written."""
+def best_tokens(model: ParallelModel, target: Inputs, encoded: Encoded, hidden: Tensor) -> Tensors:
+    """The likeliest tokens for the input of the decoder, and their log-probabilities, both (rows, tokens).
+
+    Tokens in `hidden` are never written.
+    """
     logits = model.logits(model.decode(target, encoded)).float()
-    logprobs: Tensor = logits.log_softmax(-1).index_fill(-1, hidden, -torch.inf)
-    return logprobs
+    total = logits.logsumexp(-1)
+    tokens = likeliest(logits.index_fill_(-1, hidden, -torch.inf))
+    return tokens, logits.gather(-1, tokens[..., None])[..., 0] - total
 
 
-# --- fertilities -----------------------------------------------------------------------------------------------------
-
-
-def fertility_logprobs(model: FertilityModel, encoded: Encoded) -> Tensor:
-    """(rows, source, classes); padding has fertility 0."""
-    logprobs = model.fertility_logits(encoded).float().log_softmax(-1)
-    if encoded.valid is None:
-        return logprobs
-    none = torch.full_like(logprobs[:1, :1], -torch.inf)
-    none[..., 0] = 0.0
-    return torch.where(encoded.valid[..., None], logprobs, none)
-
-
-def likeliest_fertilities(logprobs: Tensor) -> Tensor:
-    return likeliest(logprobs)
-
-
-def mean_fertilities(logprobs: Tensor) -> Tensor:
-    """The expected fertilities, rounded half up."""
-    classes = torch.arange(logprobs.size(-1), device=logprobs.device, dtype=torch.float64)
-    return ((logprobs.double().exp() * classes).sum(-1) + 0.5 + TIE).floor().long()
-
-
-def sampled_fertilities(logprobs: Tensor, keys: Tensor) -> Tensor:
-    """(rows, samples, source) from keys (rows, samples). The first sample has the likeliest ones."""
-    rows, size, classes = logprobs.shape
-    samples = keys.size(1)
-    places = torch.arange(1, size + 1, device=keys.device).repeat(samples)
-    noise = gumbel(keys.repeat_interleave(size, 1), places[None], classes).view(rows, samples, size, classes)
-    found = (logprobs[:, None] + noise).argmax(-1)
-    found[:, 0] = likeliest_fertilities(logprobs)
-    return found
-
-
-def limit_fertilities(fertilities: Tensor, limits: Tensor) -> Tensor:
-    """Fertilities (rows, source) of which no more than `limits` (rows,) copies remain, the first ones."""
-    ends = torch.minimum(fertilities.cumsum(1), limits[:, None])
-    return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
-
-
-def random_fertilities(logprobs: Tensor) -> Tensor:
-    """(rows, source), by torch's generator."""
-    return torch.multinomial(logprobs.exp().flatten(0, 1), 1).view(logprobs.shape[:2])
+# --- copies of the source --------------------------------------------------------------------------------------------
 
 
 def write_copies(
-    model: FertilityModel, source: Inputs, encoded: Encoded, fertilities: Tensor, hidden: Tensor
-) -> list[tuple[list[int], float]]:
-    """The tokens of every row and their log-probability, given the fertilities (rows, source)."""
-    values, valid = copy_tokens(source.values, fertilities)
-    if not values.size(1):
-        return [([], 0.0)] * len(values)
-    logprobs = token_logprobs(model, Inputs("tokens", values, valid), encoded, hidden)
-    tokens = likeliest(logprobs)
-    chosen = logprobs.gather(-1, tokens[..., None])[..., 0].masked_fill(~valid, 0.0)
-    found = zip(tokens.tolist(), valid.sum(1).tolist(), chosen.sum(1).tolist(), strict=True)
-    return [(row[:length], logprob) for row, length, logprob in found]
+    model: FertilityModel,
+    source: tuple[Tensor, Tensor],
+    limits: Tensor,
+    hidden: Tensor,
+    mean: bool = False,
+    keys: Tensor | None = None,
+) -> Written:
+    """Targets of at most `limits` (rows,) tokens for the likeliest fertilities, or for the mean ones.
+
+    With keys (rows, samples), the targets of all samples of a row follow each other.
+    """
+    values, valid = source
+
+    def choose(values: Tensor, valid: Tensor, limits: Tensor, *keys: Tensor) -> Tensors:
+        encoded = model.encode(Inputs("tokens", values, valid))
+        copying = predict_copying(model, encoded)
+        if not keys:
+            return encoded.states, limit_fertilities(copying.mean() if mean else copying.likeliest(), limits)
+        found = copying.several(keys[0])
+        return encoded.states, limit_fertilities(found.flatten(0, 1), limits.repeat_interleave(found.size(1), 0))
+
+    given = () if keys is None else (keys,)
+    states, fertilities = call_fixed(as_module(model), ("choose", mean), choose, values, valid, limits, *given)
+    lengths = fertilities.sum(1)
+    different, again = distinct(fertilities, 1 if keys is None else keys.size(1))
+    if not (longest := int(lengths.max())):
+        return Written(lengths[:, None][:, :0], lengths, states.new_zeros(len(lengths)).float())
+    width = bucket(longest, values.device)
+
+    def write(
+        fertilities: Tensor, rows: Tensor, values: Tensor, valid: Tensor, states: Tensor, hidden: Tensor
+    ) -> Tensors:
+        copies, filled = copy_tokens(values[rows], fertilities, width)
+        found, logprobs = best_tokens(
+            model, Inputs("tokens", copies, filled), Encoded(states[rows], valid[rows]), hidden
+        )
+        return found, logprobs.masked_fill(~filled, 0.0).sum(1)
+
+    rows = different // (1 if keys is None else keys.size(1))
+    tokens, logprobs = call_fixed(
+        as_module(model), ("write", width), write, fertilities[different], rows, values, valid, states, hidden
+    )
+    return Written(tokens[again], lengths, logprobs[again])
+
+
+def distinct(fertilities: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """The rows that are written, and for every row the place of its equal among them.
+
+    On a CPU each of equal samples is written once; a GPU writes all, as they take no longer.
+    """
+    rows = torch.arange(len(fertilities), device=fertilities.device)
+    if samples == 1 or fertilities.device.type != "cpu":
+        return rows, rows
+    first: dict[tuple[int, ...], int] = {}
+    kept, places = list[int](), list[int]()
+    for row, own in enumerate(fertilities.tolist()):
+        key = row // samples, *own
+        if key not in first:
+            first[key] = len(kept)
+            kept.append(row)
+        places.append(first[key])
+    return torch.tensor(kept), torch.tensor(places)
 
 
 # --- masked tokens ---------------------------------------------------------------------------------------------------
 
 
-def likeliest_lengths(logits: Tensor, limits: Tensor, beam: int) -> Tensor:
-    """(rows, at most beam): the likeliest lengths from 1 to the limit of each row (rows,), best first.
+def fill_in(
+    model: InfillModel,
+    source: tuple[Tensor, Tensor],
+    limits: Tensor,
+    hidden: Tensor,
+    mask: int,
+    beam: int,
+    iterations: int,
+) -> Written:
+    """Targets of the likeliest lengths by Mask-Predict. Those of a row follow each other, by likelihood."""
+    values, valid = source
 
-    A row with fewer possible lengths repeats its first.
-    """
-    classes = torch.arange(logits.size(1), device=logits.device)
-    possible = (classes > 0) & (classes <= limits[:, None])
-    scores = logits.float().log_softmax(-1).masked_fill(~possible, -torch.inf)
-    best, found = scores.sort(dim=1, descending=True, stable=True)
-    return torch.where(best > -torch.inf, found, found[:, :1])[:, :beam]
+    def choose(values: Tensor, valid: Tensor, limits: Tensor) -> Tensors:
+        encoded = model.encode(Inputs("tokens", values, valid))
+        return encoded.states, likeliest_lengths(model.length_logits(encoded), limits, beam)
+
+    states, lengths = call_fixed(as_module(model), ("lengths", beam), choose, values, valid, limits)
+    times, flat = lengths.size(1), lengths.flatten()
+    width = bucket(int(flat.max()), values.device)
+
+    def write(valid: Tensor, states: Tensor, lengths: Tensor, hidden: Tensor) -> Tensors:
+        rows = torch.arange(len(states), device=states.device).repeat_interleave(times)
+        encoded = Encoded(states, valid).select(rows)
+        tokens, logprobs = mask_predict(model, encoded, lengths, iterations, mask, hidden, width)
+        return tokens, logprobs.double().sum(1)
+
+    name = "fill in", width, times, iterations, mask
+    tokens, logprobs = call_fixed(as_module(model), name, write, valid, states, flat, hidden)
+    return Written(tokens, flat, logprobs)
 
 
 def mask_predict(
-    model: InfillModel, encoded: Encoded, lengths: Tensor, iterations: int, mask: int, hidden: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Tokens of targets of these lengths (rows,), and their log-probabilities, both (rows, longest).
+    model: InfillModel, encoded: Encoded, lengths: Tensor, iterations: int, mask: int, hidden: Tensor, width: int
+) -> Tensors:
+    """Tokens of targets of these lengths (rows,), and their log-probabilities, both (rows, width).
 
     All tokens are predicted together. Then, in every iteration, a linearly falling number of the least likely ones is
     masked and predicted again.
     """
-    places = torch.arange(int(lengths.max()), device=lengths.device)
-    valid = places < lengths[:, None]
+    valid = torch.arange(width, device=lengths.device) < lengths[:, None]
     tokens, logprobs = torch.full_like(valid, mask, dtype=torch.long), torch.zeros_like(valid, dtype=torch.float)
     again = valid
     for iteration in range(iterations):
@@ -123,13 +167,35 @@ def mask_predict(
             count = lengths * (iterations - iteration) // iterations
             rank = logprobs.masked_fill(~valid, torch.inf).argsort(dim=1, stable=True).argsort(1)
             again = (rank < count[:, None]) & valid
-        if not again.any():
-            break
-        found = token_logprobs(model, Inputs("tokens", tokens.masked_fill(again, mask), valid), encoded, hidden)
-        new = likeliest(found)
-        tokens = torch.where(again, new, tokens)
-        logprobs = torch.where(again, found.gather(-1, new[..., None])[..., 0], logprobs)
+            if lengths.device.type == "cpu" and not again.any():
+                break
+        new, found = best_tokens(model, Inputs("tokens", tokens.masked_fill(again, mask), valid), encoded, hidden)
+        tokens, logprobs = torch.where(again, new, tokens), torch.where(again, found, logprobs)
     return tokens, logprobs.masked_fill(~valid, 0.0)
+
+
+# --- scores of a teacher ---------------------------------------------------------------------------------------------
+
+
+def target_logprobs(
+    model: Seq2SeqModel, source: tuple[Tensor, Tensor], rows: Tensor, given: Tensor, labels: Tensor, valid: Tensor
+) -> Tensor:
+    """Σ log p of targets, by a model that writes token by token; target i belongs to source `rows[i]`.
+
+    given: what the decoder reads, labels: what it predicts, END included, valid: where; each (targets, widest).
+    """
+    width, count = bucket(given.size(1), given.device), bucket(len(given), given.device)
+
+    def score(given: Tensor, labels: Tensor, valid: Tensor, rows: Tensor, values: Tensor, filled: Tensor) -> Tensors:
+        encoded = model.encode(Inputs("tokens", values, filled))
+        logits = model.logits(model.decode(Inputs("tokens", given, valid), encoded.select(rows))).float()
+        found = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        return (found.masked_fill(~valid, 0.0).sum(1),)
+
+    targets = (pad(each, (0, width - each.size(1), 0, count - len(each))) for each in (given, labels, valid))
+    more_rows = pad(rows, (0, count - len(rows)))
+    (found,) = call_fixed(as_module(model), "score", score, *targets, more_rows, *source)
+    return found[: len(rows)]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

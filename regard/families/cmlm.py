@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..config.schema import Base, Count, Positive, Share
 from ..parts import Dropout, Encoded, Inputs, Layer, Residual, Stack, slots
 from ..parts.init import glorot, initialize, normal, ones, zeros
-from ..parts.pooling import pool
+from ..parts.length import LengthHead
 from .spec import TOKENS, ModelSpec
 
 Attention = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -77,9 +77,9 @@ class Model(nn.Module):
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
         )
-        self.length = nn.Linear(c.width, c.max_length + 1)
+        self.length = LengthHead(c.width, c.max_length)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        initialize(self, INITIAL | {r"(source|target|head|length|.*table)\.weight": normal(c.width**-0.5)})
+        initialize(self, INITIAL | {r"(source|target|head|length\.\w+|.*table)\.weight": normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
 
@@ -90,7 +90,7 @@ class Model(nn.Module):
 
     def length_logits(self, encoded: Encoded) -> Tensor:
         """From the mean of the states; the paper has a token LENGTH before the source instead."""
-        logits: Tensor = self.length(pool(encoded.states, encoded.valid, "mean"))
+        logits: Tensor = self.length(encoded.states, encoded.valid)
         return logits  # (batch, max_length + 1)
 
     def decode(self, target: Inputs, encoded: Encoded) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from ..parts import (
     slots,
 )
 from ..parts.init import glorot, initialize, normal, ones, zeros
+from ..parts.length import LengthHead
 from .spec import TOKENS, ModelSpec
 
 AttentionSlot = Annotated[slots.Dense | slots.Additive, Field(discriminator="kind")]
@@ -51,7 +53,9 @@ class Config(Base):
     prenorm: bool = False  # the norm comes first; in the paper last
     tied: bool = True  # the head shares the target embeddings
     scaled: bool = True  # embeddings × √width
+    fertilities: bool = True  # false: the encoder predicts only the length; source tokens are copied evenly
     max_fertility: Positive = 50  # copies of a source token
+    max_length: Positive = 256  # tokens of a target, without END, if fertilities is false
     positional: bool = True  # decoder layers have positional attention
     attention: AttentionSlot = slots.Dense()
     positions: Positions = slots.Sinusoid()
@@ -131,9 +135,14 @@ class Model(nn.Module):
             norm() if c.prenorm else None,
             c.positions.build(c.width, c.heads, causal=False),
         )
-        self.fertility = nn.Linear(c.width, c.max_fertility + 1)
+        self.fertilities = c.fertilities
+        if c.fertilities:
+            self.fertility = nn.Linear(c.width, c.max_fertility + 1)
+        else:
+            self.length = LengthHead(c.width, c.max_length)
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
-        initialize(self, INITIAL | {r"(source|target|head|fertility|.*table)\.weight": normal(c.width**-0.5)})
+        drawn = r"(source|target|head|fertility|length\.\w+|.*table)\.weight"
+        initialize(self, INITIAL | {drawn: normal(c.width**-0.5)})
         if c.tied:
             self.head.weight = self.target.weight
 
@@ -146,8 +155,15 @@ class Model(nn.Module):
         logits: Tensor = self.fertility(encoded.states)
         return logits  # (batch, source, max_fertility + 1)
 
-    def decode(self, copies: Inputs, encoded: Encoded) -> Tensor:
-        x = self.decoder.add_positions(self.source(copies.values) * self.scale, copies.positions)
+    def length_logits(self, encoded: Encoded) -> Tensor:
+        logits: Tensor = self.length(encoded.states, encoded.valid)
+        return logits  # (batch, max_length + 1)
+
+    def decode(self, copies: Inputs, encoded: Encoded, shown: Tensor | None = None) -> Tensor:
+        x = self.source(copies.values)
+        if shown is not None:
+            x = torch.where((shown >= 0)[..., None], self.target(shown.clamp(min=0)), x)
+        x = self.decoder.add_positions(x * self.scale, copies.positions)
         states: Tensor = self.decoder(self.dropout(x), copies.mask().replace(exclude_self=True), encoded.cross(copies))
         return states  # (batch, copies, width)
 

@@ -83,8 +83,16 @@ class ParallelModel(ModelBase, Protocol):
 class FertilityModel(ParallelModel, Protocol):
     """A parallel model whose decoder reads each source token as often as its fertility says."""
 
+    fertilities: bool  # false: only the length is predicted, and source tokens are copied evenly
+
+    def decode(self, target: Inputs, encoded: Encoded, shown: Tensor | None = None) -> Tensor:
+        """`shown` (batch, target) has target tokens that are read instead of copies; -1: the copy."""
+
+    def length_logits(self, encoded: Encoded) -> Tensor:
+        """(batch, largest length + 1), without END, if `fertilities` is false"""
+
     def fertility_logits(self, encoded: Encoded) -> Tensor:
-        """(batch, source, largest fertility + 1)"""
+        """(batch, source, largest fertility + 1), if `fertilities` is true"""
 
 
 class InfillModel(ParallelModel, Protocol):

@@ -5,13 +5,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def copy_tokens(tokens: Tensor, fertilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat each of tokens (rows, source) as often as its fertility says; with what is valid, both (rows, copies)."""
+def copy_tokens(tokens: Tensor, fertilities: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
+    """Repeat each of tokens (rows, source) as often as its fertility says; with what is valid, both (rows, copies).
+
+    `width` is the number of columns; None: as many as are needed, for which a GPU is waited for.
+    """
     ends = fertilities.cumsum(1)
     totals = ends[:, -1:]
-    places = torch.arange(int(totals.max()), device=tokens.device).expand(len(tokens), -1)
+    width = int(totals.max()) if width is None else width
+    places = torch.arange(width, device=tokens.device).expand(len(tokens), -1)
     index = torch.searchsorted(ends, places.contiguous(), right=True).clamp(max=tokens.size(1) - 1)
     return tokens.gather(1, index), places < totals
+
+
+def even_fertilities(lengths: Tensor, sizes: Tensor, width: int) -> Tensor:
+    """(rows, width): the first `sizes` (rows,) tokens spread evenly over targets of these lengths (rows,)."""
+    places = torch.arange(1, width + 1, device=lengths.device)
+    sizes = sizes.clamp(min=1)[:, None]
+    ends = ((places * lengths[:, None] + sizes - 1) // sizes).clamp(max=lengths[:, None])
+    return ends - F.pad(ends[:, :-1], (1, 0))
 
 
 def best_fertilities(logprobs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,12 @@ class Encoded:
     valid: Tensor | None = None  # (batch, length)
     segments: Tensor | None = None  # (batch, length)
 
+    def select(self, rows: Tensor) -> "Encoded":
+        """The source of each of these rows. A single source stays one: all rows of a decoder can share it."""
+        if len(self.states) == 1:
+            return self
+        return Encoded(self.states[rows], None if self.valid is None else self.valid[rows])
+
     def cross(self, target: Inputs | None = None) -> Cross:
         """What a decoder attends to; a packed target attends only to the source of its own segment."""
         if self.segments is None or target is None:

@@ -122,7 +122,10 @@ class Layer(nn.Module):
         return out
 
     def cross_attend(self, x: Tensor, cross: Cross, index: int) -> Tensor:
+        """Rows of x that share one source become queries of one row: its keys and values are computed once."""
         assert self.cross is not None
+        if cross.source is not None and len(cross.source) == 1 < len(x):
+            return self.cross_attend(x.flatten(0, 1)[None], cross, index)[0].view_as(x)
         out: Tensor = self.cross(
             x, cross.source, cross.source, cross.mask, cross.position_terms, cross.layer_cache(index)
         )

@@ -16,9 +16,23 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in inside if file.name.endswith(".toml"))
 
 
+def stage_names() -> list[str]:
+    """The names of the packaged recipes of several stages, sorted."""
+    inside = resources.files(__name__).joinpath("stages").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in inside if file.name.endswith(".toml"))
+
+
+def locate_stages(recipe: str) -> Traversable:
+    """The file of a recipe of several stages: a packaged one, or one given by its path."""
+    if recipe in stage_names():
+        return resources.files(__name__).joinpath("stages", f"{recipe}.toml")
+    return locate(recipe, Path())
+
+
 def header(name: str) -> str:
     """The description of a packaged recipe: its first comment line."""
-    first = resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+    folder = "stages/" if name in stage_names() else ""
+    first = resources.files(__name__).joinpath(f"{folder}{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
     return first.lstrip("# ").rstrip()
 
 

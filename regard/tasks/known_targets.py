@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+import numpy as np
 import torch
 
 from ..alignment.links import Links, Symmetrization
+from ..data.collate import pad_tokens
 from ..data.sampler import sorted_batches
 from ..decode import Ensemble
 from ..decode.constraints import parse_constraints
+from ..decode.parallel import padded_source, target_logprobs
 from ..errors import UserError
 from ..families.protocols import Seq2SeqModel, as_module
 from ..look import AttentionView, ViewAxis, Which, attention_sites, record_attention, record_layers
@@ -91,6 +94,26 @@ class KnownTargets(TextSourceGeneration):
         scores = logits(self.model, batch).float().log_softmax(-1)
         chosen = iter(scores.gather(-1, batch["labels"].values[:, None])[:, 0].tolist())
         return [[next(chosen) for _ in range(len(target) + 1)] for target in targets]
+
+    @torch.no_grad()
+    def candidate_scores(
+        self, texts: Sequence[str], candidates: Sequence[tuple[int, str]], length_penalty: float
+    ) -> list[float]:
+        """ln P / length^length_penalty of targets, each with the number of its text; every text is encoded once."""
+        if isinstance(self.model, Ensemble):
+            raise TypeError("an ensemble scores no candidates")
+        sources = [[*ids, self.source.end] for ids in self.source.encode(list(texts))]
+        targets = self.target.encode([target for _, target in candidates])
+        self.refuse_long([*(ids[:-1] for ids in sources), *targets])
+        source = padded_source(
+            pad_tokens(list(map(np.array, sources)), self.source.pad).to(self.device), self.source.pad
+        )
+        given = pad_tokens([np.array([self.target.start, *ids]) for ids in targets], self.target.pad).to(self.device)
+        labels = pad_tokens([np.array([*ids, self.target.end]) for ids in targets], self.target.pad).to(self.device)
+        valid = torch.ones_like(given.values, dtype=torch.bool) if given.valid is None else given.valid
+        numbers = torch.tensor([number for number, _ in candidates], device=self.device)
+        logprobs = target_logprobs(self.model, source, numbers, given.values, labels.values, valid).tolist()
+        return [total / (len(ids) + 1) ** length_penalty for total, ids in zip(logprobs, targets, strict=True)]
 
     def loss_over(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """Nats per target token, END included, without label smoothing."""

@@ -20,8 +20,39 @@ from ..processors.tokenizers import Tokenizer
 ALIGN_CHUNK = 10_000  # examples that are encoded together
 
 
-class FertilityDataset(PairDataset):
-    """Pairs with the fertilities of their source tokens, which END has none of.
+class CopyDataset(PairDataset):
+    """Pairs with the fertilities of their source tokens, which END has none of."""
+
+    def collate(self, items: Sequence[EncodedExample]) -> Batch:
+        copies = pad_target([np.repeat(source, own) for source, _, own in items], self.source.pad)
+        fields = {
+            "source": pad_tokens([source for source, _, _ in items], self.source.pad),
+            "copies": copies,
+            "labels": flat_labels([target for _, target, _ in items], copies.values.size(1)),
+            "fertility": pad_labels([own for _, _, own in items]),
+        }
+        return Batch(fields, sum(len(target) for _, target, _ in items), counts=self.counts(items))
+
+    def counts(self, items: Sequence[EncodedExample]) -> dict[str, int]:
+        """Of the further terms of the loss."""
+        return {"fertility": sum(len(source) for source, _, _ in items)}
+
+
+class EvenDataset(CopyDataset):
+    """Pairs whose source tokens are spread evenly over the target."""
+
+    def encode(self, indices: list[int]) -> Iterable[EncodedExample]:
+        for source, target in super().encode(indices):
+            size = len(source) - 1
+            own = fertilities(np.full(len(target) - 1, -1), size, len(target))
+            yield source, target[: own.sum()], np.append(own, np.int32(0))
+
+    def counts(self, items: Sequence[EncodedExample]) -> dict[str, int]:
+        return {"length": len(items)}
+
+
+class FertilityDataset(CopyDataset):
+    """Fertilities of alignments.
 
     Links between words give them, if the examples have a third side. Else an IBM model is fitted to the tokens.
     """
@@ -71,17 +102,6 @@ class FertilityDataset(PairDataset):
 
     def describe_shortened(self) -> str:
         return f"targets have over {self.max_fertility} tokens for a source token and were cut (model.max_fertility)"
-
-    def collate(self, items: Sequence[EncodedExample]) -> Batch:
-        copies = pad_target([np.repeat(source, own) for source, _, own in items], self.source.pad)
-        fields = {
-            "source": pad_tokens([source for source, _, _ in items], self.source.pad),
-            "copies": copies,
-            "labels": flat_labels([target for _, target, _ in items], copies.values.size(1)),
-            "fertility": pad_labels([own for _, _, own in items]),
-        }
-        tokens, sources = (sum(len(item[side]) for item in items) for side in (1, 0))
-        return Batch(fields, tokens, counts={"fertility": sources})
 
 
 class InfillDataset(PairDataset):

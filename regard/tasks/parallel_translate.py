@@ -3,18 +3,21 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..config.decode import TranslateDecode
+from ..config.run import Run
 from ..config.schema import NEUTRAL_SAMPLING, Seq2SeqDecode
 from ..data.collate import pad_tokens
 from ..data.dataset import PairDataset
 from ..data.sampler import sorted_batches
 from ..decode import Hypothesis, parallel
 from ..decode.constraints import ConstraintRequest, Constraints
+from ..decode.copies import likeliest, predict_copying
 from ..decode.sample import sample_keys
 from ..decode.strategies import Argmax, Average, MaskPredict, NoisyParallel, ParallelStrategy, parallel_strategy_from
 from ..decode.token_rules import TokenRules
@@ -23,13 +26,13 @@ from ..families.protocols import FertilityModel, InfillModel, ParallelModel, as_
 from ..families.spec import Output
 from ..look import ViewAxis
 from ..parts import Encoded
-from ..parts.fertility import best_fertilities, copy_tokens
+from ..parts.fertility import copy_tokens
 from ..parts.inputs import Inputs
 from ..training.objective import Objective
 from .base import vocabulary
 from .finite import require_finite
 from .known_targets import KnownTargets
-from .parallel_data import FertilityDataset, InfillDataset, pad_target
+from .parallel_data import EvenDataset, FertilityDataset, InfillDataset, pad_target
 from .parallel_objectives import FertilityObjective, InfillObjective, TaughtFertilityObjective
 from .source_generation import SourceInputs
 from .teacher import open_teacher
@@ -46,7 +49,7 @@ class ParallelPredictor(TranslatePredictor):
     def parallel_model(self) -> ParallelModel:
         return cast(ParallelModel, self.model)
 
-    @property
+    @cached_property
     def hidden(self) -> Tensor:
         """Tokens that are never written."""
         return torch.tensor([*self.suppressed, self.target.end], device=self.device)
@@ -77,18 +80,17 @@ class ParallelPredictor(TranslatePredictor):
         self, sources: Sequence[SourceInputs], limits: Sequence[int], strategy: ParallelStrategy
     ) -> list[Hypothesis]:
         rows = [each.inputs.values[0].numpy() for each in sources]
-        source = pad_tokens(rows, self.source.pad).to(self.device)
-        encoded = self.parallel_model.encode(source)
+        source = parallel.padded_source(pad_tokens(rows, self.source.pad).to(self.device), self.source.pad)
         texts = [each.key or "" for each in sources]
-        found = self.write(source, encoded, texts, torch.tensor(limits, device=self.device), strategy)
+        found = self.write(source, texts, torch.tensor(limits, device=self.device), strategy)
         require_finite([each.logprob for each in found])
         return found
 
     @abstractmethod
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        """The translation of every row, of at most `limits` (rows,) tokens."""
+        """The translation of every row, of at most `limits` (rows,) tokens. The source has tokens and what is valid."""
 
     @abstractmethod
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -158,65 +160,51 @@ class FertilityPredictor(ParallelPredictor):
         return strategy.samples if isinstance(strategy, NoisyParallel) else 1
 
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
-        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
         if isinstance(strategy, NoisyParallel):
-            return self._write_samples(source, encoded, texts, limits, strategy, logprobs)
+            return self._write_samples(source, texts, limits, strategy)
         assert isinstance(strategy, Argmax | Average)
-        choose = parallel.mean_fertilities if isinstance(strategy, Average) else parallel.likeliest_fertilities
-        fertilities = parallel.limit_fertilities(choose(logprobs), limits)
-        found = parallel.write_copies(self.fertility_model, source, encoded, fertilities, self.hidden)
+        mean = isinstance(strategy, Average)
+        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, mean).rows()
         return [parallel.hypothesis(*each, strategy.length_penalty, strategy.merge_repeats) for each in found]
 
     def _write_samples(
-        self,
-        source: Inputs,
-        encoded: Encoded,
-        texts: list[str],
-        limits: Tensor,
-        strategy: NoisyParallel,
-        logprobs: Tensor,
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: NoisyParallel
     ) -> list[Hypothesis]:
         """The sample that the teacher finds likeliest, with the teacher's score."""
         count = strategy.samples
         keys = sample_keys(texts, count, strategy.seed, self.device)
-        fertilities = parallel.sampled_fertilities(logprobs, keys).flatten(0, 1)
-        fertilities = parallel.limit_fertilities(fertilities, limits.repeat_interleave(count))
-        copies = Inputs("tokens", source.values.repeat_interleave(count, 0))
-        repeated = parallel.repeat_rows(encoded, count)
-        found = parallel.write_copies(self.fertility_model, copies, repeated, fertilities, self.hidden)
+        found = parallel.write_copies(self.fertility_model, source, limits, self.hidden, keys=keys).rows()
         tokens = [parallel.merge_repeats(row) if strategy.merge_repeats else row for row, _ in found]
-        scores = self._teacher_scores([text for text in texts for _ in range(count)], tokens, strategy)
-        best = parallel.likeliest(torch.tensor(scores).view(-1, count)).tolist()
+        scores = self._teacher_scores(texts, tokens, strategy)
+        best = likeliest(torch.tensor(scores).view(-1, count)).tolist()
         chosen = [number * count + own for number, own in enumerate(best)]
         return [Hypothesis(tokens[i], scores[i], found[i][1], True) for i in chosen]
 
     def _teacher_scores(self, texts: list[str], tokens: list[list[int]], strategy: NoisyParallel) -> list[float]:
-        """Σ log p / length^length_penalty of every translation; equal ones of a text are scored once."""
-        pairs = list(zip(texts, self.target.decode(tokens), strict=True))
+        """Σ log p / length^length_penalty of all translations of each text; equal ones are scored once."""
+        several = len(tokens) // len(texts)
+        pairs = [(number // several, target) for number, target in enumerate(self.target.decode(tokens))]
         different = list(dict.fromkeys(pairs))
-        teacher = self.teacher(strategy.teacher)
-        encoded = (
-            tokenizer.encode(list(side))
-            for tokenizer, side in zip((teacher.source, teacher.target), zip(*different, strict=True), strict=True)
-        )
-        logprobs = teacher.logprobs(*encoded)
-        scores = [sum(each) / len(each) ** strategy.length_penalty for each in logprobs]
+        scores = self.teacher(strategy.teacher).candidate_scores(texts, different, strategy.length_penalty)
         known = dict(zip(different, scores, strict=True))
         return [known[pair] for pair in pairs]
 
     def teacher(self, name: str) -> KnownTargets:
         """The run that scores samples; it stays in memory."""
-        known: dict[str, KnownTargets] = self.__dict__.setdefault("_teachers", {})
-        if name not in known:
-            known[name] = open_teacher(name, self.device)
-        return known[name]
+        if name not in self.teachers:
+            self.teachers[name] = open_teacher(name, self.device)
+        return self.teachers[name]
+
+    @cached_property
+    def teachers(self) -> dict[str, KnownTargets]:
+        """By the name of their runs."""
+        return {}
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """Copies by the likeliest fertilities that add up to the length."""
-        logprobs = parallel.fertility_logprobs(self.fertility_model, encoded)
-        fertilities, ends = best_fertilities(logprobs, lengths)
+        fertilities, ends = predict_copying(self.fertility_model, encoded).of_length(lengths)
         values, valid = copy_tokens(source.values, fertilities)
         if not values.size(1):
             values, valid = source.values[:, :1], torch.zeros_like(source.values[:, :1], dtype=torch.bool)
@@ -226,7 +214,9 @@ class FertilityPredictor(ParallelPredictor):
 class InfillPredictor(ParallelPredictor):
     """Masked tokens are filled in, repeatedly, for several lengths of the translation."""
 
-    validation_decode: Mapping[str, Any] = {"kind": "mask-predict", "nbest": 1, **NEUTRAL_SAMPLING}
+    validation_decode: Mapping[str, Any] = {
+        "kind": "mask-predict", "iterations": 4, "length_beam": 1, "nbest": 1, **NEUTRAL_SAMPLING
+    }  # fmt: skip
 
     @property
     def infill_model(self) -> InfillModel:
@@ -237,23 +227,18 @@ class InfillPredictor(ParallelPredictor):
         return strategy.length_beam
 
     def write(
-        self, source: Inputs, encoded: Encoded, texts: list[str], limits: Tensor, strategy: ParallelStrategy
+        self, source: tuple[Tensor, Tensor], texts: list[str], limits: Tensor, strategy: ParallelStrategy
     ) -> list[Hypothesis]:
         assert isinstance(strategy, MaskPredict)
-        model = self.infill_model
-        lengths = parallel.likeliest_lengths(model.length_logits(encoded), limits, strategy.length_beam)
-        rows, beam = lengths.shape
-        repeated, pad = parallel.repeat_rows(encoded, beam), self.target.pad
-        tokens, logprobs = parallel.mask_predict(
-            model, repeated, lengths.flatten(), strategy.iterations, pad, self.hidden
+        beam, penalty = strategy.length_beam, strategy.length_penalty
+        found = parallel.fill_in(
+            self.infill_model, source, limits, self.hidden, self.target.pad, beam, strategy.iterations
         )
-        totals = logprobs.double().sum(1).view(rows, beam)
-        best = parallel.likeliest(totals / lengths**strategy.length_penalty)
-        found = zip(best.tolist(), lengths.tolist(), totals.tolist(), tokens.view(rows, beam, -1).tolist(), strict=True)
-        return [
-            parallel.hypothesis(own[i][: length[i]], total[i], strategy.length_penalty, strategy.merge_repeats)
-            for i, length, total, own in found
-        ]
+        beam = len(found.lengths) // len(texts)  # fewer if there are fewer lengths
+        best = likeliest((found.logprobs / found.lengths**penalty).view(-1, beam)).tolist()
+        written = found.rows()
+        chosen = [written[number * beam + int(own)] for number, own in enumerate(best)]
+        return [parallel.hypothesis(*each, penalty, strategy.merge_repeats) for each in chosen]
 
     def known_inputs(self, source: Inputs, encoded: Encoded, lengths: Tensor) -> tuple[Inputs, Tensor]:
         """All tokens masked."""
@@ -271,9 +256,9 @@ class FertilityJob(TranslateJob):
 
     def make_objective(self) -> Objective:
         own, run = self.predictor, self.run
-        weight = run.data.teacher_weight
+        weight, smoothing, glancing = run.data.teacher_weight, run.train.smoothing, run.data.glancing
         if not weight:
-            return FertilityObjective(own.module, run.train.smoothing)
+            return FertilityObjective(own.module, smoothing, glancing)
         teacher = open_teacher(run.data.teacher, own.device, "data.teacher")
         for side, mine, theirs in (("source", own.source, teacher.source), ("target", own.target, teacher.target)):
             if vocabulary(mine) != vocabulary(theirs):
@@ -284,13 +269,17 @@ class FertilityJob(TranslateJob):
         judge, start = as_module(teacher.model), own.target.start
         contexts = [each for each in (own.context, teacher.context) if each is not None]
         longest = min(contexts) if contexts else None
-        return TaughtFertilityObjective(own.module, run.train.smoothing, judge, weight, start, longest)
+        return TaughtFertilityObjective(
+            own.module, run.train.smoothing, judge, weight, start, longest, run.data.glancing
+        )
 
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        sides = own.source, own.target, run.data, run.train, own.context
-        return FertilityDataset(self.splits["train"], *sides, run.model.max_fertility)
+        sides = self.splits["train"], own.source, own.target, run.data, run.train
+        if run.model.fertilities:
+            return FertilityDataset(*sides, own.context, run.model.max_fertility)
+        return EvenDataset(*sides, longest_target(run, own.context))
 
 
 class InfillJob(TranslateJob):
@@ -302,9 +291,14 @@ class InfillJob(TranslateJob):
     def make_dataset(self) -> PairDataset:
         own, run = self.predictor, self.run
         refuse_packed(run.data.packed, run.model.family)
-        longest = run.model.max_length + 1  # with END
-        context = longest if own.context is None else min(longest, own.context)
+        context = longest_target(run, own.context)
         return InfillDataset(self.splits["train"], own.source, own.target, run.data, run.train, context)
+
+
+def longest_target(run: Run, context: int | None) -> int:
+    """The most tokens of a target, with END, of a model that predicts lengths."""
+    longest: int = run.model.max_length + 1
+    return longest if context is None else min(longest, context)
 
 
 def refuse_packed(packed: bool, name: str) -> None:

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from .. import run_folder
 from ..config.run import Run, load_config
 from ..errors import UserError
+from ..families.protocols import as_module
 from ..training.checkpoint import load_model
 from .known_targets import KnownTargets
 from .task import spec_of
@@ -36,3 +38,16 @@ def open_teacher(name: str, device: torch.device, key: str = "decode.teacher") -
         load_model(predictor.model, folder / "model.safetensors")
     assert isinstance(predictor, KnownTargets)
     return predictor
+
+
+@torch.no_grad()
+def copy_teacher_weights(name: str, model: nn.Module) -> str:
+    """Copy the weights of the run data.teacher that fit, by name and shape, and say how many."""
+    own, theirs = (
+        model.state_dict(),
+        as_module(open_teacher(name, torch.device("cpu"), "data.teacher").model).state_dict(),
+    )
+    fitting = [key for key, tensor in own.items() if key in theirs and theirs[key].shape == tensor.shape]
+    for key in fitting if not any(tensor.is_meta for tensor in own.values()) else ():
+        own[key].copy_(theirs[key])
+    return f"{len(fitting)} of {len(own)} weights begin with those of {name}"

@@ -52,7 +52,7 @@ from .predictor import Predictor
 from .records import translation_record
 from .requests import TranslateRequest, TranslateResult
 from .task import TEXT, Task, spec_of
-from .teacher import teacher_config
+from .teacher import copy_teacher_weights, teacher_config
 from .texts import as_texts
 from .translations import (
     OWN_SETTINGS,
@@ -215,8 +215,8 @@ class TranslateJob(TrainingJob):
     bleu_signature = ""
     for_fertilities = False  # its objective needs word alignments, and a teacher may fine-tune it
 
-    def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples]) -> None:
-        self.predictor, self.run, self.splits = predictor, predictor.run, splits
+    def __init__(self, predictor: TranslatePredictor, splits: dict[str, Examples], facts: Sequence[str] = ()) -> None:
+        self.predictor, self.run, self.splits, self.facts = predictor, predictor.run, splits, list(facts)
         source, target, run = predictor.source, predictor.target, self.run
         self._refuse_unused_settings()
         self.objective = self.make_objective()
@@ -232,7 +232,7 @@ class TranslateJob(TrainingJob):
             self.bleu_signature = signature("bleu", references, self.tokenization)
 
     def _refuse_unused_settings(self) -> None:
-        for name in () if self.for_fertilities else ("links", "teacher_weight"):
+        for name in () if self.for_fertilities else ("links", "teacher_weight", "glancing"):
             if value := getattr(self.run.data, name, None):
                 family = self.run.model.family
                 raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
@@ -245,9 +245,8 @@ class TranslateJob(TrainingJob):
         return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
 
     def describe_data(self) -> list[str]:
-        return super().describe_data() + (
-            [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
-        )
+        signed = [f"valid: bleu signature {self.bleu_signature}"] if self.bleu_signature else []
+        return super().describe_data() + signed + self.facts
 
     def validate(self) -> dict[str, float]:
         if "valid" not in self.splits:
@@ -279,7 +278,9 @@ def prepare(
     if source is None or target is None:
         source, target = _taught_tokenizers(run) or _train_tokenizers(run, splits["train"])
     run = with_vocab(run, source, target)
-    return job(kind(run, build_model(run), source, target, device), splits)
+    model = build_model(run)
+    note = _begin_as_teacher(run, model)
+    return job(kind(run, model, source, target, device), splits, [note] if note else [])
 
 
 def restore(
@@ -322,6 +323,15 @@ def data_split(run: Run, split: str, sides: Sides | None = None) -> Examples:
     read = lambda files: open_pairs(files, data, references=split != "train", links=links)  # noqa: E731
     embedded = lambda: make_dates(data.locales, data.examples, seed=1)[split]  # noqa: E731
     return open_split(run, split, sides, read, embedded, "test.en,test.de")
+
+
+def _begin_as_teacher(run: Run, model: Seq2SeqModel) -> str | None:
+    """Give the model the weights of its teacher, if data.teacher_init is true, and say so."""
+    if not getattr(run.data, "teacher_init", False):
+        return None
+    if run.start:
+        raise UserError(f"data.teacher_init is true, but the weights are those of start={run.start}; leave out one")
+    return copy_teacher_weights(run.data.teacher, as_module(model))
 
 
 def _taught_tokenizers(run: Run) -> tuple[Tokenizer, Tokenizer] | None:

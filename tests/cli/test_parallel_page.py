@@ -35,12 +35,12 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(curves, "draw", lambda folder: None)
     write_data()
-    assert len(COMMANDS) == 12
+    assert len(COMMANDS) == 15
     for command in COMMANDS:
         arguments = shlex.split(command)[1:]
         kept = arguments.pop() if ">" in arguments else None
         arguments = [each for each in arguments if each != ">"]
-        if arguments[0] == "train":
+        if arguments[0] == "train" and "--resume" not in arguments:
             started = any(each.startswith("start=") for each in arguments)
             arguments += [*FEW, *([] if started else SMALL), "device=cpu"]
         assert main(arguments) == 0, (command, capsys.readouterr().err)

@@ -109,6 +109,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "additive": {"attention": {"kind": "additive"}, "prenorm": True, "norm": {"kind": "rms"}},
         "learned": {"positions": {"kind": "learned", "tokens": 64}, "positional": False, "feed": {"kind": "gated"}},
         "untied": {"tied": False, "target_vocab": 61, "decoder_layers": 1, "max_fertility": 3},
+        "even": {"fertilities": False, "max_length": 30},
     },
     "cmlm": {
         "paper": {},

@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import small
 from helpers.families import case_subject
 from helpers.inputs import inputs
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import regard
 from regard.config.run import family_of
 from regard.data.batch import Batch
 from regard.data.collate import collate_pairs
-from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, search
+from regard.decode import SamplingSettings, SearchSettings, Suppress, TopK, fixed_shapes, search
 from regard.parts import FeedForward, Layer, Mask, Residual, SoftmaxKernel, Stack, slots
 from regard.parts.inputs import Inputs
 from regard.processors.image import ImageProcessor
@@ -490,3 +492,22 @@ def test_whisper_equals_cpu(kind, tmp_path, monkeypatch):
         results = model.predict_requests(model.requests(sounds, kind=kind, temperatures=[0.0], details=True))
         found.append([[each.tokens for each in result.segments] for result in results])
     assert found[0] == found[1] and made and sum(map(len, found[0])) > 4
+
+
+@pytest.mark.parametrize("kind", ["argmax", "average", "npd", "mask-predict"])
+def test_graphed_parallel_decoding_equals_eager(kind, tmp_path):
+    """Texts of several lengths, each three times: eager, captured, replayed; and those of a CPU."""
+    family = "cmlm" if kind == "mask-predict" else "nat"
+    device = {"device": "cuda"}
+    teacher = small.train_translator(tmp_path / "teacher", 3, pairs=60)
+    plain = kind if family == "cmlm" else "argmax"
+    run = small.train_translator(tmp_path / "run", 30, pairs=60, model__family=family, decode__kind=plain)
+    own = {"kind": kind} | ({"samples": 5, "teacher": str(teacher)} if kind == "npd" else {})
+    texts = ["the cat sleeps.", "a dog", "one two three four five six seven"]
+    wanted = [regard.load(run, {"device": "cpu"}).predict(text, **own) for text in texts]
+    predictor = regard.load(run, device)
+    for _ in range(3):
+        assert [predictor.predict(text, **own) for text in texts] == wanted
+    captured = [call for call in fixed_shapes.GRAPHS[predictor.model].values() if call is not None]
+    assert len(captured) >= 2
+    assert predictor.predict(texts, **own) == wanted

@@ -22,7 +22,7 @@ def test_check_family(name: str) -> None:
 def test_padding_changes_no_fertility_and_no_length(case: Case) -> None:
     subject = case_subject(case)
     model, examples = subject.module, subject.sample(9, 4)
-    by_token = case[0] == "nat"
+    by_token = getattr(subject.config, "fertilities", False)
     predict = model.fertility_logits if by_token else model.length_logits
     classes = subject.config.max_fertility if by_token else subject.config.max_length
     together = predict(model.encode(subject.probe.batch(examples, fill=7)))

@@ -14,9 +14,10 @@ from regard import api
 from regard.alignment.fertility import choose_by_links, fertilities
 from regard.data.collate import pad_tokens
 from regard.decode import parallel
+from regard.decode.copies import TokenCopying, likeliest_lengths, limit_fertilities
 from regard.decode.strategies import Argmax, Average, MaskPredict, NoisyParallel
 from regard.errors import UserError
-from regard.parts import Inputs
+from regard.parts import Encoded, Inputs
 from regard.parts.fertility import best_fertilities, copy_tokens
 from regard.tasks.parallel_data import FertilityDataset, InfillDataset
 from regard.tasks.parallel_objectives import FertilityObjective, TaughtFertilityObjective
@@ -65,7 +66,7 @@ def test_copies_follow_fertilities() -> None:
     values, valid = copy_tokens(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[2, 0, 1], [0, 1, 0]]))
     assert [row[keep].tolist() for row, keep in zip(values, valid, strict=True)] == [[5, 5, 7], [9]]
     assert copy_tokens(torch.tensor([[5, 6]]), torch.tensor([[0, 0]]))[0].shape == (1, 0)
-    limited = parallel.limit_fertilities(torch.tensor([[2, 0, 3], [1, 1, 1]]), torch.tensor([3, 9]))
+    limited = limit_fertilities(torch.tensor([[2, 0, 3], [1, 1, 1]]), torch.tensor([3, 9]))
     assert limited.tolist() == [[2, 0, 1], [1, 1, 1]]
 
 
@@ -87,14 +88,14 @@ def test_links_of_words_become_choices_of_tokens() -> None:
 
 
 def test_mean_and_sampled_fertilities() -> None:
-    logprobs = torch.tensor([[[0.5, 0.0, 0.5], [0.05, 0.05, 0.9]]]).log()
-    assert parallel.mean_fertilities(logprobs).tolist() == [[1, 2]]
-    assert parallel.likeliest_fertilities(logprobs).tolist() == [[0, 2]]
+    copying = TokenCopying(torch.tensor([[[0.5, 0.0, 0.5], [0.05, 0.05, 0.9]]]).log(), None)
+    assert copying.mean().tolist() == [[1, 2]]
+    assert copying.likeliest().tolist() == [[0, 2]]
     keys = torch.arange(4000)[None]
-    drawn = parallel.sampled_fertilities(logprobs, keys)[0]
+    drawn = copying.several(keys)[0]
     assert drawn[0].tolist() == [0, 2] and drawn[1:, 0].float().mean() == pytest.approx(1.0, abs=0.06)
     assert (drawn[1:, 1] == 2).float().mean() == pytest.approx(0.9, abs=0.03)
-    assert torch.equal(parallel.sampled_fertilities(logprobs, keys[:, :7])[0], drawn[:7])
+    assert torch.equal(copying.several(keys[:, :7])[0], drawn[:7])
 
 
 # --- training data ---------------------------------------------------------------------------------------------------
@@ -239,9 +240,8 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
     ids = [*predictor.source.encode([TEXTS[0]])[0], predictor.source.end]
     encoded = model.encode(Inputs("tokens", torch.tensor([ids])))
     lengths = torch.tensor([3, 7])
-    tokens, logprobs = parallel.mask_predict(
-        model, parallel.repeat_rows(encoded, 2), lengths, iterations, pad, predictor.hidden
-    )
+    twice = Encoded(encoded.states.repeat_interleave(2, 0), None)
+    tokens, logprobs = parallel.mask_predict(model, twice, lengths, iterations, pad, predictor.hidden, 7)
     for row, length in enumerate(lengths.tolist()):
         own, scores = [pad] * length, [0.0] * length
         for iteration in range(iterations):
@@ -260,7 +260,7 @@ def test_mask_predict_equals_a_plain_loop(cmlm: Path) -> None:
 
 def test_lengths_are_within_their_limit() -> None:
     logits = torch.tensor([[9.0, 1.0, 3.0, 2.0, 8.0], [0.0, 1.0, 2.0, 3.0, 4.0]])
-    assert parallel.likeliest_lengths(logits, torch.tensor([3, 1]), 3).tolist() == [[2, 3, 1], [1, 1, 1]]
+    assert likeliest_lengths(logits, torch.tensor([3, 1]), 3).tolist() == [[2, 3, 1], [1, 1, 1]]
 
 
 def test_repeated_tokens_are_merged() -> None:
@@ -450,14 +450,14 @@ def test_the_policy_gradient_prefers_better_fertilities() -> None:
     optimizer = torch.optim.SGD([logits], 0.05)
     torch.manual_seed(1)
     for _ in range(200):
-        logprobs = logits.log_softmax(-1)
-        sampled = parallel.random_fertilities(logprobs)
-        divergence, baseline = sampled.sum(1).float(), parallel.mean_fertilities(logprobs).sum(1).float()
-        loss = ((divergence - baseline) * logprobs.gather(-1, sampled[..., None])[..., 0].sum(1)).sum()
+        copying = TokenCopying(logits, None)
+        sampled, chosen = copying.random()
+        divergence, baseline = sampled.sum(1).float(), copying.mean().sum(1).float()
+        loss = ((divergence - baseline) * chosen).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert parallel.mean_fertilities(logits.log_softmax(-1)).sum() <= 1
+    assert TokenCopying(logits, None).mean().sum() <= 1
 
 
 def job_batches(student: Any) -> Any:

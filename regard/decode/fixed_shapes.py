@@ -1,0 +1,80 @@
+"""Functions of tensors, replayed as CUDA graphs. Texts are padded to few lengths, so that few graphs serve them all."""
+
+from collections.abc import Callable, Hashable, MutableMapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from .cuda_graph import weight_versions
+
+Tensors: TypeAlias = tuple[Tensor, ...]
+MAX_GRAPHS = 48  # per model
+MAX_TOKENS = 8192  # of a call: computing more takes longer than launching it, and a graph keeps its memory
+
+
+def bucket(size: int, device: torch.device) -> int:
+    """The width to which rows of `size` tokens are padded: a multiple of 8, 32 or 128; on a CPU the size."""
+    if device.type == "cpu":
+        return size
+    step = 8 if size <= 64 else 32 if size <= 256 else 128
+    return max(-(-size // step), 1) * step
+
+
+@dataclass(frozen=True)
+class FixedCall:
+    """A captured call: it reads `inputs` and writes `outputs`, at fixed addresses."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Tensors
+    outputs: Tensors
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        torch._foreach_copy_(list(self.inputs), list(inputs))
+        self.graph.replay()
+        return tuple(each.clone() for each in self.outputs)
+
+
+GRAPHS: MutableMapping[nn.Module, dict[Hashable, FixedCall | None]] = WeakKeyDictionary()
+
+
+def call_fixed(model: nn.Module, name: Hashable, function: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
+    """function(*inputs), which must neither depend on other tensors than the model's nor wait for the device.
+
+    On a GPU, the first call of a name with these shapes runs eagerly; the second is captured, and later ones are
+    replayed. `name` has all that the function depends on besides the inputs.
+    """
+    first = inputs[0]
+    if not first.is_cuda or torch.is_autocast_enabled("cuda") or first.numel() > MAX_TOKENS:
+        return function(*inputs)
+    graphs = GRAPHS.setdefault(model, {})
+    key = name, *((each.shape, each.dtype) for each in inputs), weight_versions(model)
+    if key not in graphs:  # libraries select their kernels in the first call
+        found = function(*inputs)
+        _keep(graphs, key, None)
+        return found
+    call = graphs.pop(key, None) or capture(function, inputs)  # removed, so that no other thread uses it meanwhile
+    found = call(inputs)
+    _keep(graphs, key, call)
+    return found
+
+
+def capture(function: Callable[..., Tensors], inputs: Tensors) -> FixedCall:
+    """Capture a call. It computes nothing."""
+    own = tuple(each.clone() for each in inputs)
+    graph, main, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        graph.capture_begin(capture_error_mode="thread_local")  # other threads may predict
+        outputs = function(*own)
+        graph.capture_end()
+    main.wait_stream(side)
+    return FixedCall(graph, own, outputs)
+
+
+def _keep(graphs: dict[Hashable, FixedCall | None], key: Hashable, call: FixedCall | None) -> None:
+    graphs[key] = call
+    for old in list(graphs)[:-MAX_GRAPHS]:
+        graphs.pop(old, None)  # another thread may have taken it

@@ -1,0 +1,269 @@
+"""Recipes of several stages: trainings, distillation and word alignment, each from the results of earlier ones.
+
+Every stage writes a folder or a file of its own in the output folder, which appears complete or can be continued. So
+a pipeline that was killed continues with the stage that it was in. The settings of all stages are checked first.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from . import recipes, run_folder
+from .alignment.links import format_pharaoh
+from .config import run as config
+from .config.merge import flatten
+from .config.run import Run, change_settings
+from .config.schema import Base
+from .data.text_lines import TextLines
+from .errors import UserError
+from .files import atomic_write, read_json, write_json
+from .pretrained import read_settings
+from .training.launch import check_free
+from .training.lock import RunLock
+
+FILE = "stages.json"  # in the output folder: what it was started with, and the stages that are done
+KINDS = "train", "distill", "align"
+Report = Callable[[str], None]
+
+
+class Stage(Base):
+    """One of `train` (a recipe), `distill` (a stage that is a run) and `align` (a stage that has targets)."""
+
+    name: str
+    train: str = ""
+    distill: str = ""
+    align: str = ""
+    targets: str = ""  # train: the stage whose lines replace the targets of data.train
+    links: str = ""  # train: the stage that is data.links
+    teacher: str = ""  # train: the stage that is data.teacher
+    start: str = ""  # train: the stage that is `start`
+    settings: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "Stage":
+        if len([name for name in KINDS if getattr(self, name)]) != 1:
+            raise ValueError(f"stage {self.name} needs one of train, distill and align")
+        return self
+
+    @property
+    def earlier(self) -> dict[str, str]:
+        """The earlier stages that it uses, by the key that names them."""
+        keys = ("distill", "align", "targets", "links", "teacher", "start")
+        return {key: name for key in keys if (name := getattr(self, key))}
+
+
+def has_stages(recipe: str | None, out: Path | None, resume: bool) -> bool:
+    """True if the recipe, or the folder to resume, has several stages."""
+    if recipe is None:
+        return resume and out is not None and (out / FILE).is_file()
+    if recipe in recipes.stage_names():
+        return True
+    return recipe.endswith(".toml") and Path(recipe).is_file() and "stages" in recipes.load(Path(recipe))
+
+
+def read_stages(recipe: str) -> list[Stage]:
+    values = recipes.load(recipes.locate_stages(recipe))
+    if others := values.keys() - {"stages"}:
+        raise UserError(f"recipe {recipe} has stages and also {sorted(others)[0]}; move it to settings of a stage")
+    try:
+        stages = [Stage.model_validate(each) for each in values["stages"]]
+    except (ValidationError, TypeError) as error:
+        first = (
+            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else error
+        )
+        raise UserError(f"the stages of recipe {recipe} are not valid, {first}; correct the file") from error
+    known: list[str] = []
+    for stage in stages:
+        for key, name in stage.earlier.items():
+            if name not in known:
+                raise UserError(f"stage {stage.name} has {key}={name}, which is not an earlier stage; correct {recipe}")
+        if stage.name in known:
+            raise UserError(f"recipe {recipe} has two stages {stage.name}; rename one")
+        known.append(stage.name)
+    return stages
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage with its resolved settings."""
+
+    stage: Stage
+    changes: dict[str, Any]  # by dotted key
+    run: Run | None  # of a training
+
+
+def plan(recipe: str, changes: Mapping[str, Any], out: Path) -> list[Planned]:
+    """All stages with their settings; the mistakes in all of them are reported together."""
+    stages, given = read_stages(recipe), dict(flatten(changes))
+    names = [stage.name for stage in stages]
+    shared = {key: value for key, value in given.items() if key.partition(".")[0] not in names}
+    if not shared.get("data.train"):
+        raise UserError(f"recipe {recipe} needs data.train, two files of lines; give data.train=SOURCE,TARGET")
+    planned: dict[str, Planned] = {}
+    mistakes: list[str] = []
+    for stage in stages:
+        prefix = f"{stage.name}."
+        own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+        try:
+            planned[stage.name] = _plan_stage(stage, shared, own, out, planned)
+        except UserError as error:
+            mistakes.append(f"stage {stage.name}: {error}")
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return list(planned.values())
+
+
+def _plan_stage(
+    stage: Stage, shared: Mapping[str, Any], own: Mapping[str, Any], out: Path, planned: Mapping[str, Planned]
+) -> Planned:
+    from . import api
+
+    settings = dict(flatten(stage.settings))
+    if missing := [name for name in stage.earlier.values() if name not in planned]:
+        raise UserError(f"{missing[0]} has mistakes")
+    if stage.distill:
+        teacher = planned[stage.distill].run
+        if teacher is None:
+            raise UserError(f"distill is {stage.distill}, which is not a training; name one that is")
+        device = {key: shared[key] for key in ("device", "precision") if key in shared}
+        changes = {**device, **settings, **own}
+        change_settings(teacher, changes)
+        return Planned(stage, changes, None)
+    if stage.align:
+        changes = {**settings, **own}
+        if unknown := changes.keys() - {"symmetrize", "iterations"}:
+            raise UserError(f"{sorted(unknown)[0]} is not a setting of align; expected symmetrize or iterations")
+        api.open_aligner(None, changes.get("symmetrize", "grow-diag-final-and"), int(changes.get("iterations", 5)))
+        return Planned(stage, changes, None)
+    changes = {**settings, **shared, **own, **_paths(stage, shared["data.train"], out)}
+    changes = {
+        key: value for key, value in changes.items() if not (stage.start and key.startswith(("model.", "tokenizer.")))
+    }
+
+    def read_start(start: str) -> Mapping[str, Any]:
+        known = planned[stage.start].run
+        if known is None or run_folder.is_run(Path(start)):
+            return read_settings(start)
+        return dict(flatten({name: known.dump()[name] for name in ("model", "tokenizer")}))
+
+    return Planned(stage, changes, config.resolve(stage.train, changes, read_start=read_start).run)
+
+
+def _paths(stage: Stage, train: Any, out: Path) -> dict[str, Any]:
+    """The settings that name the results of earlier stages."""
+    keys = {"links": "data.links", "teacher": "data.teacher", "start": "start"}
+    found: dict[str, Any] = {keys[key]: str(out / name) for key, name in stage.earlier.items() if key in keys}
+    if stage.targets:
+        found["data.train"] = (sources_of(train), (str(out / stage.targets),))
+    return found
+
+
+def sources_of(train: Any) -> tuple[str, ...]:
+    """The files of the sources of data.train."""
+    sides = config.parse_sides(train) if isinstance(train, str) else train
+    if len(sides) != 2:
+        raise UserError(f"data.train has {len(sides)} sides; stages need two files of lines, SOURCE,TARGET")
+    side = sides[0]
+    return (side,) if isinstance(side, str) else tuple(side)
+
+
+def show(recipe: str, changes: Mapping[str, Any], out: Path) -> str:
+    """The settings of all stages, as TOML."""
+    lines = []
+    for each in plan(recipe, changes, out):
+        lines.append(f"# stage {each.stage.name}")
+        lines += [config.ResolvedRun(each.run, _origins(each.run)).show()] if each.run else [f"# {each.changes}"]
+    return "\n".join(lines)
+
+
+def _origins(run: Run) -> dict[str, str]:
+    return {key: "stage" for key, _ in flatten(run.dump())}
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+def run_stages(
+    recipe: str | None, changes: Mapping[str, Any], *, out: Path, resume: bool, report: Report, progress: bool = False
+) -> int:
+    """Run all stages that are not done; return the signal that stopped a training, or 0."""
+    recipe, given = _begin(recipe, dict(flatten(changes)), out, resume)
+    stages = plan(recipe, given, out)
+    with RunLock(out):
+        if not (out / FILE).is_file():
+            write_json(out / FILE, {"recipe": recipe, "settings": _plain(given), "done": []})
+        done = list(read_json(out / FILE)["done"])
+        for number, each in enumerate(stages, 1):
+            name = each.stage.name
+            if name in done:
+                report(f"stage {number} of {len(stages)}, {name}: done already")
+                continue
+            report(f"stage {number} of {len(stages)}, {name}: {_describe(each.stage)}")
+            if signal := _run_stage(each, given, out, report, progress):
+                return signal
+            done.append(name)
+            write_json(out / FILE, {"recipe": recipe, "settings": _plain(given), "done": done})
+    return 0
+
+
+def _begin(recipe: str | None, given: dict[str, Any], out: Path, resume: bool) -> tuple[str, dict[str, Any]]:
+    """The recipe and the settings of the pipeline in `out`, which is created unless it is resumed."""
+    if not resume:
+        assert recipe is not None
+        if (out / FILE).is_file():
+            raise UserError(f"{out} already holds stages; add --resume to continue them, or choose another --out")
+        check_free(out)
+        plan(recipe, given, out)  # a mistake leaves nothing behind
+        out.mkdir(parents=True, exist_ok=True)
+        return recipe, given
+    if not (out / FILE).is_file():
+        raise UserError(f"{out} holds no stages to resume; leave out --resume to start")
+    about = read_json(out / FILE)
+    if recipe not in (None, about["recipe"]) or given and _plain(given) != about["settings"]:
+        raise UserError(f"{out} was started with another recipe or other settings; resume it without any")
+    return about["recipe"], about["settings"]
+
+
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as JSON has them."""
+    return {key: [list(side) for side in each] if isinstance(each, tuple) else each for key, each in given.items()}
+
+
+def _describe(stage: Stage) -> str:
+    if stage.train:
+        return f"training of recipe {stage.train}"
+    return f"translations of {stage.distill}" if stage.distill else f"word alignment of {stage.align}"
+
+
+def _run_stage(each: Planned, given: Mapping[str, Any], out: Path, report: Report, progress: bool) -> int:
+    from . import api
+
+    stage, place = each.stage, out / each.stage.name
+    if stage.train:
+        begun = run_folder.is_run(place)
+        recipe, changes = (None, {}) if begun else (stage.train, each.changes)
+        return api.run_training(recipe, changes, out=place, resume=begun, progress=progress).outcome.signal
+    if place.exists():  # the process ended between writing it and noting that it is done
+        return 0
+    sources = sources_of(given["data.train"])
+    if stage.distill:
+        api.distill(out / stage.distill, each.changes, out=place, data=(sources,), report=report)
+        return 0
+    texts, targets = TextLines(sources, "refuse"), TextLines((str(out / stage.align),), "refuse")
+    align = api.open_aligner(
+        None, each.changes.get("symmetrize", "grow-diag-final-and"), int(each.changes.get("iterations", 5)), report
+    )
+    with atomic_write(place) as draft, open(draft, "w", encoding="utf-8") as file:
+        pairs = zip(_every(texts), _every(targets), strict=True)
+        file.writelines(f"{format_pharaoh(links)}\n" for links in align(pairs))
+    return 0
+
+
+def _every(lines: TextLines) -> Any:
+    return (lines[i] for i in range(len(lines)))
