@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..files import JsonObject, path_name
 from ..formats.hub import SCHEME
 from ..look import CrossAttentionView, SelfAttentionView
+from ..look.states import Layers
 from ..parts.layer import smallest_context
 from ..pretrained import Pretrained
 from ..processors.base import Processor
@@ -242,6 +243,14 @@ class AdapterSwitch(AnyPredictor):
 
     def look(self, text: str, target: str | None = None) -> CrossAttentionView | SelfAttentionView:
         return self.selected.look(text, target)
+
+    def states(self, x: Any, layers: Layers = None) -> Any:
+        """The hidden states of the selected predictor."""
+        return self.selected.states(x, layers)
+
+    def save(self, folder: AnyPath) -> Path:
+        """Save the selected predictor."""
+        return self.selected.save(folder)
 
     def evaluate_with_outputs(self, sides: Sides | None = None) -> tuple[Metrics, list[str] | None, object]:
         return self.selected.evaluate_with_outputs(sides)

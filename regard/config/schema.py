@@ -252,6 +252,10 @@ class Train(Base):
     patience: Count = 0  # evaluations without improvement before stopping; 0: never stop early
     log_every: Positive = 20
     tensorboard: bool = True
+    freeze: Strings = ()  # patterns of parameters that are not trained, such as encoder.layers.0.*
+    rates: Strings = ()  # factors of the learning rate, such as encoder.*:0.1
+    own_loss: str = ""  # the name of the Python function that computes the loss; regard.train(loss=…) sets it
+    own_metrics: Strings = ()  # names of metrics that Python functions compute; -name: lower is better
 
     @model_validator(mode="after")
     def _check_schedule(self) -> "Train":

@@ -214,7 +214,7 @@ if TYPE_CHECKING:
     def _check_causal(model: lm.Model | gpt.Model | xl.Model | generic.CausalLM) -> CausalModel:
         return model
 
-    def _check_labels(model: bert.Model | vit.Model | generic.Classifier) -> LabelModel:
+    def _check_labels(model: bert.Model | vit.Model | generic.RowClassifier) -> LabelModel:
         return model
 
     def _check_masked(model: bert.Model) -> MaskedModel:

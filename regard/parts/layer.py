@@ -16,6 +16,7 @@ from .feed import FeedForward
 from .masks import Mask
 from .mixer import SequenceMixer
 from .positions import Positions, PositionTerms
+from .recording import current_state_recorder
 
 
 class Residual(nn.Module):
@@ -178,6 +179,8 @@ class Stack(nn.Module):
         for last in self.layer_outputs(x, mask, cross, cache, position_terms):  # noqa: B007
             pass
         out: Tensor = self.norm(last)
+        if record := current_state_recorder():
+            record(self, len(self.layers), out)
         return out
 
     def _supports_unpadded(self) -> bool:
@@ -200,8 +203,13 @@ class Stack(nn.Module):
             cross = cache.cross
         if cross is not None:
             cross = replace(cross, mask=cross.mask.memoized())
+        record = current_state_recorder()
+        if record:
+            record(self, 0, x)
         for i, layer in enumerate(self.layers):
             x = layer(x, masks[i], terms[i], cache.layers[i] if cache is not None else None, cross, i)
+            if record:
+                record(self, i + 1, x)
             yield x
 
     def _masks_and_terms(

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..families.protocols import LabelModel, as_module
 from ..look import SelfAttentionView
 from ..metrics.labels import label_metrics, paired_bootstrap
-from ..parts import Encoded
+from ..parts import Encoded, Inputs
 from ..parts.pooling import pool
 from ..processors.base import Processor
 from ..processors.fields import Fields
@@ -124,6 +124,10 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         values = [float(row[number]) for row, number in zip(self.label_logprobs(images), ids, strict=True)]
         require_finite(values)
         return [{"score": value} for value in values] if details else values
+
+    def state_inputs(self, items: Iterable[RawImage]) -> list[Inputs]:
+        """The pixels of each image."""
+        return [self.image.collate([array]) for array in self.image.encode_all([*items])]
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         raise UserError("the attention over images cannot be drawn yet; use regard.look.record_attention in Python")

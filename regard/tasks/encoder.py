@@ -90,8 +90,14 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         pieces = self.tokenizer.pieces(row.tolist())
         return SelfAttentionView(pieces, {path: weights[0].cpu() for path, weights in maps.items()})
 
+    def state_inputs(self, items: Iterable[Any]) -> list[Inputs]:
+        """Each text between START and END; longer texts are cut with a warning."""
+        texts = [each if isinstance(each, str) else " ".join(each) for each in items]
+        return [Inputs("tokens", torch.tensor(row)[None].long()) for row in self.encode_with_warning(as_texts(texts))]
+
     @property
     def processors(self) -> dict[str, Processor]:
+        """The tokenizer."""
         return {"text": TextProcessor(self.tokenizer)}
 
     # --- internals ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -134,6 +134,17 @@ class LanguagePredictor(PromptGeneration, Predictor[str, LanguageRequest, Langua
             {"score": total, "pieces": [*self.tokenizer.pieces(each), END], "logprobs": values}
             for total, each, values in zip(totals, ids, found, strict=True)
         ]
+
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """START and the tokens of each text."""
+        rows = [[self.start_token, *ids] for ids in self.encode_texts(as_texts(items))]
+        for row in rows:
+            self.refuse_long(len(row), "a text")
+        return [Inputs("tokens", torch.tensor([row])) for row in rows]
+
+    def read_inputs(self, inputs: Inputs) -> object:
+        """Run the decoder."""
+        return cast(CausalModel, self.model).decode(inputs)
 
     def look(self, text: str, target: str | None = None) -> SelfAttentionView:
         """The attention weights of every layer while the model reads `text` followed by `target`."""

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..decode.strategies import BestPath, DecodeStrategy, ParallelStrategy
 from ..decode.token_rules import TokenRules
+from ..html import html_table
 
 Strategy: TypeAlias = Annotated[DecodeStrategy, Field(discriminator="kind")]
 TranslateStrategy: TypeAlias = Annotated[DecodeStrategy | ParallelStrategy, Field(discriminator="kind")]
@@ -29,6 +30,10 @@ class Result:
     """The fields of every result."""
 
     notices: tuple[str, ...] = ()  # sentences for the user, such as that a text was cut
+
+    def _repr_html_(self) -> str:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return html_table(type(self).__name__, {name: each for name, each in values.items() if each not in (None, ())})
 
 
 # --- texts from texts ------------------------------------------------------------------------------------------------

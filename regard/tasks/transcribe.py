@@ -24,6 +24,7 @@ from ..families.protocols import SpeechModel, as_module
 from ..look import CrossAttentionView
 from ..metrics.labels import BootstrapResult
 from ..metrics.speech import paired_bootstrap, speech_metrics
+from ..parts import Inputs
 from ..processors.audio import AudioProcessor
 from ..processors.base import Array, Processor
 from ..processors.filterbank import FilterbankProcessor, with_statistics
@@ -152,6 +153,10 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
             {"score": total, "pieces": [*self.target.pieces(row), "■"], "logprobs": each}
             for total, row, each in zip(totals, ids, logprobs, strict=True)
         ]
+
+    def state_inputs(self, items: Iterable[RawSound]) -> list[Inputs]:
+        """The frames of each recording."""
+        return [self.sound.collate([self.encode_known(sound)]) for sound in items]
 
     def look(self, text: RawSound, target: str | None = None) -> CrossAttentionView:
         """The attention weights while the model reads a recording and writes `target`, or its own transcript."""

@@ -24,6 +24,7 @@ from ..families.protocols import Seq2SeqModel, as_module
 from ..metrics.labels import BootstrapResult
 from ..metrics.text import paired_bootstrap, signature, text_metrics
 from ..metrics.tokenization import Tokenization, choose_tokenization
+from ..parts import Inputs
 from ..processors.base import Processor
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
@@ -97,6 +98,10 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
         return data_split(run, split, sides)
 
     # --- public methods ----------------------------------------------------------------------------------------
+
+    def state_inputs(self, items: Iterable[str]) -> list[Inputs]:
+        """The tokens of each source and END."""
+        return [each.inputs for each in self.sources(as_texts(items))]
 
     def requests(self, items: Iterable[str], details: bool = False, **decode: object) -> list[TranslateRequest]:
         """`prefix`, `include` and `exclude` may be lists with one entry per text."""
