@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import UserError
 from ..files import json_line
+from ..progress import track
+from .arguments import QUIET
 from .inputs import Source, chunks
 from .records import Record, merge_record
 
@@ -82,15 +84,24 @@ def printed_facts() -> Iterator[None]:
         log.setLevel(level)
 
 
+def print_fact(text: str) -> None:
+    """Print a line for people to stderr, unless --quiet is given."""
+    if not QUIET.get():
+        print(f"regard: {text}", file=sys.stderr)
+
+
 class FactPrinter(logging.Handler):
+    """Prints facts about data to stderr."""
+
     def __init__(self) -> None:
         super().__init__()
         self.seen = set[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print the message, once and unless --quiet is given."""
         if (message := record.getMessage()) not in self.seen:
             self.seen.add(message)
-            print(f"regard: {message}", file=sys.stderr)
+            print_fact(message)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------
@@ -121,7 +132,7 @@ def print_predictions(predictor: "AnyPredictor", sources: Iterable[Source], deta
     if isinstance(predictor, FileItems):
         print_files(predictor, sources, details or predictor.prints_records)
         return
-    for chunk in chunks(sources):
+    for chunk in track(chunks(sources), "predicted", size=len):
         predictions = predictor.predict([entry.item for entry in chunk], details)
         for entry, prediction in zip(chunk, predictions, strict=True):
             if details and entry.record is not None:

@@ -17,6 +17,7 @@ from ..files import atomic_write
 from ..parts.layer import smallest_context
 from ..processors.external import MarianTokenizer
 from ..processors.text import TextProcessor
+from ..progress import stage
 from ..run_folder import is_run, read_run, write_run
 from . import ctranslate2, peft
 from .huggingface import (
@@ -144,10 +145,12 @@ def convert(
         if merge:
             report["merged"] = merge_lora(predictor)
         metrics = predictor.evaluate(data) if data is not None else {}
+        stage(f"writing {to or 'the run'}")
         if to is None or exporter is None:
             copy_run(path, predictor, draft, average, merge)
         else:
             exporter.write(predictor, draft, precision)
+            stage(f"comparing it with {path}")
             report["checked"] = exporter.check(predictor, draft, precision)
             readme = model_card(predictor, path, out.name, LIBRARIES[to], exporter, metrics, average)
             (draft / "README.md").write_text(readme, encoding="utf-8")

@@ -125,7 +125,7 @@ def evaluation_metrics(run: Run, metrics: JsonMapping | None) -> list[str]:
     """The metrics on test data."""
     if not metrics:
         return []
-    signatures = {name: metrics[f"{name} signature"] for name in TEXT_METRICS if f"{name} signature" in metrics}
+    signatures = {name: metrics[f"{name}_signature"] for name in TEXT_METRICS if f"{name}_signature" in metrics}
     counts = [f"{metrics[name]:,} test {name}" for name in ("examples", "tokens") if name in metrics]
     policy = f" ({metrics['policy']})" if "policy" in metrics else ""
     return [f"On {counts[0]}{policy}:", "", *metric_table(run, metrics, signatures)]

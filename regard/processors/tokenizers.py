@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from ..config.schema import TokenizerConfig as TokenizerConfig
 from ..errors import UserError
 from ..files import atomic_write
+from ..progress import track
 from .byte_fallback import byte_piece, decode_by_bytes, has_byte_fallback
 
 # One thread per call; callers may use several threads. The threads of the library make a later fork warn or hang.
@@ -182,7 +183,7 @@ def train_tokenizer(settings: TokenizerConfig, texts: Iterable[str], control: Se
         backend = _train_wordpiece(backend, texts, symbols, vocab)
     elif settings.kind != "byte":
         cut = _word_cutter(backend) if settings.kind in ("bpe", "unigram") else lambda text: [text]
-        backend.train_from_iterator(_sample(texts, symbols, cut), _trainer(settings.kind, vocab))
+        backend.train_from_iterator(_tracked(_sample(texts, symbols, cut)), _trainer(settings.kind, vocab))
     if settings.kind == "unigram":
         backend = _round_scores(backend)
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
@@ -277,7 +278,7 @@ def _train_wordpiece(backend: Backend, texts: Iterable[str], symbols: Sequence[s
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab, special_tokens=[*SPECIALS, *inside], show_progress=False, **alphabet
     )
-    backend.train_from_iterator(_sample(texts, symbols, _word_cutter(backend)), trainer)
+    backend.train_from_iterator(_tracked(_sample(texts, symbols, _word_cutter(backend))), trainer)
     whole = json.loads(backend.to_str())
     whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] in SPECIALS]
     return Backend.from_str(json.dumps(whole))
@@ -337,6 +338,10 @@ def _sample(
         places = range(first, min(first + 1000, count))
         some = (part for place in places for part in separators.split(texts[place * len(texts) // count]))
         yield [each for part in some for each in cut(part)]
+
+
+def _tracked(texts: Iterator[list[str]]) -> Iterator[list[str]]:
+    return track(texts, "texts read for the tokenizer", size=len)
 
 
 def _round_scores(backend: Backend) -> Backend:

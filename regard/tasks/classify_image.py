@@ -28,6 +28,7 @@ from ..processors.image import ImageProcessor
 from ..processors.labels import LabelProcessor, LabelSet, collect_labels
 from ..processors.read_image import RawImage, is_image
 from ..processors.saved import load_processors
+from ..progress import track
 from ..synthetic.digits import make_digits
 from .base import (
     Metrics,
@@ -175,7 +176,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
     ) -> list[Tensor]:
         """Apply `function` to the encoder's output for each image, in order."""
         size, found = batch or self.run.decode.batch, list[Tensor]()
-        for first in range(0, len(images), size):
+        for first in track(range(0, len(images), size), "batches of images", -(-len(images) // size)):
             arrays = self.image.encode_all(images[first : first + size])
             found += function(self.model.encode(self.image.collate(arrays).to(self.device))).float().cpu()
         return found

@@ -121,7 +121,7 @@ class DetectPredictor(Predictor[RawImage, DetectRequest, DetectResult]):
         metrics = {"examples": len(truths), "objects": sum(len(each.labels) for each in truths), "loss": meter.loss}
         unseen = Counter(label for each in truths for label in each.labels if label not in self.labels.ids)
         listed = ", ".join(f"{label} ({count})" for label, count in unseen.items())
-        return metrics | detection_metrics(truths, found) | ({"unseen labels": listed} if listed else {}), None, truths
+        return metrics | detection_metrics(truths, found) | ({"unseen_labels": listed} if listed else {}), None, truths
 
     # --- internals ---------------------------------------------------------------------------------------------
 

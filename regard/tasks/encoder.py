@@ -26,6 +26,7 @@ from ..processors.labels import LabelProcessor, LabelSet
 from ..processors.saved import load_processors
 from ..processors.text import TextProcessor
 from ..processors.tokenizers import MASK, Tokenizer, TrainedTokenizer, train_tokenizer
+from ..progress import track
 from .base import (
     Processors,
     build_model,
@@ -132,7 +133,8 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         """Apply `function` to the encoder's output for each row, in order. Rows of similar length share a batch."""
         found: dict[int, Tensor] = {}
         tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else 0
-        for indices in sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch):
+        batches = sorted_batches([len(row) for row in rows], tokens, batch or self.run.decode.batch)
+        for indices in track(batches, "texts", len(rows), len):
             text = self.collate([rows[i] for i in indices])
             results = function(self.model.encode(text)).float().cpu()
             found |= dict(zip(indices, results, strict=True))

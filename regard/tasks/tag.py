@@ -174,7 +174,7 @@ class TagPredictor(LabelPredictor[str | Words, TagRequest, TagResult]):
         baseline = MostFrequentTag(train)
         found = [baseline.tag(word) for words, _ in examples for word in words]
         accuracy = sum(map(str.__eq__, found, references)) / len(references)
-        return metrics | {"most frequent tag of the word": accuracy}
+        return metrics | {"most_frequent_tag": accuracy}
 
 
 def _shorten(text: str) -> str:

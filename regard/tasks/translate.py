@@ -142,7 +142,7 @@ class TranslatePredictor(KnownTargets, Predictor[str, TranslateRequest, Translat
         metrics |= text_metrics(found, references, ("bleu", "chrf", "ter", "exact"), tokenization)
         loss = self.loss_over(sources, [each[0] for each in references])
         metrics |= {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
-        metrics |= {f"{name} signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
+        metrics |= {f"{name}_signature": signature(name, references, tokenization) for name in ("bleu", "chrf", "ter")}
         return metrics, found, references
 
     def paired_test(

@@ -17,6 +17,7 @@ from ..adapt.injection import injection_of
 from ..config.tasks import metrics_of
 from ..device import resolve_device
 from ..errors import UserError
+from ..progress import shown_progress
 from . import average, checkpoint, optim
 from .callbacks import Callback, CallbackRunner, Moment, OwnCodeError
 from .checkpoint import TrainingState
@@ -50,7 +51,11 @@ def fit(
     """
     trainer = Trainer(job, folder, ranks, callbacks)
     settings = job.run.train
-    with optim.deterministic(settings.deterministic), StopSignal(progress and ranks.first) as stop:
+    with (
+        optim.deterministic(settings.deterministic),
+        shown_progress(quiet=True),  # the training has a display of its own
+        StopSignal(progress and ranks.first) as stop,
+    ):
         notes = [*notes, *trainer.prepare(resume)]
         if not ranks.first:
             return trainer.run(SilentLog(), notes, stop)

@@ -22,7 +22,7 @@ from regard.errors import UserError
 
 SURFACE = {
     "demo": ["--out"],
-    "train": ["[RECIPE]", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry"],
+    "train": ["[RECIPE]", "[KEY=VALUE]", "--out", "--resume", "--show", "--dry", "--explain", "--json"],
     "eval": ["RUN", "[RUN|KEY=VALUE]", "--data", "--json", "--out", "--tune", "--force"],
     "predict": [
         "RUN",
@@ -45,9 +45,10 @@ SURFACE = {
     "look": ["RUN", "[TEXT|KEY=VALUE]", "--out", "--layer", "--head", "--record"],
     "align": ["[FILE]", "--run", "--symmetrize", "--iterations", "--gold"],
     "align-audio": ["RUN", "SOUND", "[TEXT]", "--json"],
-    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge"],
+    "convert": ["RUN", "--to", "--out", "--average", "--precision", "--data", "--merge", "--json"],
     "distill": ["RUN", "[KEY=VALUE]", "--data", "--out"],
-    "list": [],
+    "info": ["RUN", "--json"],
+    "list": ["--json"],
 }
 
 
