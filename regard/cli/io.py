@@ -26,6 +26,7 @@ Line: TypeAlias = str | float | tuple[str, float] | list[str] | list[tuple[str, 
 
 
 def load_predictor(run: str, changes: dict[str, str], tunes: list[str] | None, force: bool) -> "AnyPredictor":
+    """Load the model of a verb, with a tuned run over it if one is given."""
     from .. import api
 
     if tunes and len(tunes) > 1:  # typer would use the last one silently
@@ -186,6 +187,7 @@ def print_continuation(predictor: "AnyPredictor", prompt: str, details: bool) ->
 
 
 def print_metrics(metrics: Record) -> None:
+    """Print a line per metric."""
     for name, value in metrics.items():
         print(name, f"{value:.4f}" if isinstance(value, float) else value)
 

@@ -72,6 +72,7 @@ class Handle:
         self._error, self.done = error, True
 
     def cancel(self) -> None:
+        """Give the request up."""
         self._generator.cancel(self)
 
     def _step(self) -> None:
@@ -255,4 +256,5 @@ class Generator:
 
 
 def modality(handle: Handle) -> str | None:
+    """What a request reads."""
     return None if handle.request.source is None else handle.request.source.modality

@@ -46,6 +46,7 @@ def fertility_logprobs(model: FertilityModel, encoded: Encoded) -> Tensor:
 
 
 def likeliest_fertilities(logprobs: Tensor) -> Tensor:
+    """The likeliest fertility of every source token."""
     return likeliest(logprobs)
 
 

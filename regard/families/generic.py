@@ -79,6 +79,7 @@ class Seq2Seq(nn.Module):
         self.head = nn.Linear(c.width, self.target.num_embeddings, bias=False)
 
     def tie(self) -> None:
+        """Share the embedding with the output projection."""
         self.head.weight = self.target.weight
 
     def encode(self, source: Inputs) -> Encoded:
@@ -121,6 +122,7 @@ class CausalLM(nn.Module):
         self.head = nn.Linear(c.width, c.vocab, bias=False)
 
     def tie(self) -> None:
+        """Share the embedding with the output projection."""
         self.head.weight = self.embed.weight
 
     @property

@@ -49,9 +49,11 @@ class Cross:
     owns_mask: bool = False  # no one else holds the mask, so that it can change in place
 
     def layer_cache(self, index: int) -> CrossCache | None:
+        """The projected source of one layer."""
         return self.layer_caches[index] if self.layer_caches else None
 
     def select(self, rows: Tensor) -> "Cross":
+        """The source of some rows."""
         for layer_cache in self.layer_caches:
             layer_cache.select(rows)
         return replace(self, mask=self.mask.select(rows))
@@ -118,11 +120,13 @@ class Layer(nn.Module):
         return x
 
     def feed_forward(self, x: Tensor, mask: Mask) -> Tensor:
+        """The feed-forward sub-layer."""
         assert self.feed is not None
         out: Tensor = self.feed(x, mask)
         return out
 
     def cross_attend(self, x: Tensor, cross: Cross, index: int) -> Tensor:
+        """The cross-attention sub-layer."""
         assert self.cross is not None
         out: Tensor = self.cross(
             x, cross.source, cross.source, cross.mask, cross.position_terms, cross.layer_cache(index)
@@ -266,6 +270,7 @@ def share_across_layers(stack: Stack) -> None:
 
 
 def check_compatible(stack: Stack) -> None:
+    """Refuse parts that do not fit each other."""
     biased = [part for part in stack.modules() if isinstance(part, Positions) and part.biased]
     unbiasable = [part for part in stack.modules() if not getattr(part, "biasable", True)]
     sublayers = [each for layer in stack.layers for each in (layer.attention, layer.feed) if each is not None]

@@ -144,5 +144,6 @@ def load_external(whole: dict[str, Any]) -> Any:
 
 
 def write_tokenizer(path: Path, whole: dict[str, Any]) -> None:
+    """Write the file of a tokenizer, atomically."""
     with atomic_write(path) as draft:
         draft.write_text(json.dumps(whole, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -50,10 +50,17 @@ class Tokenizer(Protocol):
     end: int
     unk: int
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]: ...
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
-    def save(self, path: Path) -> None: ...
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text."""
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of every row of ids."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable token per id."""
+
+    def save(self, path: Path) -> None:
+        """Write one file, which `load_tokenizer` reads."""
 
 
 class TrainedTokenizer:
@@ -135,6 +142,7 @@ def sentinel(number: int) -> str:
 
 
 def refuse_surrogates(text: str) -> None:
+    """Refuse a text that UTF-8 cannot represent."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError(f"{text!r} is not valid Unicode: it holds half a surrogate pair; correct the text")
 

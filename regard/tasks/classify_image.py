@@ -98,9 +98,11 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return is_image(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawImage]]:
+        """The images in a file, a folder, an archive or a table of paths."""
         return open_images(name, self.run.data)
 
     def output_line(self, name: str, request: ClassifyImageRequest, result: ClassifyResult) -> str:
+        """The path and its labels."""
         shown = result.top[: self.top(request) or 1]
         return "\t".join([name, *(f"{each.label}\t{each.probability:.4f}" for each in shown)])
 
@@ -149,6 +151,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
     # --- internals ---------------------------------------------------------------------------------------------
 
     def top(self, request: ClassifyImageRequest) -> int:
+        """How many candidates a request asks for; by default decode.top."""
         return int(self.run.decode.top) if request.top is None else request.top
 
     def loss_over(self, examples: Examples) -> tuple[float, list[str], list[str]]:
@@ -168,6 +171,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return logprobs
 
     def label_logprobs(self, images: Sequence[RawImage], batch: int | None = None) -> list[Tensor]:
+        """(labels,) of each image."""
         return self.map_encoded(images, lambda each: self.model.label_logits(each).float().log_softmax(-1), batch)
 
     @torch.no_grad()
@@ -182,6 +186,7 @@ class ClassifyImagePredictor(LabelAnswers, EmbeddingPredictor[RawImage, Classify
         return found
 
     def decode_settings(self, decode: Mapping[str, object]) -> ImageDecode:
+        """The run's decode.*, changed by `decode`."""
         settings: ImageDecode = change_settings(self.run, {"decode": decode}).decode if decode else self.run.decode
         return settings
 
@@ -271,16 +276,24 @@ class PretrainedImages(Protocol):
     """The content of a Hugging Face folder with a model of images."""
 
     @property
-    def config(self) -> Base: ...
+    def config(self) -> Base:
+        """The settings of the model."""
+
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """The model with its weights."""
+
     @property
-    def image(self) -> ImageProcessor: ...
+    def image(self) -> ImageProcessor:
+        """The processor of its images."""
+
     @property
-    def labels(self) -> tuple[str, ...]: ...
+    def labels(self) -> tuple[str, ...]:
+        """Its labels in order."""
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, head="class", labels=run.model.labels or 2)
 
 

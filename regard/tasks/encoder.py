@@ -124,6 +124,7 @@ class EncoderPredictor(EmbeddingPredictor[Item, RequestType, ResultType]):
         return top
 
     def collate(self, rows: Sequence[Ids]) -> Inputs:
+        """Rows of tokens as one batch on the device."""
         return pad_tokens(rows, self.tokenizer.pad).to(self.device)
 
     @torch.no_grad()

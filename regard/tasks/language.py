@@ -285,6 +285,7 @@ def restore(run: Run, folder: Path, device: torch.device) -> LanguagePredictor:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return _with_vocab(run, max_vocab(run))
 
 

@@ -98,6 +98,8 @@ def _collate(batch: list[Span], texts: list[list[int]]) -> Batch:
 
 
 class CorpusNll(NamedTuple):
+    """The negative log-likelihood of a corpus, and how it was measured."""
+
     nats: float
     tokens: int
     policy: str  # how much of the text is context when a token is predicted

@@ -45,6 +45,7 @@ class ParallelPredictor(TranslatePredictor):
 
     @property
     def parallel_model(self) -> ParallelModel:
+        """The model with its type."""
         return cast(ParallelModel, self.model)
 
     @property
@@ -152,6 +153,7 @@ class FertilityPredictor(ParallelPredictor):
 
     @property
     def fertility_model(self) -> FertilityModel:
+        """The model with its type."""
         return cast(FertilityModel, self.model)
 
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -230,6 +232,7 @@ class InfillPredictor(ParallelPredictor):
 
     @property
     def infill_model(self) -> InfillModel:
+        """The model with its type."""
         return cast(InfillModel, self.model)
 
     def candidates(self, strategy: ParallelStrategy) -> int:
@@ -308,6 +311,7 @@ class InfillJob(TranslateJob):
 
 
 def refuse_packed(packed: bool, name: str) -> None:
+    """Refuse packed rows, which these families do not read."""
     if packed:
         raise UserError(f"data.packed is true, but model.family={name} trains on padded rows; set it to false")
 

@@ -207,7 +207,8 @@ AnyPredictor: TypeAlias = Predictor[Any, Any, Any]
 class Streaming(Protocol):
     """A predictor that can yield its text while it is generated."""
 
-    def stream(self, prompt: str, **decode: object) -> Iterator[str]: ...
+    def stream(self, prompt: str, **decode: object) -> Iterator[str]:
+        """Yield the text in parts."""
 
 
 @runtime_checkable
@@ -225,6 +226,8 @@ class FileItems(Protocol):
 class Embedding(Protocol):
     """A predictor that gives vectors of its items."""
 
-    def embed(self, items: Any, /, **decode: object) -> Tensor: ...
+    def embed(self, items: Any, /, **decode: object) -> Tensor:
+        """A vector for every item."""
 
-    def similar(self, queries: Any, others: Any, **decode: object) -> Answer: ...
+    def similar(self, queries: Any, others: Any, **decode: object) -> Answer:
+        """For every query the most similar others."""

@@ -125,24 +125,32 @@ class LanguageResult(Completion, Result):
 
 @dataclass(frozen=True)
 class LabelProbability:
+    """A label with its probability."""
+
     label: str
     probability: float
 
 
 @dataclass(frozen=True)
 class TokenProbability:
+    """A token with its probability."""
+
     token: str
     probability: float
 
 
 @dataclass(frozen=True)
 class ClassifyRequest(Request):
+    """A text to classify."""
+
     text: str
     top: int | None = None  # number of labels in the result; 0: all
 
 
 @dataclass(frozen=True)
 class ClassifyImageRequest(Request):
+    """An image to classify."""
+
     image: Any  # a path, bytes, a Pillow image, or an array
     top: int | None = None  # number of labels in the result; 0: all
 
@@ -163,6 +171,8 @@ class ClassifyResult(Result):
 
 @dataclass(frozen=True)
 class RegressionRequest(Request):
+    """A text to rate."""
+
     text: str
 
 
@@ -183,6 +193,8 @@ class TagRequest(Request):
 
 @dataclass(frozen=True)
 class TagResult(Result):
+    """The tags of the words of a sentence."""
+
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -200,6 +212,8 @@ class MaskedRequest(Request):
 
 @dataclass(frozen=True)
 class MaskedResult(Result):
+    """The predictions for every mask of a text."""
+
     text: str  # with the likeliest tokens in place of the masks
     masks: tuple[tuple[TokenProbability, ...], ...]  # per mask
 
@@ -209,12 +223,16 @@ class MaskedResult(Result):
 
 @dataclass(frozen=True)
 class DetectRequest(Request):
+    """An image whose objects are asked for."""
+
     image: Any  # a path, bytes, a Pillow image, an array, or a tensor
     threshold: float | None = None  # of the scores
     top: int | None = None  # number of objects in the result, at most
 
 
 class DetectedObject(NamedTuple):
+    """An object with its label, score and box."""
+
     label: str
     score: float
     box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the original image
@@ -234,6 +252,8 @@ class DetectResult(Result):
 
 @dataclass(frozen=True)
 class TranscribeRequest(Request):
+    """A recording to transcribe."""
+
     sound: Any  # a path, bytes, samples at the rate of the run, or (samples, rate)
     strategy: Annotated[DecodeStrategy | BestPath, Field(discriminator="kind")] | None = None
     ctc: float | None = None  # weight of the CTC scores in beam search
@@ -261,6 +281,8 @@ class TranscribeRequest(Request):
 
 
 class TimedWord(NamedTuple):
+    """A word with its start and end in seconds."""
+
     word: str
     start: float  # in seconds from the beginning of the recording
     end: float

@@ -196,6 +196,7 @@ class MostFrequentTag:
         self.known = {word: each.most_common(1)[0][0] for word, each in counts.items()}
 
     def tag(self, word: str) -> str:
+        """The most frequent tag of a word."""
         return self.known.get(word, self.unknown)
 
 
@@ -244,6 +245,7 @@ from_folder = partial(TagPredictor.from_folder, task="tag")
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return encoder.with_max_vocab(run, head="tag", labels=run.model.labels or 2)
 
 

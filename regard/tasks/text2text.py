@@ -50,6 +50,8 @@ class Text2TextPredictor(TranslatePredictor):
 
 
 class MetricsByTask(dict[str, dict[str, float | str]]):
+    """The metrics of every task by its name."""
+
     def __str__(self) -> str:
         widest = max(map(len, self))
         rows = [
@@ -64,8 +66,10 @@ def _format(name: str, value: float | str) -> str:
 
 
 def prepare(run: Run, kept: Processors, device: torch.device, folder: Path | None = None) -> TranslateJob:
+    """Open the data, train a tokenizer that is not kept, and build the model."""
     return translate.prepare(run, kept, device, folder, Text2TextPredictor)
 
 
 def restore(run: Run, folder: Path, device: torch.device) -> TranslatePredictor:
+    """The predictor of a run folder, without the weights."""
     return translate.restore(run, folder, device, Text2TextPredictor)

@@ -126,9 +126,11 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return is_sound(x)
 
     def open_items(self, name: str) -> Iterator[tuple[str, RawSound]]:
+        """The recordings in a file, a folder, an archive or a table of paths."""
         return open_sounds(name, self.run.data)
 
     def output_line(self, name: str, request: TranscribeRequest, result: TranscribeResult) -> str:
+        """The text of a recording, on one line."""
         answer = self.answer(request, result)
         return " ".join(answer.split()) if isinstance(answer, str) else "\t".join(" ".join(x.split()) for x in answer)
 
@@ -197,6 +199,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return shifted(transcript, 0.0, len(samples) / self.sound.rate)
 
     def refuse_unknown(self, text: str, ids: Sequence[int]) -> None:
+        """Refuse settings that this model does not have."""
         if self.target.unk in ids:
             raise UserError(
                 f"{text!r:.60} has characters that this run does not know; write it as in the training data"
@@ -217,6 +220,7 @@ class TranscribePredictor(SoundGeneration, Predictor[RawSound, TranscribeRequest
         return transcript
 
     def transcripts_to_learn(self) -> EncodeTranscripts:
+        """The transcripts as the model learns them."""
         return PlainTranscripts(self.target)
 
     def validation_decode(self) -> dict[str, object]:
@@ -353,10 +357,12 @@ def window_frames(data: SoundData, frames: int) -> AudioProcessor:
 
 
 def windowed_tokenizer(trained: TrainedTokenizer, data: SoundData, frames: int) -> WhisperTokenizer:
+    """The tokenizer of a model that reads windows."""
     return with_control_tokens(trained, [new_language(data.language)], frames * hop_samples(data) / data.rate)
 
 
 def hop_samples(data: SoundData) -> int:
+    """The samples between two frames."""
     return max(round(data.rate * data.hop / 1000), 1)
 
 
@@ -379,6 +385,7 @@ def new_predictor(run: Run, sound: SoundFrames, target: Tokenizer, device: torch
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     return with_model_settings(run, vocab=max_vocab(run), bins=run.data.bins)
 
 

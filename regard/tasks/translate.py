@@ -243,9 +243,11 @@ class TranslateJob(TrainingJob):
                 raise UserError(f"data.{name} is {value}, but model.family={family} has no fertilities; leave it out")
 
     def make_objective(self) -> Objective:
+        """The loss of the task."""
         return Seq2SeqObjective(self.predictor.module, self.run.train.smoothing)
 
     def make_dataset(self) -> PairDataset:
+        """The data set that makes batches."""
         own, run = self.predictor, self.run
         return PairDataset(self.splits["train"], own.source, own.target, run.data, run.train, own.context)
 
@@ -316,6 +318,7 @@ def with_vocab(run: Run, source: Tokenizer, target: Tokenizer) -> Run:
 
 
 def with_max_vocab(run: Run) -> Run:
+    """The run with the sizes of a model without data."""
     target = run.model.target_vocab or (0 if run.tokenizer.joint else run.tokenizer.vocab)
     return with_head(with_model_settings(run, vocab=max_vocab(run), target_vocab=target), HEAD)
 

@@ -125,6 +125,7 @@ def _train(
 
 
 def check_free(out: Path) -> None:
+    """Refuse a folder that holds a run or anything else."""
     if run_folder.is_run(out):
         raise UserError(f"{out} already holds a run; add --resume to continue it, or choose another --out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

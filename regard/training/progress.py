@@ -80,7 +80,8 @@ class SilentLog:
 
     display = None
 
-    def write(self, event: str, step: int, done: float = 0.0, **values: object) -> None: ...
+    def write(self, event: str, step: int, done: float = 0.0, **values: object) -> None:
+        """Nothing."""
 
 
 def _summary_writer(folder: Path, step: int) -> "SummaryWriter":

@@ -55,7 +55,8 @@ class JobLike(Protocol):
         """The settings."""
 
     @property
-    def objective(self) -> AnyObjective: ...
+    def objective(self) -> AnyObjective:
+        """The loss that is minimized."""
 
     @property
     def static_shapes(self) -> bool:
@@ -70,7 +71,8 @@ class JobLike(Protocol):
     def align(self, epoch: int, index: int) -> int:
         """The end of the last step within the first `index` examples of an epoch, for checkpoints of another plan."""
 
-    def validate(self) -> dict[str, float]: ...
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation data; none without them."""
 
     def describe_data(self) -> list[str]:
         """Facts about the data. The loop calls it at the start and after every epoch, and reports each fact once."""
