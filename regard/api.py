@@ -368,4 +368,10 @@ def _apply_precision(predictor: "AnyPredictor") -> "AnyPredictor":
 
 
 def _read_config(path: Path) -> Run:
-    return load_config(run_folder.read_run(path)["config"], str(path / run_folder.FILE))
+    about = run_folder.read_run(path)
+    if "module" in about:
+        raise UserError(
+            f"{path} was trained by regard.fit and has no recipe; load its weights into the module: "
+            f"safetensors.torch.load_model(module, {str(path / 'model.safetensors')!r})"
+        )
+    return load_config(about["config"], str(path / run_folder.FILE))

@@ -43,7 +43,7 @@ def rate_factors(model: nn.Module, rates: Iterable[str]) -> dict[str, float]:
             factor = -1.0
         if not pattern or not 0 < factor < float("inf"):
             raise UserError(
-                f"train.rates: {entry!r} is not PATTERN:FACTOR, such as encoder.*:0.1, with a factor above 0"
+                f"train.rates: {entry!r} is not PATTERN:FACTOR with a factor above 0, such as encoder.*:0.1"
             )
         factors |= dict.fromkeys(matching(model, pattern, "train.rates"), factor)
     return factors

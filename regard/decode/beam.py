@@ -31,7 +31,7 @@ class SearchCache(Protocol):
     fixed: bool  # its tensors keep their addresses as long as no row is dropped
 
     def skip_prompt(self) -> None:
-        """Begin after the prompt."""
+        """Expect no prompt: the first token comes in a single step."""
 
     def branch(self, beams: int, steps: int) -> None:
         """Give every row so many beams."""
@@ -50,7 +50,7 @@ class OpenCache(SearchCache, Protocol):
         """Copy the rows of another cache into some of its own."""
 
     def rebound(self, tokens: int) -> None:
-        """The cache with another capacity."""
+        """No row has more than `tokens` any more."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,5 @@ def load_own(roles: Mapping[str, Any]) -> OwnTokenizer:
         )
     found = OwnTokenizer(TOKENIZERS[name])
     if found.size != roles["size"] or found.encode([PROBE])[0] != roles["probe"]:
-        raise UserError(
-            f"the registered tokenizer {name} encodes otherwise than that of this run; register the same one"
-        )
+        raise UserError(f"the registered tokenizer {name} differs from that of this run; register the same one")
     return found

@@ -57,7 +57,7 @@ class TruthBoxes(Protocol):
 
     @property
     def trained(self) -> "TruthBoxes":
-        """Which of the objects are trained on."""
+        """The objects that training reads, without crowds."""
 
     @property
     def boxes(self) -> np.ndarray:

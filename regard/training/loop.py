@@ -288,9 +288,7 @@ class Trainer:
             if metrics := self.validate():
                 self.event_log.write("valid", self.state.step, self.progress(), **metrics, seconds=self.seconds())
                 for name in nonfinite_metrics(metrics):
-                    self.note(
-                        f"the metric {name} is {metrics[name]} after step {self.state.step}; it selects no weights"
-                    )
+                    self.note(f"the metric {name} is {metrics[name]} at step {self.state.step} and selects no weights")
                 self.update_best(metrics)
         self.call_back("valid", metrics)
 
