@@ -180,7 +180,7 @@ def test_no_verb_prints_plain_help(capsys):
         (
             ["xyzzy"],
             "regard: there is no verb 'xyzzy'; expected one of demo, train, eval, predict, score, look, align, align-audio, "
-            "convert, distill, list",
+            "convert, distill, info, list",
         ),
         (["train"], "regard: missing argument 'RECIPE'; `regard train --help` shows what is expected"),
         (["train", "translate", "--rusume"], "regard: no such option: --rusume"),

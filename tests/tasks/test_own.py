@@ -1,7 +1,9 @@
 """Own code in a training: callbacks, loss, metrics, tokenizer, frozen parameters, modules; saving and hidden states."""
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import UserError
+from regard.look.states import hidden_states
 from regard.processors.own_tokenizer import TOKENIZERS, as_tokenizer
+from regard.tasks.predictor import Predictor
 from regard.training import checkpoint, curves
 from regard.training.own import OwnMetric
 
@@ -376,6 +380,26 @@ def test_states_do_not_depend_on_the_batch(tmp_path: Path) -> None:
             predictor.states("a", layers=layers)
 
 
+def test_states_equal_those_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    settings = {**TINY, "model.layers": 2, "train.steps": 1, "tokenizer.kind": "wordpiece"}
+    predictor = train(tmp_path / "a", settings)
+    regard.convert(tmp_path / "a", to="huggingface", out=tmp_path / "hf")
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+    (inputs,) = predictor.state_inputs(["a good day"])
+    with torch.no_grad():
+        expected = theirs(input_ids=inputs.values, output_hidden_states=True).hidden_states
+    assert torch.allclose(predictor.states("a good day"), torch.cat(expected), atol=1e-5)
+
+
+def test_states_that_there_are_not(tmp_path: Path) -> None:
+    predictor = train(tmp_path / "a")
+    with pytest.raises(UserError, match="task classify gives no hidden states; use look.states.record_states around"):
+        Predictor.state_inputs(predictor, ["a"])
+    with pytest.raises(UserError, match="this model has no stack of layers, so its hidden states cannot be told apart"):
+        hidden_states(predictor.state_inputs(["a"]), lambda inputs: None, None, 8)
+
+
 # --- modules of the user ---------------------------------------------------------------------------------------------
 
 
@@ -470,6 +494,13 @@ def test_bad_fits(tmp_path: Path) -> None:
 # --- scikit-learn ----------------------------------------------------------------------------------------------------
 
 
+def test_scikit_learn_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "regard.sklearn", raising=False)
+    with pytest.raises(UserError, match=r"regard.sklearn needs scikit-learn; install it with: pip install"):
+        importlib.import_module("regard.sklearn")
+
+
 def test_the_classifier_of_scikit_learn() -> None:
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
@@ -479,15 +510,21 @@ def test_the_classifier_of_scikit_learn() -> None:
 
     texts, labels = [text for text, _ in EXAMPLES], [label == "glad" for _, label in EXAMPLES]
     settings = {key: each for key, each in TINY.items() if key not in ("train.lr", "train.steps")}
-    settings |= {"tokenizer.kind": "word", "model.dropout": 0.0}
+    settings |= {
+        "tokenizer.kind": "word",
+        "model.dropout": 0.0,
+        "model.width": 32,
+        "train.warmup": 5,
+        "train.eval_every": 50,
+    }
     classifier = Classifier(steps=4, settings=settings)
     with pytest.raises(NotFittedError):
         classifier.predict(texts)
     copy = clone(classifier)
     assert copy.get_params() == classifier.get_params() and copy is not classifier
     assert cross_val_score(classifier, texts, labels, cv=2).shape == (2,)
-    search = GridSearchCV(classifier, {"lr": [1e-5, 2e-2], "steps": [40]}, cv=2).fit(texts, labels)
-    assert search.best_params_["lr"] == 2e-2 and search.score(texts, labels) > 0.7
+    search = GridSearchCV(classifier, {"lr": [1e-5, 1e-2], "steps": [40]}, cv=2).fit(texts, labels)
+    assert search.best_params_["lr"] == 1e-2 and search.score(texts, labels) > 0.7
     best = search.best_estimator_
     assert best.predict_proba(texts[:3]).sum(1) == pytest.approx([1, 1, 1]) and best.predict([]).shape == (0,)
     assert set(best.predict(texts).tolist()) <= {True, False}
