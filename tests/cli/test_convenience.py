@@ -95,7 +95,7 @@ def keys(value: Any) -> set[str]:
     return {*value, *(key for name, each in value.items() if name not in named for key in keys(each))}
 
 
-def test_json_keys_are_snake_case(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_keys_have_no_spaces_or_hyphens(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     test = str(run.parent / "test.txt")
     for arguments in (
         ["info", str(run), "--json"], ["list", "--json"], ["eval", str(run), "--json"],

@@ -756,7 +756,11 @@ def test_plain_lines_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert output.out == "" and "\x1b" not in output.err and "\r" not in output.err
     header, *lines = output.err.splitlines()
     assert header == "device cpu, 698 parameters; 10 steps"
-    assert lines[0].startswith("step 1/10  epoch 1  loss ") and lines[0].endswith(" tokens/s") and "  lr 2.00e-03  " in lines[0]
+    assert (
+        lines[0].startswith("step 1/10  epoch 1  loss ")
+        and lines[0].endswith(" tokens/s")
+        and "  lr 2.00e-03  " in lines[0]
+    )
     assert lines[1].startswith("step 5  valid  loss ") and "perplexity" in lines[1]  # step 5 itself came too soon after
     assert re.fullmatch(r"finished after 10 steps in 0:00:0\d", lines[-1])
 
